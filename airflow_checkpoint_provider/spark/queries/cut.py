@@ -25,9 +25,10 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
 LOOK = 0.1  # seconds between two looks at what was committed
-NEWEST = 16  # batches of a query that are looked at: an older one was looked at when it was new
 
 Positions = Mapping[str, Position]
+Fits = Callable[[Flow, Position, Position], bool]
+"""Whether an upstream and its downstream may be cut at these positions."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,16 @@ class Place:
     alignment_s: float
 
 
-def linked_queries(queries: Mapping[str, RunningQuery]) -> dict[str, RunningQuery]:
-    """Return the queries that read what others write, and those others."""
-    read = {upstream for query in queries.values() for upstream in query.upstreams}
-    return {uid: query for uid, query in queries.items() if query.upstreams or uid in read}
+def linked_queries(queries: Mapping[str, RunningQuery]) -> list[dict[str, RunningQuery]]:
+    """Return the groups of queries that read what others of their group write, each in the order of their starts."""
+    groups: list[set[str]] = []
+    for uid, query in queries.items():
+        mine = {uid, *query.upstreams}
+        groups = [
+            *(group for group in groups if not group & mine),
+            mine.union(*(group for group in groups if group & mine)),
+        ]
+    return [{uid: queries[uid] for uid in queries if uid in group} for group in groups if len(group) > 1]
 
 
 def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], check: Check) -> None:
@@ -68,13 +75,17 @@ def _check(check: Check, not_done: str) -> None:
 
 
 class Cut:
-    """The cut of one checkpoint over ``queries``, which are in the order of their starts: an upstream comes first."""
+    """The cut of one checkpoint over ``queries``, which are in the order of their starts: an upstream comes first.
 
-    def __init__(self, queries: Mapping[str, RunningQuery], config: CheckpointConfig) -> None:
-        self._queries, self._config, self._began = queries, config, time.monotonic()
+    ``hurry`` returns whether the job shall not wait any longer until nothing is in flight: it is to stop, or a query has failed.
+    """
+
+    def __init__(
+        self, queries: Mapping[str, RunningQuery], config: CheckpointConfig, hurry: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._queries, self._config, self._hurry, self._began = queries, config, hurry, time.monotonic()
         self._flows = [Flow(queries[upstream], query) for query in queries.values() for upstream in query.upstreams]
-        # A checkpoint holds no batch that is older than those of its trigger
-        self._oldest = {uid: reached(query.located.own).committed for uid, query in queries.items()}
+        self._oldest: dict[str, int] = {}  # a checkpoint holds no batch that is older than those of its trigger
         self._lock = threading.Lock()
         self._places: Mapping[str, Place] | None = None
 
@@ -88,6 +99,9 @@ class Cut:
             return self._places[uid]
 
     def _found(self, check: Check) -> Mapping[str, Place]:
+        self._oldest = self._oldest or {
+            uid: reached(query.located.own).committed for uid, query in self._queries.items()
+        }
         found = self._aligned(check) or self._consistent(check)
         took = time.monotonic() - self._began
         return {uid: self._place(uid, found, took) for uid in found}
@@ -96,9 +110,9 @@ class Cut:
         flows = [flow for flow in self._flows if flow.downstream.uid == uid]
         return Place(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
 
-    def save(self, edge: Edge, target: Location) -> None:
-        """Copy the files in flight of an edge into a file set."""
-        self._queries[edge.upstream].sink.save(edge.in_flight, target)
+    def save(self, edge: Edge, target: Location, check: Check) -> None:
+        """Copy the files in flight of an edge into a file set. Calls ``check`` before each."""
+        self._queries[edge.upstream].sink.save(edge.in_flight, target, check)
 
     # -- looking for it ----------------------------------------------------------------------------------------------
 
@@ -109,7 +123,8 @@ class Cut:
             ended = any(not flow.downstream.runs() or flow.downstream.paused for flow in self._flows)  # asked first
             if found := self._look(Flow.aligned):
                 return found
-            if ended or (limit is not None and time.monotonic() >= self._began + limit):
+            late = limit is not None and time.monotonic() >= self._began + limit
+            if ended or late or self._hurry():
                 return None
             _check(
                 check,
@@ -132,17 +147,13 @@ class Cut:
             _check(check, f"of the queries {', '.join(self._queries)}, one did not commit what another one had read")
             time.sleep(LOOK)
 
-    def _look(self, fits: Callable[[Flow, Position, Position], bool]) -> Positions | None:
+    def _look(self, fits: Fits) -> Positions | None:
         """Return committed batches of the queries that fit, the newest there are; None if there are none."""
         # Downstream first: what a query has read by then, its upstream has written
         there = {uid: self._committed(uid) for uid in reversed(list(self._queries))}
         for flow in self._flows:
             flow.look(there[flow.upstream.uid], there[flow.downstream.uid])
-        return chosen(there, {uid: self._fits(uid, fits) for uid in self._queries})
-
-    def _fits(self, uid: str, fits: Callable[[Flow, Position, Position], bool]) -> Fits:
-        flows = [flow for flow in self._flows if flow.downstream.uid == uid]
-        return lambda position, before: all(fits(flow, before[flow.upstream.uid], position) for flow in flows)
+        return chosen({uid: there[uid] for uid in self._queries}, self._flows, fits)
 
     def _committed(self, uid: str) -> Sequence[Position]:
         """Return where the query may be cut, the newest first. If it stands still, or catches up, there is one place."""
@@ -151,23 +162,36 @@ class Cut:
         if query.paused or not query.caught_up:
             return (reached(own),)
         batches = [batch for batch in own.batches(COMMITS) if batch >= self._oldest[uid]] or [NOTHING]
-        return [Position(batch, batch) for batch in batches[: -NEWEST - 1 : -1]]
+        return [Position(batch, batch) for batch in reversed(batches)]
 
 
-Fits = Callable[[Position, Positions], bool]
-"""Whether a query may be cut at a position, if those before it are cut at these."""
-
-
-def chosen(there: Mapping[str, Sequence[Position]], fits: Mapping[str, Fits]) -> Positions | None:
-    """Return a position of each query, so that all fit; None if there are none. ``fits`` names an upstream first."""
+def chosen(there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], fits: Fits) -> Positions | None:
+    """Return a position of each query, so that all fit, the newest first; None if there are none. ``there`` names an upstream first."""
+    left = _with_partners(there, flows, fits)
 
     def further(uids: Sequence[str], before: Positions) -> Positions | None:
         if not uids:
             return before
         uid, *rest = uids
-        for position in there[uid]:
-            if fits[uid](position, before) and (found := further(rest, {**before, uid: position})):
+        to_it = [flow for flow in flows if flow.downstream.uid == uid]
+        for position in left[uid]:
+            fitting = all(fits(flow, before[flow.upstream.uid], position) for flow in to_it)
+            if fitting and (found := further(rest, {**before, uid: position})):
                 return found
         return None
 
-    return further(list(fits), {})
+    return further(list(left), {})
+
+
+def _with_partners(
+    there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], fits: Fits
+) -> dict[str, Sequence[Position]]:
+    """Leave out positions with which none of a neighbour fits, until there are none. Then, in a tree, each is a part of a cut."""
+    left, before = dict(there), None
+    while left != before:
+        before = dict(left)
+        for flow in flows:
+            ups, downs = left[flow.upstream.uid], left[flow.downstream.uid]
+            left[flow.upstream.uid] = ups = [up for up in ups if any(fits(flow, up, down) for down in downs)]
+            left[flow.downstream.uid] = [down for down in downs if any(fits(flow, up, down) for up in ups)]
+    return left

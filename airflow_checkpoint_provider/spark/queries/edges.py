@@ -7,21 +7,23 @@ written in one spelling and be read in another.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
-from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
+from airflow_checkpoint_provider.errors import Declined, NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import Edge
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile
 from airflow_checkpoint_provider.spark.queries.sources import Source, SourceLog, file_sources, name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+MOST = 10_000  # files in flight between two queries that a checkpoint names
 
 
 def upstreams(
@@ -51,6 +53,11 @@ def _read_of(uid: str, upstream: str, sources: Sequence[Source], running: Mappin
             " only files are known. Leave after= out"
         )
     found = [source for source in sources if source.path == sink.path]
+    if leaves_out := next((source.leaves_out for source in found if source.leaves_out), None):
+        raise NotSupportedYet(
+            f"query '{uid}' reads what '{upstream}' writes with the option {leaves_out}, so nobody can tell what it has yet to read. Filter"
+            " the rows instead, or leave after= out"
+        )
     if not found:
         reads = ", ".join(source.path for source in sources) or "no files"
         raise WrongUse(
@@ -61,11 +68,10 @@ def _read_of(uid: str, upstream: str, sources: Sequence[Source], running: Mappin
 
 @dataclass(frozen=True)
 class _Read:
-    """What a query has read of another one: by all of its sources, and by any of them."""
+    """What a query has read of another one: how many files of each of its batches, by all sources, and the newest batch, by any."""
 
-    by_all: frozenset[str]
-    by_any: frozenset[str]
-    highest: int  # the batch that wrote the newest of these files
+    files: Mapping[int, int]
+    newest: int
 
 
 class Flow:
@@ -75,29 +81,38 @@ class Flow:
         self.upstream, self.downstream = upstream, downstream
         self._sources = downstream.upstreams[upstream.uid]
         self._logs = [SourceLog(downstream.located.own, source.folder) for source in self._sources]
-        self._written: dict[str, tuple[int, SinkFile]] = {}  # name -> batch of the upstream
-        self._newest = NOTHING - 1  # batch of the upstream at the last look
-        self._counts: dict[int, int] = {}  # batch of the upstream -> files up to there
+        self._since = NOTHING  # older batches of the upstream may count as this one
+        self._batches: dict[str, int] = {}  # name of a file of the upstream -> its batch
+        self._written = Counter[int]()  # batch of the upstream -> its files
+        self._newest: int | None = None  # batch of the upstream at the last look
         self._reads: dict[int, _Read] = {}  # batch of the downstream -> files
 
     def look(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         """Read what the downstream has read, and what the upstream has written, at each of these positions."""
         batches = {position.begun for position in downstream} - self._reads.keys()
         read = {batch: self._names(batch) for batch in batches}  # before the sink's log: what was read is written
-        committed = [position.committed for position in upstream]
-        if batches or max(committed) > self._newest:
-            self._newest = max(committed)
-            written = self.upstream.sink.written(min(committed))
-            self._written = {name_of(file.path): (batch, file) for batch, file in written}
-            self._counts.clear()
+        newest = max(position.committed for position in upstream)
+        if batches or self._newest is None or newest > self._newest:
+            self._read_log(min(position.committed for position in upstream))
+            self._newest = newest
         for batch, names in read.items():
-            self._reads[batch] = self._known(names)
+            self._reads[batch] = self._counted(names)
 
-    def _known(self, names: Sequence[frozenset[str]]) -> _Read:
+    def _read_log(self, since: int) -> None:
+        """Read what is new in the log of the sink."""
+        if self._newest is None:
+            self._since = since
+        seen = max(self._batches.values(), default=NOTHING)
+        for batch, file in self.upstream.sink.written(self._since, seen):
+            if name_of(file.path) not in self._batches:
+                self._batches[name_of(file.path)] = batch
+                self._written[batch] += 1
+
+    def _counted(self, names: Sequence[frozenset[str]]) -> _Read:
         """Return what was read of the files that the sink's log still names; ``names`` are those of each source."""
-        by_any = frozenset[str]().union(*names) & self._written.keys()
-        by_all = by_any.intersection(*names)
-        return _Read(by_all, by_any, max((self._written[name][0] for name in by_any), default=NOTHING))
+        by_any = frozenset[str]().union(*names) & self._batches.keys()
+        by_all = Counter(self._batches[name] for name in by_any.intersection(*names))
+        return _Read(by_all, max((self._batches[name] for name in by_any), default=NOTHING))
 
     def _names(self, batch: int) -> list[frozenset[str]]:
         """Return the names of the files that each source has read by the end of ``batch``."""
@@ -106,38 +121,40 @@ class Flow:
         offsets = self.downstream.located.own.offsets(batch)
         newest = [offsets.newest_log_entry(source.offset) for source in self._sources]
         return [
-            frozenset(name for name, entry in log.read(last).items() if entry <= last)
-            if last is not None
-            else frozenset()
+            frozenset() if last is None else frozenset(name for name, entry in log.read(last).items() if entry <= last)
             for log, last in zip(self._logs, newest, strict=True)
         ]
 
     def consistent(self, upstream: Position, downstream: Position) -> bool:
-        """Return whether the upstream has committed all that the downstream has read, by all of its sources."""
-        read = self._reads[downstream.begun]
-        return read.highest <= upstream.committed and len(read.by_all) == len(read.by_any)
+        """Return whether the upstream has committed all that the downstream has read."""
+        return self._reads[downstream.begun].newest <= upstream.committed
 
     def aligned(self, upstream: Position, downstream: Position) -> bool:
         """Return whether the downstream has read just what the upstream has committed."""
-        if upstream.committed not in self._counts:
-            self._counts[upstream.committed] = len(self._up_to(upstream))
-        read = len(self._reads[downstream.begun].by_all)
-        return self.consistent(upstream, downstream) and read == self._counts[upstream.committed]
+        read = self._reads[downstream.begun]
+        whole = (
+            read.files.get(batch) == count for batch, count in self._written.items() if batch <= upstream.committed
+        )
+        return self.consistent(upstream, downstream) and all(whole)
 
     def edge(self, upstream: Position, downstream: Position) -> Edge:
         """Return what is in flight, and how many files the downstream has read that the upstream has not committed.
 
         The files of a batch that had begun are in flight, too: wherever the checkpoint is restored, it reads them again.
+        Raises ``Declined`` for more files in flight than a checkpoint can name.
         """
-        read, written = self._reads[downstream.begun], self._up_to(upstream)
-        committed = self._known(self._names(downstream.committed)).by_all
+        committed = frozenset[str](self._batches).intersection(*self._names(downstream.committed))
+        any_read = frozenset[str]().union(*self._names(downstream.begun))
         sink = self.upstream.sink
-        return Edge(
-            upstream=self.upstream.uid,
-            path=sink.path or "",
-            in_flight=sink.named(file for name, file in written.items() if name not in committed),
-            ahead=len(read.by_any - written.keys()),
-        )
-
-    def _up_to(self, upstream: Position) -> dict[str, SinkFile]:
-        return {name: file for name, (batch, file) in self._written.items() if batch <= upstream.committed}
+        waiting = [
+            file
+            for batch, file in sink.written(self._since, NOTHING)
+            if batch <= upstream.committed and name_of(file.path) not in committed
+        ]
+        if len(waiting) > MOST:
+            raise Declined(
+                f"query '{self.downstream.uid}' has yet to read {len(waiting)} files of '{self.upstream.uid}', and a checkpoint holds at"
+                f" most {MOST} files in flight. If the query has ended, start it again, or leave after= out"
+            )
+        ahead = sum(batch > upstream.committed for name, batch in self._batches.items() if name in any_read)
+        return Edge(upstream=self.upstream.uid, path=sink.path or "", in_flight=sink.named(waiting), ahead=ahead)

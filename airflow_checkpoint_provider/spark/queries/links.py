@@ -8,6 +8,7 @@ has read already is named there, too: else its source would take its last files 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, logged
+from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog, logged
 from airflow_checkpoint_provider.spark.queries.sources import Source, parsed_file
 from airflow_checkpoint_provider.spark.s3a import spark_uri
+from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
@@ -87,14 +89,19 @@ class Move:
     new: str
 
     def carry_out(self, own: Location) -> None:
-        """Let the log of the source in a location name its files in the new place. Raises ``Damaged``."""
+        """Let the log of the source in a location name its files in the new place. Raises ``Damaged``.
+
+        They are as new as the copies that were brought there. Else the source would forget files that are older than its ``maxFileAge``,
+        and read a copy of them that was brought for another query.
+        """
+        now = round(time.time() * 1000)
         prefix = f"{self.old}/"
         for listed in own.store.list(own.name(f"sources/{self.folder}")):
             version, *lines = own.read(listed.key.removeprefix(f"{own.key}/")).decode().split("\n")
             files = [parsed_file(line, listed.key) for line in lines if line]
             for file in files:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
-                    file["path"] = f"{self.new}/{path.removeprefix(prefix)}"
+                    file |= {"path": f"{self.new}/{path.removeprefix(prefix)}", "timestamp": now}
             own.store.overwrite(listed.key, "\n".join((version, *map(json.dumps, files))).encode())
 
 
@@ -124,29 +131,25 @@ def restored_links(
     return Links(InFlight(attempt, uid, restored.values()), tuple(moves))
 
 
-def save(spark: SparkSession, folder: str, files: Iterable[File], target: Location) -> None:
-    """Copy files of the sink ``folder`` into a file set."""
+def save(spark: SparkSession, sink: SinkLog, files: Iterable[File], target: Location, check: Check) -> None:
+    """Copy files of a sink into a file set. Calls ``check`` before each. Raises ``Damaged`` for a path outside of the sink."""
     for file in files:
-        _copy(
-            spark,
-            _path(spark, folder, file.name),
-            _path(spark, spark_uri(target.store, target.key), copy_of(file.name)),
-        )
+        check()
+        _copy(spark, sink.at(file.name), _path(spark, spark_uri(target.store, target.name(copy_of(file.name)))))
 
 
-def bring(spark: SparkSession, copies: Mapping[str, Location], folder: str) -> list[SinkFile]:
-    """Copy files in flight into the sink ``folder``. Return them as its log names them. May be repeated."""
+def bring(spark: SparkSession, sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
+    """Copy files in flight into a sink. Return them as its log names them. May be repeated. Raises ``Damaged`` for a path outside of it."""
     found = []
     for name, place in copies.items():
-        source = _path(spark, spark_uri(place.store, place.key), copy_of(name))
-        found.append(SinkFile.of(_copy(spark, source, _path(spark, folder, name))))
+        source = _path(spark, spark_uri(place.store, place.name(copy_of(name))))
+        found.append(SinkFile.of(_copy(spark, source, sink.at(name))))
     return found
 
 
-def _path(spark: SparkSession, folder: str, name: str | None = None) -> Any:
+def _path(spark: SparkSession, uri: str) -> Any:
     jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    return path if name is None else jvm.org.apache.hadoop.fs.Path(path, name)
+    return jvm.org.apache.hadoop.fs.Path(uri)
 
 
 def _copy(spark: SparkSession, source: Any, target: Any) -> Any:

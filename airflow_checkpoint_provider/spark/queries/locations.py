@@ -231,6 +231,8 @@ class Locations:
             return False
         if position.begun != position.committed and not (saved and saved.location == query.newest.path):
             return False
+        if saved and saved.edges and position.begun not in (position.committed, saved.begun):
+            return False  # the batch may have read what the query before takes back
         known = {query.newest.taken_from, *(location.path for location in query.locations)}
         return saved is None or (point is not None and point.pointer is None) or saved.location in known
 

@@ -94,6 +94,7 @@ class Queries:
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
         self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
+        self._all_started = False  # as far as is known: the script waits for all queries
         self._waits = _Waits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
@@ -180,6 +181,7 @@ class Queries:
 
     def wait(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""
+        self._all_started = True
         with self._waits():
             while any(running.runs() for running in self._running.values()):
                 self._raise_failed()
@@ -237,14 +239,18 @@ class Queries:
 
     def _snapshots(self, barrier: str) -> dict[str, Snapshot]:
         """Return a snapshot of each query that was started, by uid. Those that read what others write are cut together."""
-        before, linked = self._states.snapshots, linked_queries(self._running)
-        cut = Cut(linked, self._config) if linked else None
+        before = self._states.snapshots
+        groups = linked_queries(self._running)
+        cuts = {uid: cut for group in groups for cut in [Cut(group, self._config, self._hurry)] for uid in group}
         return {
-            uid: QuerySnapshot(
-                self._attempt, running, self._states.run, barrier, before.get(uid), cut if uid in linked else None
-            )
+            uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, before.get(uid), cuts.get(uid))
             for uid, running in self._running.items()
         }
+
+    def _hurry(self) -> bool:
+        """Return whether a stop waits, or a query has failed: this thread serves the one, and sees to the other."""
+        failed = any(running.failed() for running in self._running.values())
+        return failed or self._checkpointer.savepoints.stopping() is not None
 
     def _serve(self) -> None:
         """Take checkpoints until the attempt ends: when somebody asks, and when the time has come. End it if that fails."""
@@ -266,9 +272,17 @@ class Queries:
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
 
     def _others_wait(self) -> bool:
-        """Return whether a query is not started yet because another one catches up. A checkpoint would hold an old batch of it."""
+        """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
+        would hold an old batch of it.
+        """
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
-        return catches_up and any(query.uid not in self._running for query in self._attempt.state.queries)
+        if catches_up and any(query.uid not in self._running for query in self._attempt.state.queries):
+            return True
+        return not self._all_started and any(
+            edge.upstream in self._running
+            for uid, state in self._states.snapshots.items()
+            for edge in (state.query.edges if state.query and uid not in self._running else ())
+        )
 
     def _checkpoint(self, *, periodic: bool) -> bool:
         """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""

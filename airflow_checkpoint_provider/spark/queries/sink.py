@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.links import InFlight, bring, save
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
@@ -55,22 +56,24 @@ class Sink:
         """
         if self._log and self._log.newest_batch() < behind:
             copies = in_flight.copies(self._log.folder) if in_flight else {}
-            self._log.fill_up(behind, bring(self._spark, copies, self._log.folder))
+            self._log.fill_up(behind, bring(self._spark, self._log, copies))
 
     # -- what its batches wrote --------------------------------------------------------------------------------------
 
-    def written(self, since: int) -> list[tuple[int, SinkFile]]:
-        """Return all files, and the batches that wrote them. Batches up to ``since`` may count as one. Raises ``Damaged``."""
-        return self._log.written(since) if self._log else []
+    def written(self, since: int, behind: int) -> list[tuple[int, SinkFile]]:
+        """Return the files that entries of its log ``behind`` that one name first, and the batches that wrote them. Batches up to ``since``
+        may count as one. Raises ``Damaged``.
+        """
+        return self._log.written(since, behind) if self._log else []
 
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         """Return files of the sink by their paths below it. Raises ``Damaged`` for a path outside of it."""
         return tuple(File(name=self._log.below(file), bytes=file.bytes, rows=0) for file in files) if self._log else ()
 
-    def save(self, files: Iterable[File], target: Location) -> None:
-        """Copy files of the sink into a file set."""
+    def save(self, files: Iterable[File], target: Location, check: Check) -> None:
+        """Copy files of the sink into a file set. Calls ``check`` before each."""
         if self._log:
-            save(self._spark, self._log.folder, files, target)
+            save(self._spark, self._log, files, target, check)
 
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
 from airflow_checkpoint_provider.coordinator.sealing import TEMPORARY
@@ -68,6 +70,7 @@ class SinkLog:
         self._log = jvm.org.apache.hadoop.fs.Path(path, LOG)
         self._files = self._log.getFileSystem(self._conf)
         self.folder = _in_one_spelling(jvm, self._files, self._log.getParent())
+        self._logged = logged(jvm.org.apache.hadoop.fs.Path(self.folder))
         self.interval = int(str(spark.conf.get(INTERVAL, "10")))
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -92,13 +95,17 @@ class SinkLog:
         numbers = range(compacted, max(entries, default=NOTHING) + 1)
         return [file for number in numbers for file in self._read(self._entry(entries, number))]
 
-    def written(self, since: int) -> list[tuple[int, SinkFile]]:
-        """Return all files, and the batches that wrote them. Batches up to ``since`` may count as one. Raises ``Damaged``."""
+    def written(self, since: int, behind: int = NOTHING) -> list[tuple[int, SinkFile]]:
+        """Return the files that entries ``behind`` that one name first, and the batches that wrote them. Batches up to ``since`` may count
+        as one. Raises ``Damaged``.
+        """
         entries = self._entries()
         compacted = (number for number, name in entries.items() if name.endswith(COMPACT) and number <= since)
         first = max(compacted, default=min(entries, default=0))
+        if first > max(since, 0):
+            raise Damaged(f"{self._log}/{first - 1} is missing; somebody or something deleted it")
         found: dict[str, tuple[int, SinkFile]] = {}
-        for number in range(first, max(entries, default=NOTHING) + 1):
+        for number in range(max(first, behind + 1), max(entries, default=NOTHING) + 1):
             for file in self._read(self._entry(entries, number)):
                 found.setdefault(file.path, (number, file))
         return list(found.values())
@@ -144,7 +151,8 @@ class SinkLog:
                 self._files.delete(self._jvm.org.apache.hadoop.fs.Path(self._log, name), False)
 
     def fill_up(self, behind: int, files: Sequence[SinkFile] = ()) -> None:
-        """Put entries for the batches up to ``behind`` that the sink does not have. The first one names ``files``, the others none.
+        """Put entries for the batches up to ``behind`` that the sink does not have. Only the last one names ``files``: until it is
+        there, the sink counts as empty.
 
         A query may come to a new path in its middle, or leave out a batch. But Spark reads and compacts only a log without gaps.
         """
@@ -153,20 +161,21 @@ class SinkLog:
             return
         compacted = (behind + 1) // self.interval * self.interval - 1
         if compacted > newest:
-            self.keep([*self.files(), *files], compacted)
-            newest, files = compacted, ()
+            there = self.files()
+            self.keep([*there, *(files if compacted == behind else ())], compacted, there)
+            newest = compacted
         for batch in range(newest + 1, behind + 1):
-            self._put(str(batch), files)
-            files = ()
+            self._put(str(batch), files if batch == behind else ())
 
-    def keep(self, files: Sequence[SinkFile], batch: int) -> None:
+    def keep(self, files: Sequence[SinkFile], batch: int, before: Sequence[SinkFile] | None = None) -> None:
         """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.
 
-        The entry before it is written, too: of an older one, Spark would take the distance for that of all.
+        The entry before it is written, too: of an older one, Spark would take the distance for that of all. It holds ``before``, or the
+        same.
         """
-        for number in (batch - self.interval, batch):
-            if number >= 0:
-                self._put(f"{number}{COMPACT}", files)
+        if batch >= self.interval:
+            self._put(f"{batch - self.interval}{COMPACT}", files if before is None else before)
+        self._put(f"{batch}{COMPACT}", files)
 
     def _put(self, entry: str, files: Iterable[SinkFile]) -> None:
         """Write an entry as Spark does, unless it is there."""
@@ -181,20 +190,31 @@ class SinkLog:
 
     def delete(self, files: Iterable[SinkFile]) -> None:
         """Delete files that the log names no more. Raises ``Damaged`` for a path outside the sink; nothing is deleted then."""
-        doomed = {file: self.below(file) for file in files}
+        doomed = list(files)
         for file in doomed:
-            self._files.delete(self._path(file), False)
+            self.below(file)
+        for file in doomed:
+            self._files.delete(self._path(file.path), False)
 
     def below(self, file: SinkFile) -> str:
-        """Return the path of a file below the sink. Raises ``Damaged`` for a path outside of it."""
-        path = self._path(file)
-        found, folder = _in_one_spelling(self._jvm, self._files, path), f"{self.folder}/"
-        if not found.startswith(folder):
+        """Return the path of a file below the sink, encoded as in the log. Raises ``Damaged`` for a path outside of it."""
+        path = self._path(file.path)
+        if not self._holds(path):
             raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
-        return found.removeprefix(folder)
+        return quote(logged(path).removeprefix(f"{self._logged}/"), safe=string.punctuation)
 
-    def _path(self, file: SinkFile) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.path))
+    def at(self, below: str) -> Any:
+        """Return the path of what ``below`` returned. Raises ``Damaged`` if that is no data file of the sink."""
+        path = self._path(f"{self._logged}/{below}")
+        if not self._holds(path) or below.startswith(LOG):
+            raise Damaged(f"{below!r} is no file of the sink {self.folder}; somebody changed the checkpoint")
+        return path
+
+    def _holds(self, path: Any) -> bool:
+        return _in_one_spelling(self._jvm, self._files, path).startswith(f"{self.folder}/")
+
+    def _path(self, encoded: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(encoded))
 
 
 def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:

@@ -59,9 +59,9 @@ class QuerySnapshot:
             try:
                 self._record = self._taken(check)
             except Damaged:  # Spark has deleted a file meanwhile
-                if tries == TRIES:
+                if tries == TRIES or self._cut:  # other queries are cut at the same moment
                     raise
-        record = self._with_in_flight(self._record) if place else self._record
+        record = self._with_in_flight(self._record, check) if place else self._record
         return StoredSnapshot(record).write(check, place)
 
     def _taken(self, check: Check) -> StateSnapshot:
@@ -99,7 +99,7 @@ class QuerySnapshot:
             ),
         )
 
-    def _with_in_flight(self, record: StateSnapshot) -> StateSnapshot:
+    def _with_in_flight(self, record: StateSnapshot, check: Check) -> StateSnapshot:
         """Return the record with copies of what is in flight, which another history would not find."""
         edges = [edge for edge in record.query.edges if edge.in_flight] if record.query else []
         if not self._cut or not edges:
@@ -107,7 +107,7 @@ class QuerySnapshot:
         path = file_set_path(self._running.uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.copy(path)
         for edge in edges:
-            self._cut.save(edge, Location(self._attempt.store, self._attempt.keys.file_set(path)))
+            self._cut.save(edge, Location(self._attempt.store, self._attempt.keys.file_set(path)), check)
         files = (replace(file, name=copy_of(file.name)) for edge in edges for file in edge.in_flight)
         return replace(record, file_sets=(*record.file_sets, FileSet(path=path, files=tuple(files))))
 

@@ -18,14 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+LEAVE_OUT = ("pathGlobFilter", "modifiedBefore", "modifiedAfter")
+"""Options by which a file source does not read all files of a folder."""
+
 
 @dataclass(frozen=True)
 class Source:
-    """A file source of a query: the number of its offset, the number of its folder below ``sources``, and the path that it reads."""
+    """A file source of a query: the number of its offset, the number of its folder below ``sources``, and the path that it reads.
+
+    ``leaves_out`` is an option by which it does not read all files there; None if it has none.
+    """
 
     offset: int
     folder: int
     path: str
+    leaves_out: str | None = None
 
 
 def file_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
@@ -38,17 +45,20 @@ def file_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
     for number, leaf in enumerate(streaming):
         if leaf not in distinct:
             distinct.append(leaf)
-            if path := _path(leaf):
-                found.append(Source(number, len(distinct) - 1, place(spark, path)))
+            options = _options(leaf)
+            if path := options.get("path"):
+                leaves_out = next((name for name in LEAVE_OUT if name.lower() in options), None)
+                found.append(Source(number, len(distinct) - 1, place(spark, path), leaves_out))
     return found
 
 
-def _path(leaf: Any) -> str | None:
-    """Return the path of a leaf of a plan, if it is a file source."""
+def _options(leaf: Any) -> dict[str, str]:
+    """Return the options of a leaf of a plan, with their names in lower case, if it is a source of Spark's older kind."""
     if leaf.getClass().getSimpleName() != "StreamingRelation":
-        return None
-    options = leaf.dataSource().options()
-    return str(options.apply("path")) if options.contains("path") else None
+        return {}
+    entries = leaf.dataSource().options().toList()
+    pairs = (entries.apply(number) for number in range(entries.size()))
+    return {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
 
 
 class SourceLog:
@@ -77,6 +87,8 @@ class SourceLog:
         """Yield the entries that are not read yet. A compacted one holds all before it."""
         folder = self._location.name(self._folder)
         there = {listed.key.rpartition("/")[2] for listed in self._location.store.list(folder)}
+        if not {str(newest), f"{newest}{COMPACT}"} & there:
+            raise Damaged(f"{folder}/{newest} is missing; somebody or something deleted it")
         numbers = range(newest, self._newest, -1)
         compacted = next((number for number in numbers if f"{number}{COMPACT}" in there), None)
         if compacted is not None:

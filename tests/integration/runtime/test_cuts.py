@@ -68,7 +68,8 @@ def queries(home: Home, checkpoint: Checkpoint) -> Mapping[str, QueryDetail]:
 
 
 def savepoint(home: Home, running: Running, token: str) -> Checkpoint:
-    """Ask for a savepoint, and wait until it is there."""
+    """Ask for a savepoint as soon as all queries are started, and wait until it is there."""
+    wait_until(lambda: "STARTED" in running.said(), PATIENCE, running.said)
     number = ask(home, running, "savepoint", lambda _: True, token=token)
     wait_until(lambda: (one := found(home, number)).published or one.status == ABORTED, PATIENCE, running.said)
     taken = found(home, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,18 +40,22 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     spark.range(6).selectExpr(*HALF).repartition(1).write.parquet(str(tmp_path / "in"))
     stream(spark, tmp_path / "in", old, tmp_path / "first")
     sink, target = Sink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
-    files = sink.named(file for _, file in sink.written(0))
-    assert sorted(file.name.partition("/")[0] for file in files) == ["half=a b%2F0", "half=a b%2F1"]
+    files = sink.named(file for _, file in sink.written(0, -1))
+    assert sorted(file.name.partition("/")[0] for file in files) == ["half=a%20b%252F0", "half=a%20b%252F1"]
     for _ in range(2):  # the first driver was killed before the savepoint was completed
-        sink.save(files, target)
+        sink.save(files, target, lambda: None)
     copies = {file.name: target for file in files}
     assert {name for name in target.sizes() if name in map(copy_of, copies)} == set(map(copy_of, copies))
     for _ in range(2):  # the first driver was killed before the log named them
-        brought = bring(spark, copies, f"file:{new}")
+        brought = bring(spark, SinkLog(spark, f"file:{new}"), copies)
     SinkLog(spark, str(new)).fill_up(behind, brought)
     assert ids(spark, new) == [*range(6)]
     stream(spark, new, tmp_path / "out", tmp_path / "second")
     assert ids(spark, tmp_path / "out") == [*range(6)]
+
+
+def paths(log: bytes) -> list[str]:
+    return [json.loads(line)["path"] for line in log.decode().split("\n")[1:]]
 
 
 def test_source_whose_log_was_moved_does_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -66,9 +71,7 @@ def test_source_whose_log_was_moved_does_not_read_again(spark: SparkSession, tmp
     own = Location(LocalStore(str(tmp_path)), "query")
     before = own.read("sources/0/0")
     Move(0, f"file://{tmp_path}/old%20out", f"file://{tmp_path}/new%20out").carry_out(own)
-    assert own.read("sources/0/0") == before.replace(b"/old%20out/", b"/new%20out/").replace(b'":', b'": ').replace(
-        b',"', b', "'
-    )
+    assert paths(own.read("sources/0/0")) == paths(before.replace(b"/old%20out/", b"/new%20out/"))
     for entry in (new / "_spark_metadata").glob("[0-9]*"):
         entry.write_text(entry.read_text().replace("/old%20out/", "/new%20out/"))
     assert len(log.files()) == 2
@@ -81,3 +84,24 @@ def test_damaged_log_of_a_source_is_named(tmp_path: Path) -> None:
     store.overwrite("query/sources/0/0", b'v1\n{"path":7}')
     with pytest.raises(Damaged, match="query/sources/0/0 is not what Spark writes"):
         Move(0, "file:///a", "file:///b").carry_out(Location(store, "query"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_spark_metadata/412", "%2e%2e/elsewhere", "a/%2e%2e/%2e%2e/elsewhere", "../elsewhere", "../out2/part-0", ""],
+)
+def test_file_in_flight_is_brought_nowhere_else(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Whoever changed the checkpoint may have named it."""
+    store = LocalStore(str(tmp_path / "root"))
+    store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
+    with pytest.raises(Damaged, match="is no file of the sink"):
+        bring(spark, SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_absolute_name_of_a_file_in_flight_lies_below_the_sink(spark: SparkSession, tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "root"))
+    name = f"file:{tmp_path}/elsewhere"
+    store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
+    bring(spark, SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
+    assert not (tmp_path / "elsewhere").exists()

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.metadata import Edge, File
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.queries import cut
-from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen
+from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen, linked_queries
 from airflow_checkpoint_provider.spark.queries.edges import Flow
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile
 from airflow_checkpoint_provider.spark.queries.sources import Source
@@ -39,8 +39,8 @@ class PlayedSink:
     path: str
     batches: list[list[SinkFile]] = field(default_factory=list)
 
-    def written(self, since: int) -> list[tuple[int, SinkFile]]:
-        return [(number, file) for number, files in enumerate(self.batches) for file in files]
+    def written(self, since: int, behind: int) -> list[tuple[int, SinkFile]]:
+        return [(number, file) for number, files in enumerate(self.batches) if number > behind for file in files]
 
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         return tuple(File(name=file.path.rpartition("/")[2], bytes=1, rows=0) for file in files)
@@ -219,15 +219,8 @@ def _nothing_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _log_of_the_sink_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a later look did not see what the upstream has written since."""
-    look_first = Flow.look
-
-    def stale(flow: Flow, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
-        before = flow._written
-        look_first(flow, upstream, downstream)
-        flow._written = before or flow._written
-        flow._counts.clear()
-
-    monkeypatch.setattr(Flow, "look", stale)
+    read = Flow._read_log
+    monkeypatch.setattr(Flow, "_read_log", lambda flow, since: flow._batches or read(flow, since))
 
 
 @pytest.mark.parametrize(
@@ -279,9 +272,59 @@ def test_expired_checkpoint_says_what_was_waited_for(monkeypatch: pytest.MonkeyP
         Cut(chain.queries, CheckpointConfig()).of("a", late)
 
 
+def flow(upstream: str, downstream: str) -> Any:
+    return SimpleNamespace(upstream=SimpleNamespace(uid=upstream), downstream=SimpleNamespace(uid=downstream))
+
+
+def at(*batches: int) -> list[Position]:
+    return [Position(batch, batch) for batch in batches]
+
+
 def test_newest_positions_that_fit_are_chosen() -> None:
-    there = {"a": [Position(3, 3), Position(2, 2)], "b": [Position(9, 9), Position(8, 8)]}
-    fits = {"a": lambda *_: True, "b": lambda at, before: at.committed == 6 + before["a"].committed}
-    assert chosen(there, fits) == {"a": Position(3, 3), "b": Position(9, 9)}
-    assert chosen(there | {"a": [Position(2, 2)]}, fits) == {"a": Position(2, 2), "b": Position(8, 8)}
-    assert chosen(there | {"a": [Position(NOTHING, NOTHING)]}, fits) is None
+    def fits(_: Any, upstream: Position, downstream: Position) -> bool:
+        return downstream.committed == 6 + upstream.committed
+
+    flows = [flow("a", "b")]
+    assert chosen({"a": at(3, 2), "b": at(9, 8)}, flows, fits) == {"a": Position(3, 3), "b": Position(9, 9)}
+    assert chosen({"a": at(2), "b": at(9, 8)}, flows, fits) == {"a": Position(2, 2), "b": Position(8, 8)}
+    assert chosen({"a": at(NOTHING), "b": at(9, 8)}, flows, fits) is None
+
+
+def test_reader_for_which_nothing_fits_is_found_soon() -> None:
+    """However many others there are, each of which fits at any batch."""
+    readers, asked = list("bcdefghij"), 0
+
+    def fits(edge: Any, _: Position, __: Position) -> bool:
+        nonlocal asked
+        asked += 1
+        return bool(edge.downstream.uid != "j")
+
+    flows = [flow("a", reader) for reader in readers]
+    assert chosen({"a": at(0), **{reader: at(*range(16)) for reader in readers}}, flows, fits) is None
+    assert asked < 1000
+
+
+def test_batch_that_reads_many_batches_of_another_query_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(([1] * 3 + [0] * 90) * 4, (0, 999, 999))
+    monkeypatch.setattr(cut, "time", chain)
+    found = places(chain, 40, CheckpointConfig())
+    assert not any(edge.in_flight for place in found.values() for edge in place.edges)
+
+
+def test_stop_does_not_wait_until_nothing_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain([0] * 30, (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    for _ in range(9):
+        chain.step()
+    place = Cut(chain.queries, CheckpointConfig(), lambda: True).of("b", lambda: None)
+    assert (chain.now, len(place.edges[0].in_flight)) == (0.0, 3)
+
+
+def test_queries_that_do_not_read_each_other_are_cut_apart() -> None:
+    queries: dict[str, Any] = {
+        uid: SimpleNamespace(upstreams=dict.fromkeys(upstreams))
+        for uid, upstreams in {"a": "", "b": "a", "c": "", "d": "", "e": "d", "f": "bd", "g": ""}.items()
+    }
+    assert [list(group) for group in linked_queries(queries)] == [["a", "b", "d", "e", "f"]]
+    del queries["f"]
+    assert sorted(list(group) for group in linked_queries(queries)) == [["a", "b"], ["d", "e"]]
