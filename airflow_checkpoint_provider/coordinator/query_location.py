@@ -37,8 +37,9 @@ POISON = b"v99999\n"  # the first line of an entry that ends a log: no version o
 VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
 _LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes one slash, a URI has three
 _S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
+_PARTITION = re.compile(r"state/(\d+)/\d+/")
 _SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
-_SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
+SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
 
 
 # -- what Spark wrote ------------------------------------------------------------------------------------------------------
@@ -202,11 +203,20 @@ class Found:
         self.location = location
         self.sizes = location.sizes()
         self.places = dict.fromkeys(self.sizes, location)
+        described, partitions = self._partitions() if older else (set(), set())
         for place in older:
             for name, size in place.sizes().items():
-                if name.startswith("state/") and name not in self.sizes:
+                match = _PARTITION.match(name)
+                # Before the query was rescaled, the state had other partitions. They are not needed
+                rescaled = match and match[1] in described and match[0] not in partitions
+                if name.startswith("state/") and name not in self.sizes and not rescaled:
                     self.sizes[name], self.places[name] = size, place
         self._stores = self._group()
+
+    def _partitions(self) -> tuple[set[str], set[str]]:
+        """Return the operators whose metadata the location holds, and the folders of all partitions that it knows."""
+        names = chain(self.sizes, (f"{folder}/" for folder in self._expected()))
+        return set(state_metadata.newest(self.sizes)), {match[0] for match in map(_PARTITION.match, names) if match}
 
     def _group(self) -> dict[str, _StateStore]:
         """Return the state stores by folder. A snapshot of RocksDB counts only with all its parts."""
@@ -241,6 +251,13 @@ class Found:
                 f"{place.name(name)} is no snapshot of RocksDB ({error}); somebody or something changed it"
             ) from None
 
+    def snapshot(self, folder: str, version: int) -> list[str]:
+        """Return the files of a whole snapshot of a state store. Raises ``Damaged`` if it is not there."""
+        store = self._stores.get(folder, _StateStore())
+        if version not in store.snapshots:
+            raise Damaged(f"{self.location.name(folder)} has no snapshot {version}, or not all of its parts")
+        return store.snapshots[version]
+
     @property
     def stores(self) -> frozenset[str]:
         """Return the folders of all state stores; none for a query without state."""
@@ -263,7 +280,7 @@ class Found:
                     " somebody or something deleted it"
                 )
         files = (store.files(store.base(version), position.begun + 1) for store in self._stores.values())
-        schemas = (name for name in self.sizes if _SCHEMA.fullmatch(name))
+        schemas = (name for name in self.sizes if SCHEMA.fullmatch(name))
         metadata = state_metadata.newest(self.sizes, position.committed).values()
         return (*metadata, *schemas, *chain.from_iterable(files))
 

@@ -31,6 +31,11 @@ def names_paths(name: str) -> bool:
     return match is not None and match[2] is not None
 
 
+def renamed(name: str, batch: int) -> str:
+    """Return the name of the metadata ``name`` when it is that of another batch. The first format names no batch."""
+    return f"{name.rpartition('/')[0]}/{batch}" if names_paths(name) else name
+
+
 def newest(names: Iterable[str], batch: int | None = None) -> dict[str, str]:
     """Return the newest metadata of each operator, by its number; not that of batches behind ``batch``."""
     found: dict[str, tuple[int, str]] = {}
@@ -63,7 +68,16 @@ def at(uri: str, body: bytes, name: str, files: Collection[str], what: str) -> b
         for store in about.get(_STORES, ()):
             if paths := store.get(_SCHEMAS):
                 store[_SCHEMAS] = [f"{uri}/{_end(path, folder, files)}" for path in paths]
-        return f"{version}\n{json.dumps(about, ensure_ascii=False, separators=(',', ':'))}".encode()
+        return _body(version, about)
+
+
+def with_partitions(body: bytes, partitions: int, what: str) -> bytes:
+    """Return the metadata ``body`` with another number of partitions. Raises ``Damaged``, naming ``what``."""
+    with _readable(what):
+        version, about = _parse(body)
+        for store in about.get(_STORES, ()):
+            store["numPartitions"] = partitions
+        return _body(version, about)
 
 
 def _parse(body: bytes) -> tuple[str, dict[str, Any]]:
@@ -72,6 +86,10 @@ def _parse(body: bytes) -> tuple[str, dict[str, Any]]:
     if not isinstance(about, dict):
         raise TypeError("it is no JSON object")
     return version, about
+
+
+def _body(version: str, about: dict[str, Any]) -> bytes:
+    return f"{version}\n{json.dumps(about, ensure_ascii=False, separators=(',', ':'))}".encode()
 
 
 def _end(path: str, folder: str, files: Collection[str]) -> str:

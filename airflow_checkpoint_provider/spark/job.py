@@ -261,7 +261,13 @@ class CheckpointedJob:
         self._registered.add(uid, obj)
 
     def start_query(
-        self, uid: str, writer: DataStreamWriter, *, after: Sequence[str] = (), adopt: str | None = None
+        self,
+        uid: str,
+        writer: DataStreamWriter,
+        *,
+        after: Sequence[str] = (),
+        adopt: str | None = None,
+        rescale: bool = False,
     ) -> Query:
         """Start a streaming query where it was, and return when a batch that had begun before is committed.
 
@@ -273,9 +279,11 @@ class CheckpointedJob:
             batches that fit together.
         :param adopt: the ``checkpointLocation`` of the query if it ran without this package. It is looked at until the query has a
             location here.
+        :param rescale: give the query's state as many partitions as ``spark.sql.shuffle.partitions`` of the session says. Else it keeps
+            the number that it has.
         """
         self._claim(uid)
-        return self._queries.start(uid, writer, after=after, adopt=adopt)
+        return self._queries.start(uid, writer, after=after, adopt=adopt, rescale=rescale)
 
     def await_queries(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""

@@ -78,6 +78,12 @@ def query_reads_again(uid: str, edge: Edge) -> str:
     return coded(f"{text} '{edge.upstream}' writes their rows again, and '{uid}' reads them twice", "CKP125")
 
 
+def query_rescaled(uid: str, before: int, after: int, rows: str) -> str:
+    """Say that the state of a query has another number of partitions. ``rows`` describes what is in its stores."""
+    text = f"query '{uid}' has its state in {after} partitions, {before} before. Spark reads the same rows: {rows}"
+    return coded(text, "CKP125")
+
+
 def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:
     """Say to which batch of a checkpoint a query goes back."""
     numbers = f"Its next batch is {next_number}, because no number is used twice"

@@ -8,7 +8,8 @@ the batch fails. With ``STREAM_COPY``, another query reads what the first one wr
 written instead; some of them stand still behind the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
 runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there. With ``STREAM_KAFKA``, the address
 of a broker, the rows come from its topic ``STREAM_TOPIC``; the sink ``kafka`` writes them to its topic ``STREAM_TOPIC-out``. With
-``STREAM_HOLD_PARTITION``, the file ``STREAM_HOLD`` holds one task of a batch.
+``STREAM_HOLD_PARTITION``, the file ``STREAM_HOLD`` holds one task of a batch. With ``STREAM_RESCALE``, its state
+gets the number of partitions that the confs say.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def plain(out: str, location: str) -> None:
 
 def main(job: CheckpointedJob, out: str) -> None:
     rows = source(job.spark, out)
-    query = job.start_query("rows", to_sink(job, rows, out), adopt=os.environ.get("STREAM_ADOPT"))
+    rescale = bool(os.environ.get("STREAM_RESCALE"))
+    query = job.start_query("rows", to_sink(job, rows, out), adopt=os.environ.get("STREAM_ADOPT"), rescale=rescale)
     if os.environ.get("STREAM_COPY"):
         job.start_query("copy", to_files(job.spark.readStream.schema(SCHEMA).parquet(out), f"{out}-copy"))
     print("STARTED", flush=True)

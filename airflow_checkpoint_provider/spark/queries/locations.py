@@ -40,8 +40,24 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.links import Links, is_copy
+from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.text import state_messages
+
+
+@dataclass(frozen=True)
+class Start:
+    """A query that the script starts: what was restored of it, its sink and its sources, and what the script wishes."""
+
+    uid: str
+    restored: StateSnapshot | None
+    sink: Sink
+    sources: KafkaSources
+    links: Links
+    """What it had to do with other queries of the restored checkpoint."""
+    adopt: str | None
+    """A location from elsewhere, which counts only for a query that has none here."""
+    rescaling: Rescaling | None
 
 
 @dataclass(frozen=True)
@@ -67,43 +83,48 @@ class Locations:
         # uid -> newest batch in its older location, since when it is sealed
         self._seals = dict[str, tuple[int, float]]()
 
-    def locate(
-        self,
-        uid: str,
-        restored: StateSnapshot | None,
-        sink: Sink,
-        sources: KafkaSources,
-        adopt: str | None,
-        links: Links,
-    ) -> Located:
+    def locate(self, start: Start) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
-        ``adopt`` is a location from elsewhere, which counts only for a query that has none here. ``links`` are those of the checkpoint.
         Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if Kafka lacks rows that it reads next, ``Damaged`` if the
-        newest location lacks a file, ``StoreError``, ``SourceUnavailable``, and ``QueryMoved``.
+        newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
         """
+        uid, restored, sink, links, rescaling = start.uid, start.restored, start.sink, start.links, start.rescaling
         query = self._attempt.state.query(uid)
-        path = location_path(uid, self._attempt.epoch, secrets.token_hex(8))
+        path = self._new_path(uid)
         own, chain, gone_back, adopted = self._at(path), tuple[Location, ...](), None, None
         if query:
             position, gone_back = self._follow(query, restored, own, sink, links)
             chain = () if gone_back else self._chain(query)
-        elif adopt is not None:
-            adopted = self._adoptable(uid, adopt, restored, sink)
+        elif start.adopt is not None:
+            adopted = self._adoptable(uid, start.adopt, restored, sink)
             position = self._adopt(uid, adopted, own)
             chain = (adopted,)
         else:
             self._refuse_another_place(uid)
             position = self._copy_checkpoint(restored, own, links)
-        sources.meet(own, position, gone_back.batch if gone_back else position.committed)
+        start.sources.meet(own, position, gone_back.batch if gone_back else position.committed)
         if not gone_back:
             sink.meet(position, _known_sinks(query, restored))
             sink.fill_up(position.committed, None if query else links.in_flight)
+        if rescaling and rescaling.needed(own, position):
+            path, own = self._rescaled(uid, rescaling, own, position.committed)
         self._name(uid, path, query, position, gone_back, adopted, sink.path)
         if gone_back:
             sink.go_back(gone_back, position.committed)
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
+
+    def _new_path(self, uid: str) -> str:
+        return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
+
+    def _rescaled(self, uid: str, rescaling: Rescaling, draft: Location, batch: int) -> tuple[str, Location]:
+        """Return another location of the query, in which its state has the number of partitions that the script wants."""
+        path = self._new_path(uid)
+        own = self._at(path)
+        say(rescaling.rescale(draft, own, batch))
+        empty(draft)
+        return path, own
 
     def _refuse_another_place(self, uid: str) -> None:
         """Raise an error for a query that runs elsewhere, where it would not be sealed: under another name, since a restore has renamed

@@ -31,8 +31,9 @@ from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, 
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.links import restored_links
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
+from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
@@ -105,7 +106,13 @@ class Queries:
     # -- starting ----------------------------------------------------------------------------------------------------
 
     def start(
-        self, uid: str, writer: DataStreamWriter, *, after: Sequence[str] = (), adopt: str | None = None
+        self,
+        uid: str,
+        writer: DataStreamWriter,
+        *,
+        after: Sequence[str] = (),
+        adopt: str | None = None,
+        rescale: bool = False,
     ) -> Query:
         """Start a query where it was, and return when a batch that had begun before is committed. It reads what ``after`` write."""
         if self._attempt.state.scope:
@@ -118,7 +125,7 @@ class Queries:
             say(f"query '{uid}' writes to {target.format}: {AT_LEAST_ONCE[target.format]}.")
         reads = upstreams(self._spark, uid, writer, after, self._running)
         with self._checkpointer.between_barriers():  # a stop must find all queries or none
-            running = self._started(uid, writer, target, reads, adopt)
+            running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
             self._running = {**self._running, uid: running}
             if not self._thread.is_alive():
                 self._thread.start()
@@ -133,18 +140,26 @@ class Queries:
         target: Target,
         reads: Mapping[str, Sequence[Source]],
         adopt: str | None,
+        *,
+        rescale: bool = False,
     ) -> RunningQuery:
-        restored, sink = self._states.claim_query(uid), Sink(self._spark, uid, target)
-        sources = KafkaSources(self._spark, uid, writer)
-        links = restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads)
-        located = self._locations.locate(uid, restored, sink, sources, adopt, links)
+        start = Start(
+            uid=uid,
+            restored=self._states.claim_query(uid),
+            sink=Sink(self._spark, uid, target),
+            sources=KafkaSources(self._spark, uid, writer),
+            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads),
+            adopt=adopt,
+            rescaling=Rescaling(self._spark, uid) if rescale else None,
+        )
+        located = self._locations.locate(start)
         if located.older or located.chain:
-            sink.sweep()
-        self._tell(located, restored)
-        running = RunningQuery(self._attempt, self._locations, located, writer, sink, reads)
+            start.sink.sweep()
+        self._tell(located, start.restored)
+        running = RunningQuery(self._attempt, self._locations, located, writer, start.sink, reads)
         try:
             running.start()
-            sources.follow(running.runs, self._attempt.heart)
+            start.sources.follow(running.runs, self._attempt.heart)
         except BaseException:
             running.stop()
             raise

@@ -179,6 +179,19 @@ def test_state_that_only_an_older_location_has_is_found_there() -> None:
     assert found.places["commits/0"] is newest
 
 
+def test_partitions_from_before_the_query_was_rescaled_are_not_taken_from_an_older_location() -> None:
+    older = location(*logs(1, 1), *changes(1, 2), "state/0/2/1.delta", "state/0/2/2.delta", offsets_of=1)
+    newest = Location(older.store, "query/orders/2-def")
+    for name in ("state/0/0/2.snapshot", "state/0/1/2.snapshot", *changes(3), "state/1/0/3.delta"):
+        older.store.create(newest.name(name), b"x")
+    name, body = operator("default")
+    older.store.create(newest.name(name), body)
+    older.store.create(older.name("state/1/1/3.delta"), b"x")  # nobody has described this operator yet
+    found = Found(newest, older)
+    assert found.stores == {"state/0/0", "state/0/1", "state/1/0", "state/1/1"}
+    assert found.has_state(3, frozenset({"state/0/0", "state/0/1"}))
+
+
 @pytest.mark.parametrize(
     "gone", ["metadata", "offsets/2", "offsets/3", "commits/2", "state/0/1/2.delta", "state/0/0/3.delta", "sources/0/1"]
 )
