@@ -83,6 +83,7 @@ class Rescaling:
 
     def _rows(self, location: Location, batch: int) -> Rows:
         """Return number and digest of the rows in each state store, as Spark reads them."""
+        self._spark.streams.active  # noqa: B018 - in a new driver, this starts what Spark needs to read a state
         uri = spark_uri(location.store, location.key)
         stores = self._spark.read.format("state-metadata").load(uri).collect()
         return {
