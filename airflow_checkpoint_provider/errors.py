@@ -104,6 +104,10 @@ class NotInstalled(CheckpointError, ImportError, code="CKP607", permanent=True):
     """A required package or jar is not installed on this host."""
 
 
+class PreflightFailed(CheckpointError, RuntimeError, code="CKP608"):
+    """The script of a preflight ended before its queries were compared."""
+
+
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,13 @@ def restore(store: Store, options: Namespace) -> Report:
     return change.restore(store, options.job, options.run, source, _approval(options))
 
 
+def preflight(store: Store, options: Namespace) -> Report:
+    """Check whether the queries of another script could go on from a checkpoint; the job may run meanwhile."""
+    from airflow_checkpoint_provider.cli import preflight
+
+    return preflight.preflight(store, options.job, options.source, options.command)
+
+
 def release(store: Store, options: Namespace) -> Report:
     """Let a streaming query go on without this package, in a folder that gets a copy of its newest location."""
     from airflow_checkpoint_provider.cli import release
@@ -207,6 +214,19 @@ _FROM = _argument(
     metavar="SOURCE",
     help="latest, run-start (where the run began), none, a checkpoint id such as chk-7, or the URI of a checkpoint or savepoint",
 )
+_CHECKPOINT = _argument(
+    "--from",
+    dest="source",
+    default="latest",
+    metavar="SOURCE",
+    help="latest, a checkpoint id such as chk-7, or the URI of a checkpoint or savepoint (default: latest)",
+)
+_COMMAND = _argument(
+    "command",
+    nargs="+",
+    metavar="COMMAND",
+    help="how the script is started; write -- before it: -- spark-submit app.py",
+)
 _CLAIM = _argument(
     "--claim", action="store_true", help="let the job own the savepoint and delete it when its retention policy says so"
 )
@@ -262,6 +282,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
+    preflight: (_JOB, _CHECKPOINT, _COMMAND, _OUTPUT),
     release: (_JOB, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
     dispose: (_POINTER, _FORGET, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),

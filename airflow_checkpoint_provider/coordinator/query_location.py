@@ -38,7 +38,7 @@ VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapsh
 _LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes one slash, a URI has three
 _S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
 _PARTITION = re.compile(r"state/(\d+)/\d+/")
-_SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
+SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
 SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
 
 
@@ -313,7 +313,7 @@ def _last_two(batch: int) -> range:
 
 def _of_sources(found: Found, offsets: Offsets) -> Iterator[str]:
     """Yield the log of each file source: from its last compacted entry up to the one that the batch needs, without a gap."""
-    entries = [match for name in found.sizes if (match := _SOURCE.fullmatch(name))]
+    entries = [match for name in found.sizes if (match := SOURCE.fullmatch(name))]
     one_each = max((int(entry[1]) for entry in entries), default=NOTHING) == max(offsets.sources)
     for source in sorted({int(entry[1]) for entry in entries}):
         own = [entry for entry in entries if int(entry[1]) == source]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_uid
+from airflow_checkpoint_provider.protocol.preflight import Order
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.spark import copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retry
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.preflight import PreflightJob
 from airflow_checkpoint_provider.spark.process.progress import Progress
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
@@ -83,6 +86,11 @@ class CheckpointedJob:
     _running: Attempt | None = None
     _active: ClassVar[CheckpointedJob | None] = None
     _finished: ClassVar[bool] = False  # a run ended well in this process
+
+    def __new__(cls, spark: SparkSession | None = None, **_: Any) -> Any:
+        """Return the job; or one that only looks, if the command line has asked for that."""
+        order = Order.of(os.environ)
+        return PreflightJob(order, spark) if order else super().__new__(cls)
 
     def __init__(
         self,

@@ -1,0 +1,61 @@
+"""The verb that compares a new script with a checkpoint. Runs anywhere where the script can run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from airflow_checkpoint_provider.cli import LIMIT
+from airflow_checkpoint_provider.cli.locate import newest
+from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
+from airflow_checkpoint_provider.errors import PreflightFailed, Refused
+from airflow_checkpoint_provider.protocol.preflight import Answer, Order
+from airflow_checkpoint_provider.storage import Store
+
+STDERR = 2  # the file of this process, which its child inherits
+COMPARED = ("QUERY", "FITS", "DIFFERS")
+
+
+def preflight(store: Store, job: str, source: str, command: Sequence[str]) -> Report:
+    """Run ``command``, whose driver compares its queries with a checkpoint. Its output goes to stderr.
+
+    Raises ``CheckpointNotFound``, and ``PreflightFailed`` if the driver did not come to the end of its ``with`` block.
+    """
+    history = newest(store, job, LIMIT)
+    checkpoint_of(
+        Coordinator(Journal(store, history.keys, By("cli", "", ""))), source
+    )  # before Spark starts, which takes long
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "answer")
+        how = _run(command, Order(store.uri, history.keys.prefix, source, str(answer)))
+        if not answer.exists():
+            raise PreflightFailed(
+                f"`{shlex.join(command)}` {how} before the end of its `with CheckpointedJob()` block; its output says why. The job was not"
+                " touched"
+            )
+        return _report(Answer.parse(answer.read_text()))
+
+
+def _run(command: Sequence[str], order: Order) -> str:
+    """Run a command until it ends, and return how it did. Its output goes to stderr, because stdout is for the table."""
+    try:
+        done = subprocess.run(command, env={**os.environ, **order.to_environment()}, stdout=STDERR, check=False)
+    except OSError as error:
+        return f"did not start ({error.strerror}), so it ended"
+    return f"ended with exit code {done.returncode}"
+
+
+def _report(answer: Answer) -> Report:
+    fits = answer.queries
+    rows = [(fit.query, "no" if fit.differences else "ok", "; ".join(fit.differences) or fit.note) for fit in fits]
+    refused = [f"query '{fit.query}' does not fit {answer.checkpoint}" for fit in fits if fit.differences]
+    return Report(COMPARED, rows, asdict(answer), errors=tuple(map(Refused, refused)))

@@ -1,0 +1,99 @@
+"""The copies with which a preflight works: of the queries in a checkpoint. Runs anywhere.
+
+The job may run meanwhile, and delete the checkpoint. So all queries are copied at once.
+
+In a copy, a query runs one batch that reads nothing: the batch behind the newest committed one gets its offsets, so nothing lies
+between the two. Spark takes it for a batch that had begun. It compares sources, operators and the schemas of the state as at every
+start, and reads no row.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import unquote
+
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.copying import copy_files, name_own_files
+from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, SOURCE, Found, Location
+from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer, resolve
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
+from airflow_checkpoint_provider.protocol.keys import pointer_of, safe_token
+from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
+
+TRIES = 3
+
+
+def checkpoint_of(coordinator: Coordinator, source: str) -> str:
+    """Return the URI of the checkpoint that ``source`` names now. Raises ``CheckpointNotFound``."""
+    state = coordinator.journal.catch_up()
+    point = resolve(source, state, coordinator.store)
+    if point and point.pointer:
+        return point.pointer
+    number = point.id if point else next((checkpoint.id for checkpoint in state.newest_first()), None)
+    if number is None:
+        raise CheckpointNotFound(
+            f"job {state.job!r} has no checkpoint yet. `checkpoints trigger {state.job}` takes one"
+        )
+    return str(coordinator.keys.pointer(coordinator.store.uri, number))
+
+
+def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tuple[str, Seal]:
+    """Copy the queries of a checkpoint. Return its URI and its content. If it is deleted meanwhile, the newest one is tried again.
+
+    Raises what ``open_pointer`` raises, and ``Damaged``.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        pointer = checkpoint_of(coordinator, source)
+        try:
+            opened = open_pointer(pointer_of(pointer), coordinator.store)
+            for uid, saved in opened.seal.states.items():
+                if saved.query:
+                    _copy_committed(saved, saved.query.batch, opened, copy_at(folder, uid))
+        except (CheckpointNotFound, Damaged):
+            folder.store.delete_under(folder.key)
+            if tries == TRIES or pointer == checkpoint_of(coordinator, source):
+                raise
+        else:
+            return pointer, opened.seal
+
+
+def copy_at(folder: Location, uid: str, kind: str = "files") -> Location:
+    """Return the place of a query's copy."""
+    return Location(folder.store, folder.name(f"{safe_token(uid)}/{kind}"))
+
+
+def _copy_committed(saved: StateSnapshot, batch: int, opened: Opened, own: Location) -> None:
+    """Copy the files of a query in a checkpoint. A batch that had begun is left out."""
+    names = list[str]()
+    for file_set in saved.file_sets:
+        found = Found(Location(opened.store, opened.keys.file_set(file_set.path)))
+        copied = [file.name for file in file_set.files if file.name != f"{OFFSETS}/{batch + 1}"]
+        copy_files(found, own, copied)
+        names += copied
+    name_own_files(own, names)
+
+
+def begin_again(own: Location, batch: int) -> None:
+    """Write the offsets of ``batch`` for the batch behind it, too."""
+    own.store.overwrite(own.name(f"{OFFSETS}/{batch + 1}"), own.read(f"{OFFSETS}/{batch}"))
+
+
+def newest_files(own: Location) -> dict[int, str]:
+    """Return the newest file that each file source has read, by the number of the source. Raises ``Damaged``."""
+    newest: dict[int, tuple[int, str]] = {}
+    for name in own.sizes():
+        if match := SOURCE.fullmatch(name):
+            source = int(match[1])
+            newest[source] = max(newest.get(source, (-1, "")), (int(match[2]), name))
+    return {source: _last_path(own, name) for source, (_, name) in newest.items()}
+
+
+def _last_path(own: Location, name: str) -> str:
+    try:
+        return unquote(str(json.loads(own.read(name).decode().splitlines()[-1])["path"]))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Damaged(
+            f"{own.name(name)} is not what Spark writes ({error}); somebody or something changed it"
+        ) from None

@@ -1,0 +1,58 @@
+"""What the command line and a driver that only looks tell each other. Pure. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+VARIABLE = "CHECKPOINT_PREFLIGHT"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a driver shall look at: the checkpoint ``source`` of the history at ``history`` below ``root``. It writes an ``Answer`` to
+    the file ``answer``. The driver itself looks for the newest checkpoint: the running job deletes older ones while Spark starts."""
+
+    root: str
+    history: str
+    source: str  # latest, an id, or the URI of a checkpoint or savepoint
+    answer: str
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the environment variable of the driver."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Order | None:
+        """Return the order in the environment of a driver; None if it has none."""
+        text = environment.get(VARIABLE)
+        return cls(**json.loads(text)) if text else None
+
+
+@dataclass(frozen=True)
+class QueryFit:
+    """A query, and what of it does not fit the checkpoint; nothing if it could go on. ``note`` is for people."""
+
+    query: str
+    differences: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The checkpoint with which the queries were compared, and what was found."""
+
+    checkpoint: str
+    queries: tuple[QueryFit, ...]
+
+    def to_json(self) -> str:
+        """Return the answer as a driver writes it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Answer:
+        """Return what a driver has written."""
+        data = json.loads(text)
+        fits = (QueryFit(fit["query"], tuple(fit["differences"]), fit["note"]) for fit in data["queries"])
+        return cls(data["checkpoint"], tuple(fits))

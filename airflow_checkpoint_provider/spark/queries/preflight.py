@@ -1,0 +1,95 @@
+"""Whether a query could go on from a checkpoint, found out by Spark itself. Runs in the Spark driver.
+
+Spark starts the query on a copy of its files, for one batch that reads nothing and writes nothing. What Spark goes on with in silence is
+compared here: the confs in the checkpoint, the folders of file sources, and the sink.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, newest_files
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
+from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
+from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.writer import LOCATION, Target, examine
+from airflow_checkpoint_provider.spark.s3a import spark_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_WHY = re.compile(r"terminated with exception: (.*?)(?:\n=== Streaming Query ===|\Z)", re.DOTALL)
+_FILES = re.compile(r"FileStreamSource\[(?:file:/*(?=/))?([^*?{\[\]]*)\]")  # a folder without a pattern
+_LOCAL = re.compile(r"^file:/*(?=/)")
+
+
+class Preflight:
+    """Looks whether queries could go on from a checkpoint, whose files were copied into ``folder``."""
+
+    def __init__(self, spark: SparkSession, folder: Location) -> None:
+        self._spark, self._folder = spark, folder
+
+    def differences(self, uid: str, writer: DataStreamWriter, saved: QueryDetail, *, rescale: bool) -> tuple[str, ...]:
+        """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint."""
+        try:
+            target = examine(self._spark, uid, writer)
+            sink = tuple(self._of_sink(uid, target, saved))
+            if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
+                return sink
+            return (*sink, *self._of_location(uid, writer, saved.batch, rescale=rescale))
+        except CheckpointError as error:
+            return (error.message,)
+
+    def _of_sink(self, uid: str, target: Target, saved: QueryDetail) -> Iterator[str]:
+        path = Sink(self._spark, uid, target).path or ""
+        if target.format != saved.sink:
+            yield f"it writes to {target.format}, and has written to {saved.sink}"
+        elif path != saved.path:
+            yield f"it writes to {path}, and has written to {saved.path}"
+
+    def _of_location(self, uid: str, writer: DataStreamWriter, batch: int, *, rescale: bool) -> Iterator[str]:
+        own = copy_at(self._folder, uid)
+        if rescale:
+            rescaling = Rescaling(self._spark, uid)
+            if rescaling.needed(own, Position(batch, batch)):
+                draft, own = own, copy_at(self._folder, uid, "rescaled")
+                rescaling.rescale(draft, own, batch)
+        yield from self._of_confs(own, batch)
+        begin_again(own, batch)
+        try:
+            yield from self._of_sources(own, self._run(writer, own))
+        except (PySparkException, Py4JJavaError) as error:
+            why = _WHY.search(str(error))
+            yield " ".join((why[1] if why else str(error)).split())
+
+    def _of_confs(self, own: Location, batch: int) -> Iterator[str]:
+        """Yield the confs of the state that stay, though the session has others."""
+        for name, stored in sorted(own.offsets(batch).confs.items() if Found(own).stores else ()):
+            now = self._spark.conf.get(name, stored)
+            if now != stored:
+                advice = ". Set it so, or start it with rescale=True" if name == PARTITIONS else ". Set it so"
+                yield f"{name} is {now}, and stays {stored}{advice}"
+
+    def _run(self, writer: DataStreamWriter, own: Location) -> list[str]:
+        """Run the batch that reads nothing. Return the descriptions of the sources. Raises what Spark raises."""
+        location = spark_uri(own.store, own.key)
+        query = writer.partitionBy().format("noop").option(LOCATION, location).trigger(once=True).start()
+        query.awaitTermination()
+        progress = query.lastProgress
+        return [source.description for source in progress.sources] if progress else []
+
+    def _of_sources(self, own: Location, sources: list[str]) -> Iterator[str]:
+        """Yield the file sources that read another folder. Spark would go on with the files there."""
+        for number, path in newest_files(own).items():
+            folder = _FILES.fullmatch(sources[number]) if number < len(sources) else None
+            if folder and not _LOCAL.sub("", path).startswith(f"{folder[1].rstrip('/')}/"):
+                yield f"source {number} reads {folder[1]}, and has read {path}"

@@ -1,0 +1,164 @@
+"""New versions of a script that are compared with a checkpoint, by Spark itself. Runs on Linux."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
+from airflow_checkpoint_provider.protocol.preflight import Answer, Order
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from tests.integration.runtime.conftest import Script
+from tests.integration.runtime.test_queries import running_forever, source
+from tests.support.drivers import environment
+from tests.support.runs import Home
+from tests.support.streams import add_files
+from tests.support.waiting import wait_until
+
+UID = "totals"
+
+
+def totals(rows: DataFrame, key: str = "key", *also: Column) -> DataFrame:
+    return rows.groupBy(F.window("at", "10 seconds"), key).agg(F.count("*").alias("n"), *also).drop("window")
+
+
+class Version:
+    """A version of a script, in a folder."""
+
+    def __init__(self, script: Script, folder: Path, change: Callable[[DataFrame], DataFrame] = totals) -> None:
+        self._script, self._folder, self._change = script, folder, change
+        self.uid, self.source, self.sink, self.format, self.rescale = UID, "in", "out", "parquet", False
+
+    def run(self) -> None:
+        with self._script.attempt() as job:
+            job.start_query(self.uid, self._written(self._change(self._rows(job))), rescale=self.rescale)
+
+    def _rows(self, job: CheckpointedJob) -> DataFrame:
+        rows = job.spark.readStream.schema("id long, key string, at timestamp").json(str(self._folder / self.source))
+        return rows.withWatermark("at", "0 seconds")
+
+    def _written(self, rows: DataFrame) -> DataStreamWriter:
+        writer = rows.writeStream.format(self.format).option("path", str(self._folder / self.sink)).partitionBy("n")
+        return writer.trigger(availableNow=True)
+
+    def compared(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
+        """Return what does not fit the newest checkpoint, by query. Exit code and copies are looked at, too."""
+        coordinator = self._script.coordinator()
+        before = files(self._script.root)
+        answer = self._folder / "answer"
+        with monkeypatch.context() as patch:
+            order = Order(f"file://{self._script.root}", coordinator.keys.prefix, "latest", str(answer))
+            for name, value in order.to_environment().items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                self.run()
+        found = {fit.query: fit.differences for fit in Answer.parse(answer.read_text()).queries}
+        assert ended.value.code == (3 if any(found.values()) else 0)
+        assert files(self._script.root) == before
+        return found
+
+
+def files(folder: Path) -> set[tuple[Path, int]]:
+    return {(file, file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def ran(script: Script, tmp_path: Path) -> Script:
+    """A script whose query has a checkpoint. More files have arrived since."""
+    add_files(tmp_path / "in", *range(3))
+    Version(script, tmp_path).run()
+    add_files(tmp_path / "in", 3)
+    return script
+
+
+def test_version_that_fits_is_ok(ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of columns may change, and what is done with the rows behind the state."""
+    assert Version(ran, tmp_path).compared(monkeypatch) == {UID: ()}
+    other = Version(ran, tmp_path, lambda rows: totals(rows.withColumnRenamed("key", "name"), "name").where("n > 3"))
+    assert other.compared(monkeypatch) == {UID: ()}
+    Version(ran, tmp_path).run()  # it goes on as if nobody had looked
+
+
+DIFFERENT: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "another key": (lambda rows: totals(rows, "id"), "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE]"),
+    "another column": (lambda rows: totals(rows, "key", F.max("id")), "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]"),
+    "another operator": (
+        lambda rows: rows.dropDuplicates(["key"]).withColumn("n", F.lit(1)),
+        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA]",
+    ),
+    "more sources": (lambda rows: totals(rows.union(rows)), "There are [1] sources in the checkpoint offsets"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_state_or_sources_that_do_not_fit_are_named_by_spark(
+    ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    change, why = DIFFERENT[name]
+    (told,) = Version(ran, tmp_path, change).compared(monkeypatch)[UID]
+    assert why in told
+
+
+def test_what_spark_goes_on_with_in_silence_is_named(
+    ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = Version(ran, tmp_path)
+    version.source, version.sink = "elsewhere", "other"
+    add_files(tmp_path / "elsewhere", 0)
+    monkeypatch.setattr(ran, "spark", ran.spark.newSession())
+    before = ran.spark.conf.get(PARTITIONS)
+    ran.spark.conf.set(PARTITIONS, "7")
+    sink, conf, source = version.compared(monkeypatch)[UID]
+    assert sink == f"it writes to file:{tmp_path}/other, and has written to file:{tmp_path}/out"
+    assert conf == f"{PARTITIONS} is 7, and stays {before}. Set it so, or start it with rescale=True"
+    assert source == f"source 0 reads {tmp_path}/elsewhere, and has read file://{tmp_path}/in/0002.json"
+    version.source, version.sink, version.format = "in", "out", "json"
+    assert version.compared(monkeypatch)[UID][0] == "it writes to json, and has written to parquet"
+    version.format, version.rescale = "parquet", True
+    assert "Spark can divide only that of RocksDB" in version.compared(monkeypatch)[UID][0]
+
+
+def test_query_that_the_script_leaves_out_does_not_fit(
+    ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = Version(ran, tmp_path)
+    version.uid = "renamed"
+    assert version.compared(monkeypatch) == {"renamed": (), UID: ("the script does not start it",)}
+
+
+@pytest.mark.slow
+def test_command_compares_another_version_while_the_job_runs(
+    stream: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running_forever(stream, STREAM_STATE="1", STREAM_INTERVAL="1 s")
+    add_files(source(stream), 0, 1)
+    with stream.started() as running:
+        wait_until(lambda: bool(stream.coordinator().state.newest_first()), 120, running.said)
+        properties = stream.folder / "driver-1" / "spark.properties"
+        options = environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell", **stream.env)
+        for name, value in options.items():
+            monkeypatch.setenv(name, value)
+        command = (
+            "--root",
+            stream.store.uri,
+            "preflight",
+            "stream",
+            "--",
+            sys.executable,
+            str(stream.script),
+            str(stream.out),
+        )
+        assert main(command) == 0
+        assert capsys.readouterr().out.split() == ["QUERY", "FITS", "DIFFERS", "rows", "ok"]
+        monkeypatch.delenv("STREAM_STATE")
+        assert main(command) == 3
+        assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in capsys.readouterr().out
+        assert running.process.poll() is None
+        assert stream.coordinator().state.last_epoch == 1

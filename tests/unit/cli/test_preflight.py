@@ -1,0 +1,51 @@
+"""``preflight``: with which checkpoint a script is compared, and what is said of its answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+
+from airflow_checkpoint_provider.protocol.preflight import VARIABLE, Answer, QueryFit
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.unit.cli.conftest import ORDERS, Command
+
+FITS = (QueryFit("orders"), QueryFit("new", note="begins anew"))
+DIFFERS = QueryFit("clicks", ("it writes to json", "source 0 reads /b"))
+
+
+def script(*fits: QueryFit) -> list[str]:
+    """Return a command that answers so, and says with what it was to be compared."""
+    text = (
+        f"import os, json, pathlib; order = json.loads(os.environ[{VARIABLE!r}]); print('noise');"
+        f" pathlib.Path(order['answer']).write_text({Answer('chk', fits).to_json()!r}.replace('chk', order['source']))"
+    )
+    return ["--", sys.executable, "-c", text]
+
+
+def test_queries_that_fit_are_ok(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("preflight", ORDERS, *script(*FITS))
+    assert done.code == 0
+    assert [line.split(maxsplit=2) for line in done.lines[1:]] == [["orders", "ok"], ["new", "ok", "begins anew"]]
+
+
+def test_query_that_does_not_fit_is_refused(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("preflight", ORDERS, "-o", "json", *script(*FITS, DIFFERS))
+    assert done.code == 3
+    assert "query 'clicks' does not fit" in done.err
+    found = json.loads(done.out)
+    assert found["queries"][2]["differences"] == list(DIFFERS.differences)
+    assert found["checkpoint"] == "latest"
+
+
+def test_script_that_does_not_answer_has_failed(lake: LocalStore, checkpoints: Command) -> None:
+    command = [sys.executable, "-c", "raise SystemExit(7)"]
+    done = checkpoints("preflight", ORDERS, "--", *command)
+    assert done.code == 1
+    assert f"`{shlex.join(command)}` ended with exit code 7" in done.err
+    assert "did not start (No such file or directory)" in checkpoints("preflight", ORDERS, "--", "/nowhere/submit").err
+
+
+def test_job_without_a_checkpoint_is_not_found(lake: LocalStore, checkpoints: Command) -> None:
+    assert checkpoints("preflight", "etl.other", *script()).code == 4
+    assert checkpoints("preflight", ORDERS, "--from", "chk-99", *script()).code == 4
