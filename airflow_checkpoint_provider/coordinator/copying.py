@@ -32,7 +32,7 @@ def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0
     """
 
     def order(name: str) -> tuple[bool, str]:
-        return _names_others(name), found.places[name].key
+        return _names_others(name), found.place(name).key
 
     wanted = sorted(names, key=order)
     for _, together in groupby(wanted, order):

@@ -251,6 +251,12 @@ class Found:
                 f"{place.name(name)} is no snapshot of RocksDB ({error}); somebody or something changed it"
             ) from None
 
+    def place(self, name: str) -> Location:
+        """Return the location that holds a file. Raises ``Damaged`` if none does."""
+        if name not in self.places:
+            raise _missing(self.location, name)
+        return self.places[name]
+
     def snapshot(self, folder: str, version: int) -> list[str]:
         """Return the files of a whole snapshot of a state store. Raises ``Damaged`` if it is not there."""
         store = self._stores.get(folder, _StateStore())
