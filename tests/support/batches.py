@@ -41,9 +41,12 @@ def _join(before: Read, now: Read, _: Rows) -> Rows:
     return Rows((file * ROWS + n,) for file in new for n in range(ROWS))
 
 
-def _count(before: Read, _: Read, seen: Rows) -> Rows:
-    """A file is a window. The newest one that was read before closes those below it."""
-    closed = (file for file in before[0] if file < max(before[0]))
+def _count(before: Read, now: Read, seen: Rows) -> Rows:
+    """A file is a window. The newest one that was read before closes those below it.
+
+    Spark may see a file later than a newer one: it lists a folder while files arrive there.
+    """
+    closed = (file for file in now[0] if file < max(before[0], default=-1))
     return Rows((EVENTS + timedelta(seconds=SECONDS * file), ROWS) for file in closed) - seen
 
 
