@@ -203,6 +203,7 @@ class Found:
         self.location = location
         self.sizes = location.sizes()
         self.places = dict.fromkeys(self.sizes, location)
+        self.undivided = set[str]()  # operators whose state is in one partition, whatever its metadata says
         described, partitions = self._partitions() if older else (set(), set())
         for place in older:
             for name, size in place.sizes().items():
@@ -234,9 +235,16 @@ class Found:
 
     def _expected(self) -> Iterator[str]:
         """Yield the folders of all state stores that the operators name, also those that have no version yet. Raises ``Damaged``."""
-        for name in state_metadata.newest(self.sizes).values():
+        for operator, name in state_metadata.newest(self.sizes).items():
             place = self.places[name]
-            yield from state_metadata.stores(place.read(name), name, place.name(name))
+            body, only = place.read(name), f"state/{operator}/0"
+            schema = f"{only}/_metadata/schema"
+            of_rows = self.places[schema].read(schema) if schema in self.places else None
+            if state_metadata.is_undivided(body, of_rows, place.name(name)):
+                self.undivided.add(operator)
+                yield only
+            else:
+                yield from state_metadata.stores(body, name, place.name(name))
 
     def _parts(self, name: str) -> Iterator[str]:
         """Yield the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""

@@ -22,6 +22,10 @@ from airflow_checkpoint_provider.errors import Damaged
 
 _METADATA = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
 _DEFAULT = "default"  # the store of an operator that has one; it has no folder of its own
+_KEY_SCHEMA, _NO_KEY = (
+    10,
+    b'{"type":"struct","fields":[]}',
+)  # where the schema of a key begins in its file, and that of no key
 _STORES, _SCHEMAS = "stateStoreInfo", "stateSchemaFilePaths"
 
 
@@ -54,6 +58,17 @@ def stores(body: bytes, name: str, what: str) -> Iterator[str]:
         for store in _parse(body)[1].get(_STORES, ()):
             below = "" if store["storeName"] == _DEFAULT else f"/{store['storeName']}"
             yield from (f"{folder}/{partition}{below}" for partition in range(store["numPartitions"]))
+
+
+def is_undivided(body: bytes, schema: bytes | None, what: str) -> bool:
+    """Return whether the operator of the metadata ``body`` has all of its state in one partition, whatever the metadata says.
+
+    That is so for a limit, and for an aggregation without a key, whose ``schema`` begins with that of an empty key. Raises ``Damaged``,
+    naming ``what``.
+    """
+    with _readable(what):
+        name = _parse(body)[1]["operatorInfo"]["operatorName"]
+    return name == "globalLimit" or (schema or b"")[_KEY_SCHEMA:].startswith(_NO_KEY)
 
 
 def at(uri: str, body: bytes, name: str, files: Collection[str], what: str) -> bytes:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.types import StructType
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS, copy_logs, take_state
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "RocksDBStateStoreProvider"
 ALL_ROWS = "_readAllColumnFamilies"  # an option of Spark's state reader, with which its own tool reads the state
-KEY = "partition_key"  # by which Spark divides the state
 
 Rows = dict[str, tuple[int, str]]
 """Number and digest of the rows of each state store."""
@@ -44,7 +42,8 @@ class Rescaling:
 
         Raises ``WrongUse`` if a batch has begun there, because it must run with the old number, and ``NotSupportedYet``.
         """
-        if position.begun == NOTHING or not Found(location).stores:
+        found = Found(location)
+        if position.begun == NOTHING or not found.stores:
             return False
         confs = location.offsets(position.begun).confs
         self._stored = int(confs[PARTITIONS])
@@ -57,6 +56,8 @@ class Rescaling:
             )
         if not confs.get(PROVIDER, "").endswith(ROCKSDB):
             raise self._refused(f"its state is in {confs.get(PROVIDER)}, and Spark can divide only that of {ROCKSDB}")
+        if found.undivided:  # of an aggregation, Spark's tool puts it where no query reads it
+            raise self._refused("an aggregation without a key, or a limit, has all of its state in one partition")
         return True
 
     def rescale(self, draft: Location, own: Location, batch: int) -> str:
@@ -99,9 +100,6 @@ class Rescaling:
         }
 
     def _digest(self, rows: DataFrame) -> tuple[int, str]:
-        key = rows.schema[KEY].dataType
-        if isinstance(key, StructType) and not key.fields:  # Spark's tool puts the rows where no query reads them
-            raise self._refused("an aggregation without a key has all of its state in one partition")
         digest = F.xxhash64("key_bytes", "value_bytes", "column_family_name").cast("decimal(38,0)")
         number, total = rows.agg(F.count("*"), F.sum(digest)).collect()[0]
         return number, str(total)

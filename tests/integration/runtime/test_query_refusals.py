@@ -190,3 +190,26 @@ def test_source_in_several_places_of_a_plan_is_read_once_by_each(script: Script,
         logs = {folder: sum(name.startswith(f"sources/{folder}/") for name in names) for folder in (0, 1)}
         assert logs == {0: files.stop // 2, 1: files.stop}
     assert rows_in(tmp_path / "out") == sorted([*expected(6), *expected(6)])
+
+
+@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+def test_state_that_is_in_one_partition_goes_on(script: Script, tmp_path: Path, store: str) -> None:
+    """Spark writes down the number of the session for it, too."""
+    name, package = "spark.sql.streaming.stateStore.providerClass", "org.apache.spark.sql.execution.streaming.state"
+    counts: list[int] = []
+    script.spark.conf.set(name, f"{package}.{store}")
+    try:
+        for files in (2, 4):
+            add_files(tmp_path / "in", *range(files - 2, files))
+            with script.attempt() as job:
+                rows = job.spark.readStream.schema("id long, key string").json(f"{tmp_path}/in")
+                count = rows.groupBy().count().writeStream.outputMode("complete").trigger(availableNow=True)
+                job.start_query("count", count.foreachBatch(lambda batch, _: counts.append(batch.collect()[0][0])))
+                first = rows.limit(40).writeStream.format("parquet").option("path", f"{tmp_path}/out")
+                job.start_query("first", first.trigger(availableNow=True))
+                job.await_queries()
+                job.checkpoint()
+    finally:
+        script.spark.conf.unset(name)
+    assert counts[-1] == len(expected(4))
+    assert len(rows_in(tmp_path / "out")) == 40

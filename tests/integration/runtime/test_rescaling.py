@@ -72,6 +72,7 @@ def partitions_of(script: Script) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_state_is_divided_again_and_again(confs: SparkSession, script: Script, tmp_path: Path) -> None:
     """The log of the sink is compacted between."""
     out = tmp_path / "out"
@@ -129,6 +130,27 @@ def test_state_of_another_store_is_refused(confs: SparkSession, script: Script, 
     add_files(tmp_path / "out-in", 1)
     run(script, out, 2, hdfs)
     assert rows_in(out, "key") == expected_keys(2)
+
+
+def test_state_in_one_partition_is_refused(confs: SparkSession, script: Script, tmp_path: Path) -> None:
+    """A limit has it so, whatever Spark writes down."""
+    for name, value in STORES["rocksdb"].items():
+        confs.conf.set(name, value)
+
+    def limited(partitions: int) -> None:
+        confs.conf.set(PARTITIONS, str(partitions))
+        with script.attempt() as job:
+            rows = job.spark.readStream.schema("id long, key string").json(f"{tmp_path}/out-in").limit(40)
+            writer = rows.writeStream.format("parquet").option("path", f"{tmp_path}/out").trigger(availableNow=True)
+            job.start_query("rows", writer, rescale=True)
+
+    add_files(tmp_path / "out-in", 0)
+    limited(2)
+    with pytest.raises(NotSupportedYet, match=r"a limit, has all of its state in one partition"):
+        limited(5)
+    add_files(tmp_path / "out-in", 1)
+    limited(2)
+    assert len(rows_in(tmp_path / "out")) == 40
 
 
 def test_state_that_is_not_the_same_is_refused(
