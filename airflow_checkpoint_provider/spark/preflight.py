@@ -7,7 +7,7 @@ checkpoint, and writes neither a journal nor a checkpoint, so the job itself may
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -85,7 +85,13 @@ class PreflightJob:
     # -- in the script -----------------------------------------------------------------------------------------------
 
     def start_query(
-        self, uid: str, writer: DataStreamWriter, *, adopt: str | None = None, rescale: bool = False
+        self,
+        uid: str,
+        writer: DataStreamWriter,
+        *,
+        after: Sequence[str] = (),
+        adopt: str | None = None,
+        rescale: bool = False,
     ) -> Query:
         """Compare the query with the checkpoint. What is returned has ended."""
         check_uid(uid)

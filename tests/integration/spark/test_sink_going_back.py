@@ -40,9 +40,9 @@ class Disturbed(SinkLog):
         self._before("delete")
         super().delete(files)
 
-    def keep(self, files: Sequence[SinkFile], batch: int) -> None:
+    def keep(self, files: Sequence[SinkFile], batch: int, before: Sequence[SinkFile] | None = None) -> None:
         self._before("keep")
-        super().keep(files, batch)
+        super().keep(files, batch, before)
         self._before("end")
 
 
