@@ -67,7 +67,7 @@ def is_undivided(body: bytes, schema: bytes | None, what: str) -> bool:
     naming ``what``.
     """
     with _readable(what):
-        name = _parse(body)[1]["operatorInfo"]["operatorName"]
+        name = _parse(body)[1].get("operatorInfo", {}).get("operatorName")
     return name == "globalLimit" or (schema or b"")[_KEY_SCHEMA:].startswith(_NO_KEY)
 
 

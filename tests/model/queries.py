@@ -64,6 +64,7 @@ class Attempt:
         self.store, self.keys, self.epoch = process, KEYS, epoch
         self.journal = Watched(process, memory, epoch)
         self.restored = SimpleNamespace(point=Point(id=1))
+        self.heart = None  # nobody looks at it
 
     @property
     def state(self) -> State:

@@ -138,6 +138,26 @@ def test_state_that_nobody_has_written_is_missing() -> None:
     assert stateful(operators=()).has_state(1)
 
 
+KEYS = b'{"type":"struct","fields":[{"name":"key"}]}'
+NO_KEY = b'{"type":"struct","fields":[]}'
+
+
+@pytest.mark.parametrize(
+    ("operator_name", "key", "undivided"),
+    [("globalLimit", KEYS, True), ("stateStoreSave", NO_KEY, True), ("stateStoreSave", KEYS, False)],
+)
+def test_operator_without_a_key_has_one_partition_whatever_its_metadata_says(
+    operator_name: str, key: bytes, undivided: bool
+) -> None:
+    name, body = operator("default")
+    named = body.replace(b"{", b'{"operatorInfo":{"operatorId":0,"operatorName":"%s"},' % operator_name.encode(), 1)
+    schema = b"\x00\x02v2\x00\x00\x00\x01\x00%c%s\x00" % (len(key), key)
+    files = ((name, named), ("state/0/0/_metadata/schema", schema))
+    found = stateful("state/0/0/1.delta", operators=files)
+    assert found.has_state(1) == undivided
+    assert found.undivided == ({"0"} if undivided else set())
+
+
 def test_operator_of_one_partition_is_whole() -> None:
     one = operator("default", partitions=1, number=1)
     assert stateful(*changes(1), "state/1/0/1.delta", operators=(operator("default"), one)).has_state(1)
