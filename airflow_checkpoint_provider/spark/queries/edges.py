@@ -30,6 +30,8 @@ def upstreams(
     spark: SparkSession, uid: str, writer: DataStreamWriter, after: Sequence[str], running: Mapping[str, RunningQuery]
 ) -> dict[str, list[Source]]:
     """Return what the query reads of each query that ``after`` names. Raises ``WrongUse`` and ``NotSupportedYet``."""
+    if isinstance(after, str):
+        raise WrongUse(f"after={after!r} of query '{uid}' is a text: write after=[{after!r}]")
     sources = file_sources(spark, writer)
     found = {upstream: _read_of(uid, upstream, sources, running) for upstream in after}
     for upstream, other in running.items():
@@ -148,7 +150,7 @@ class Flow:
         sink = self.upstream.sink
         waiting = [
             file
-            for batch, file in sink.written(self._since, NOTHING)
+            for batch, file in sink.written(upstream.committed, NOTHING)
             if batch <= upstream.committed and name_of(file.path) not in committed
         ]
         if len(waiting) > MOST:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.errors import SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog, logged
@@ -68,6 +68,15 @@ class InFlight:
                 folder = self._attempt.keys.file_set(folders[copy_of(file.name)])
                 found[file.name] = Location(self._attempt.store, folder)
         return found
+
+    def refuse_another_sink(self, before: str | None, now: str | None) -> None:
+        """Raise ``WrongUse`` if the query goes on and writes elsewhere ``now``: others would not find there what they have yet to read."""
+        if self._edges and before != now:
+            readers = " and ".join(f"'{state.uid}'" for state, _ in self._edges)
+            raise WrongUse(
+                f"query '{self._upstream}' has written to {before}, where {readers} may have rows to read. Now it writes to {now}. The query"
+                " was not started. Write to the same path, or start another job_id from a savepoint"
+            )
 
     def refuse_elsewhere(self, path: str) -> None:
         """Raise ``SinkMoved`` if files are in flight, and the query goes back to the checkpoint and writes to another ``path`` now."""

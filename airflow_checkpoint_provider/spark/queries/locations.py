@@ -94,6 +94,8 @@ class Locations:
         path = self._new_path(uid)
         own, chain, gone_back, adopted = self._at(path), tuple[Location, ...](), None, None
         if query:
+            if not self._attempt.state.branch.goes_back(query):
+                links.in_flight.refuse_another_sink(query.newest.sink, sink.path)
             position, gone_back = self._follow(query, restored, own, sink, links)
             chain = () if gone_back else self._chain(query)
         elif start.adopt is not None:

@@ -102,7 +102,7 @@ class SinkLog:
         entries = self._entries()
         compacted = (number for number, name in entries.items() if name.endswith(COMPACT) and number <= since)
         first = max(compacted, default=min(entries, default=0))
-        if first > max(since, 0):
+        if first > max(since, behind, 0):
             raise Damaged(f"{self._log}/{first - 1} is missing; somebody or something deleted it")
         found: dict[str, tuple[int, SinkFile]] = {}
         for number in range(max(first, behind + 1), max(entries, default=NOTHING) + 1):

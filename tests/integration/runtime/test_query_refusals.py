@@ -150,6 +150,8 @@ def test_query_after_another_one_must_read_what_that_writes(
     (tmp_path / "elsewhere").mkdir()
     with script.attempt() as job:
         out = f"file:{tmp_path}/out"  # another spelling than the writer's
+        with pytest.raises(WrongUse, match=r"after='rows' of query 'text' is a text: write after=\['rows'\]"):
+            job.start_query("text", reader(job, f"{tmp_path}/elsewhere", tmp_path / "text"), after="rows")
         with pytest.raises(WrongUse, match=r"is to read what 'rows' writes, which is not started. Start 'rows' first"):
             job.start_query("early", reader(job, f"{tmp_path}/elsewhere", tmp_path / "early"), after=["rows"])
         job.start_query("rows", writer(job, tmp_path)).awaitTermination()
@@ -169,6 +171,11 @@ def test_query_after_another_one_must_read_what_that_writes(
         )
         job.start_query("copy", reader(job, out, tmp_path / "copy"), after=["rows"]).awaitTermination()
     assert rows_in(tmp_path / "copy") == rows_in(tmp_path / "undeclared") == expected(2)
+    with (
+        script.attempt() as job,
+        pytest.raises(WrongUse, match=r"where 'copy' may have rows to read. Now it writes to"),
+    ):
+        job.start_query("rows", writer(job, tmp_path).option("path", f"{tmp_path}/new"))
 
 
 def test_source_in_several_places_of_a_plan_is_read_once_by_each(script: Script, tmp_path: Path) -> None:
