@@ -117,7 +117,8 @@ class Edge(Record):
     """What a streaming query reads of another one's file sink, in one checkpoint.
 
     ``path`` is the sink of the query ``upstream``. ``in_flight`` are the files that ``upstream`` has committed there and this query has
-    not, by their paths below the sink. ``ahead`` is the number of files that this query has read and ``upstream`` has not committed.
+    not, by their paths below the sink, encoded as in a URI. ``ahead`` is the number of files that this query has read and ``upstream``
+    has not committed.
     """
 
     upstream: Uid
