@@ -211,7 +211,7 @@ def statistics(store: Store, job: str, run: str | None, number: str | None) -> R
 
 
 def _statistics_of(found: FoundHistory, checkpoint: Checkpoint) -> Report:
-    tasks = {
+    tasks: dict[str, Any] = {
         state.uid: {
             "sync": round(state.measures.sync_s * 1000) if state.new else 0,
             "checkpointed_size": state.measures.new_bytes if state.new else 0,
@@ -224,13 +224,8 @@ def _statistics_of(found: FoundHistory, checkpoint: Checkpoint) -> Report:
         for state in checkpoint.states
     }
     rows = [
-        (
-            state.uid,
-            duration(state.measures.sync_s if state.new else 0),
-            size(state.measures.new_bytes if state.new else 0),
-            size(state.bytes),
-        )
-        for state in checkpoint.states
+        (uid, duration(task["sync"] / 1000), size(task["checkpointed_size"]), size(task["state_size"]))
+        for uid, task in tasks.items()
     ]
     lines = [
         *messages.checkpoint_lines(found.state, checkpoint),

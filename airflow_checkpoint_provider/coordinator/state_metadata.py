@@ -22,10 +22,8 @@ from airflow_checkpoint_provider.errors import Damaged
 
 _METADATA = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
 _DEFAULT = "default"  # the store of an operator that has one; it has no folder of its own
-_KEY_SCHEMA, _NO_KEY = (
-    10,
-    b'{"type":"struct","fields":[]}',
-)  # where the schema of a key begins in its file, and that of no key
+_KEY_SCHEMA = 10  # where the schema of the key begins in the file that describes the rows
+_NO_KEY = b'{"type":"struct","fields":[]}'
 _STORES, _SCHEMAS = "stateStoreInfo", "stateSchemaFilePaths"
 
 
