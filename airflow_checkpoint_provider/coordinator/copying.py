@@ -18,9 +18,12 @@ from airflow_checkpoint_provider.coordinator.query_location import (
 from airflow_checkpoint_provider.coordinator.renumbering import CODEC, empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import QueryLocation, chain_of
 from airflow_checkpoint_provider.storage.base import Store
 from airflow_checkpoint_provider.storage.copy import copy_all
+
+_IN_FLIGHT = "in_flight/"  # below a file set
 
 
 def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:
@@ -58,6 +61,27 @@ def copy_position(chain: tuple[Location, ...], position: Position, own: Location
     names = needed_files(found, position)
     copy_files(found, own, names)
     name_own_files(own, names)
+
+
+def copy_of(name: str) -> str:
+    """Return the name of the copy of a file in flight, in a file set. It is none of Parquet: its rows are not those of the state."""
+    return f"{_IN_FLIGHT}{name.rpartition('/')[2]}.copy"
+
+
+def copy_saved(
+    saved: StateSnapshot, store: Store, keys: Keys, own: Location, *, left_out: str | None = None, by: int = 0
+) -> list[str]:
+    """Copy the files of a query in a checkpoint whose file sets lie at ``keys``, but for ``left_out`` and for copies of files in flight.
+    ``by`` is added to the numbers of their batches. Return the names of what was copied.
+    """
+    copied = list[str]()
+    for file_set in saved.file_sets:
+        names = [file.name for file in file_set.files]
+        names = [name for name in names if name != left_out and not name.startswith(_IN_FLIGHT)]
+        copy_files(Found(Location(store, keys.file_set(file_set.path))), own, names, by)
+        copied += names
+    name_own_files(own, copied)
+    return copied
 
 
 def chain_at(store: Store, keys: Keys, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:

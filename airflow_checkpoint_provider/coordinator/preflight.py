@@ -9,16 +9,15 @@ start, and reads no row.
 
 from __future__ import annotations
 
-import json
 from urllib.parse import unquote
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.copying import copy_files, name_own_files
-from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, SOURCE, Found, Location
-from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer, resolve
+from airflow_checkpoint_provider.coordinator.copying import copy_saved
+from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, SOURCE, Location, parsed_file
+from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
 from airflow_checkpoint_provider.protocol.keys import pointer_of, safe_token
-from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Seal
 
 TRIES = 3
 
@@ -50,7 +49,8 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
             opened = open_pointer(pointer_of(pointer), coordinator.store)
             for uid, saved in opened.seal.states.items():
                 if saved.query:
-                    _copy_committed(saved, saved.query.batch, opened, copy_at(folder, uid))
+                    begun = f"{OFFSETS}/{saved.query.batch + 1}"  # a batch that had begun
+                    copy_saved(saved, opened.store, opened.keys, copy_at(folder, uid), left_out=begun)
         except (CheckpointNotFound, Damaged):
             folder.store.delete_under(folder.key)
             if tries == TRIES or pointer == checkpoint_of(coordinator, source):
@@ -62,17 +62,6 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
 def copy_at(folder: Location, uid: str, kind: str = "files") -> Location:
     """Return the place of a query's copy."""
     return Location(folder.store, folder.name(f"{safe_token(uid)}/{kind}"))
-
-
-def _copy_committed(saved: StateSnapshot, batch: int, opened: Opened, own: Location) -> None:
-    """Copy the files of a query in a checkpoint. A batch that had begun is left out."""
-    names = list[str]()
-    for file_set in saved.file_sets:
-        found = Found(Location(opened.store, opened.keys.file_set(file_set.path)))
-        copied = [file.name for file in file_set.files if file.name != f"{OFFSETS}/{batch + 1}"]
-        copy_files(found, own, copied)
-        names += copied
-    name_own_files(own, names)
 
 
 def begin_again(own: Location, batch: int) -> None:
@@ -91,9 +80,5 @@ def newest_files(own: Location) -> dict[int, str]:
 
 
 def _last_path(own: Location, name: str) -> str:
-    try:
-        return unquote(str(json.loads(own.read(name).decode().splitlines()[-1])["path"]))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise Damaged(
-            f"{own.name(name)} is not what Spark writes ({error}); somebody or something changed it"
-        ) from None
+    _, _, last = own.read(name).rpartition(b"\n")
+    return unquote(parsed_file(last.decode(errors="replace"), own.name(name))["path"])

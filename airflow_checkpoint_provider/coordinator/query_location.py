@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from airflow_checkpoint_provider.coordinator import state_metadata
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
@@ -159,6 +160,17 @@ def _missing(location: Location, file: str) -> Damaged:
     return Damaged(f"{location.name(file)} is missing; somebody or something deleted it")
 
 
+def parsed_file(line: str, entry: str) -> dict[str, Any]:
+    """Return what a line of a file source's log says of a file. Raises ``Damaged``, naming the ``entry``."""
+    try:
+        file: dict[str, Any] = json.loads(line)
+        if isinstance(file["path"], str) and isinstance(file["batchId"], int):
+            return file
+        raise TypeError("it has no path, or no batch")
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{entry} is not what Spark writes ({error}); somebody or something changed it") from None
+
+
 # -- the state -------------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +215,7 @@ class Found:
         self.location = location
         self.sizes = location.sizes()
         self.places = dict.fromkeys(self.sizes, location)
+        self._contents = dict[str, bytes]()
         self.undivided = set[str]()  # operators whose state is in one partition, whatever its metadata says
         described, partitions = self._partitions() if older else (set(), set())
         for place in older:
@@ -237,14 +250,20 @@ class Found:
         """Yield the folders of all state stores that the operators name, also those that have no version yet. Raises ``Damaged``."""
         for operator, name in state_metadata.newest(self.sizes).items():
             place = self.places[name]
-            body, only = place.read(name), f"state/{operator}/0"
+            body, only = self._content(name), f"state/{operator}/0"
             schema = f"{only}/_metadata/schema"
-            of_rows = self.places[schema].read(schema) if schema in self.places else None
+            of_rows = self._content(schema) if schema in self.places else None
             if state_metadata.is_undivided(body, of_rows, place.name(name)):
                 self.undivided.add(operator)
                 yield only
             else:
                 yield from state_metadata.stores(body, name, place.name(name))
+
+    def _content(self, name: str) -> bytes:
+        """Return the content of a small file, which is read once. Raises ``Damaged``."""
+        if name not in self._contents:
+            self._contents[name] = self.places[name].read(name)
+        return self._contents[name]
 
     def _parts(self, name: str) -> Iterator[str]:
         """Yield the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""

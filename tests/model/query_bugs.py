@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.state import Query, State
 from airflow_checkpoint_provider.spark.queries import locations, running
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from tests.model.bugs import Patch, decided, replaced
@@ -140,7 +140,7 @@ def newest_alone() -> Iterator[None]:
     def found(location: Location, *_: Location) -> Found:
         return Found(location)
 
-    with patch.object(locations, "Found", found), patch.object(copying, "Found", found):
+    with patch.object(copying, "Found", found):
         yield
 
 
@@ -242,12 +242,10 @@ def left_open(self: Locations, query: Query) -> tuple[int, float]:
     return SEALED(self, query)
 
 
-def not_finished(
-    self: Locations, query: Query, restored: Any, own: Location, sink: Sink, links: Any
-) -> tuple[Position, e.GoneBack | None]:
+def not_finished(self: Locations, query: Query, start: Start, own: Location) -> tuple[Position, e.GoneBack | None]:
     """Nobody moves a sink for an attempt that was killed before it did."""
     forgotten = replace(query, locations=(replace(query.newest, gone_back=None),))
-    return FOLLOW(self, forgotten, restored, own, sink, links)
+    return FOLLOW(self, forgotten, start, own)
 
 
 def next_one(self: Sink, begun: int) -> int:

@@ -154,8 +154,7 @@ class Steps:
         self._wrap(sealing, "_put", lambda *_: "query", "before-poison", "poisoned")
         self._wrap(sealing, "sweep", lambda *_: "query", "", "swept")
         self._wrap(locations, "empty", lambda *_: "query", "before-emptying", "emptied")
-        for place in (copying, locations):  # of an older location, of a checkpoint
-            self._wrap(place, "copy_files", lambda *_: "query", "before-copy", "copied")
+        self._wrap(copying, "copy_files", lambda *_: "query", "before-copy", "copied")  # of a location, of a checkpoint
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(cut.Cut, "_found", lambda *_: "cut", "before", "found")
         self._wrap(sink, "save", lambda *_: "in-flight", "before-copy", "copied")

@@ -32,7 +32,7 @@ def upstreams(
     """Return what the query reads of each query that ``after`` names. Raises ``WrongUse`` and ``NotSupportedYet``."""
     if isinstance(after, str):
         raise WrongUse(f"after={after!r} of query '{uid}' is a text: write after=[{after!r}]")
-    sources = file_sources(spark, writer)
+    sources = file_sources(spark, writer) if running else []  # nobody else writes anything
     found = {upstream: _read_of(uid, upstream, sources, running) for upstream in after}
     for upstream, other in running.items():
         if upstream not in after and any(source.path == other.sink.path for source in sources):
@@ -146,7 +146,6 @@ class Flow:
         Raises ``Declined`` for more files in flight than a checkpoint can name.
         """
         committed = frozenset[str](self._batches).intersection(*self._names(downstream.committed))
-        any_read = frozenset[str]().union(*self._names(downstream.begun))
         sink = self.upstream.sink
         waiting = [
             file
@@ -158,5 +157,13 @@ class Flow:
                 f"query '{self.downstream.uid}' has yet to read {len(waiting)} files of '{self.upstream.uid}', and a checkpoint holds at"
                 f" most {MOST} files in flight. If the query has ended, start it again, or leave after= out"
             )
-        ahead = sum(batch > upstream.committed for name, batch in self._batches.items() if name in any_read)
-        return Edge(upstream=self.upstream.uid, path=sink.path or "", in_flight=sink.named(waiting), ahead=ahead)
+        return Edge(
+            upstream=self.upstream.uid,
+            path=sink.path or "",
+            in_flight=sink.named(waiting),
+            ahead=0 if self.consistent(upstream, downstream) else self._ahead(upstream, downstream),
+        )
+
+    def _ahead(self, upstream: Position, downstream: Position) -> int:
+        read = frozenset[str]().union(*self._names(downstream.begun))
+        return sum(batch > upstream.committed for name, batch in self._batches.items() if name in read)

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Loca
 from airflow_checkpoint_provider.errors import SourceMoved, SourceUnavailable
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.sources import streaming_leaves
 from airflow_checkpoint_provider.text.units import some
 
 if TYPE_CHECKING:
@@ -49,10 +50,7 @@ class KafkaSources:
     def __init__(self, spark: SparkSession, uid: str, writer: DataStreamWriter) -> None:
         self._jvm: Any = spark._jvm
         self._uid = uid
-        rows: Any = writer._df
-        leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-        streams = [leaf for number in range(leaves.size()) if (leaf := leaves.apply(number)).isStreaming()]
-        self._sources = {number: leaf for number, leaf in enumerate(streams) if _reads_kafka(leaf)}
+        self._sources = {number: leaf for number, leaf in enumerate(streaming_leaves(writer)) if _reads_kafka(leaf)}
 
     def meet(self, own: Location, position: Position, batch: int) -> None:
         """Make sure that the brokers have all rows that the query reads behind ``position`` of its location.

@@ -13,30 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.copying import copy_of
+from airflow_checkpoint_provider.coordinator.query_location import Location, parsed_file
 from airflow_checkpoint_provider.errors import SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog, logged
-from airflow_checkpoint_provider.spark.queries.sources import Source, parsed_file
+from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FOLDER = "in_flight/"
-
-
-def copy_of(name: str) -> str:
-    """Return the name of the copy of a file in flight. It is none of Parquet: its rows are not those of the state."""
-    return f"{FOLDER}{name.rpartition('/')[2]}.copy"
-
-
-def is_copy(name: str) -> bool:
-    """Return whether a file of a query's file sets is the copy of a file in flight."""
-    return name.startswith(FOLDER)
 
 
 class InFlight:
@@ -132,7 +121,7 @@ def restored_links(
     """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now."""
     query = restored[uid].query if uid in restored else None
     moves = [
-        Move(source.folder, logged(_path(spark, edge.path)), logged(_path(spark, source.path)))
+        Move(source.folder, _logged(spark, edge.path), _logged(spark, source.path))
         for edge in (query.edges if query else ())
         for source in upstreams.get(edge.upstream, ())
         if source.path != edge.path
@@ -140,32 +129,18 @@ def restored_links(
     return Links(InFlight(attempt, uid, restored.values()), tuple(moves))
 
 
-def save(spark: SparkSession, sink: SinkLog, files: Iterable[File], target: Location, check: Check) -> None:
+def _logged(spark: SparkSession, folder: str) -> str:
+    jvm: Any = spark._jvm
+    return logged(jvm.org.apache.hadoop.fs.Path(folder))
+
+
+def save(sink: SinkLog, files: Iterable[File], target: Location, check: Check) -> None:
     """Copy files of a sink into a file set. Calls ``check`` before each. Raises ``Damaged`` for a path outside of the sink."""
     for file in files:
         check()
-        _copy(spark, sink.at(file.name), _path(spark, spark_uri(target.store, target.name(copy_of(file.name)))))
+        sink.copy_out(file.name, spark_uri(target.store, target.name(copy_of(file.name))))
 
 
-def bring(spark: SparkSession, sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
+def bring(sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
     """Copy files in flight into a sink. Return them as its log names them. May be repeated. Raises ``Damaged`` for a path outside of it."""
-    found = []
-    for name, place in copies.items():
-        source = _path(spark, spark_uri(place.store, place.name(copy_of(name))))
-        found.append(SinkFile.of(_copy(spark, source, sink.at(name))))
-    return found
-
-
-def _path(spark: SparkSession, uri: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.hadoop.fs.Path(uri)
-
-
-def _copy(spark: SparkSession, source: Any, target: Any) -> Any:
-    """Copy a file, which may replace an earlier copy. Return the status of the copy."""
-    jvm: Any = spark._jvm
-    session: Any = spark._jsparkSession
-    conf = session.sessionState().newHadoopConf()
-    files = target.getFileSystem(conf)
-    jvm.org.apache.hadoop.fs.FileUtil.copy(source.getFileSystem(conf), source, files, target, False, True, conf)
-    return files.getFileStatus(target)
+    return [sink.copy_in(spark_uri(place.store, place.name(copy_of(name))), name) for name, place in copies.items()]

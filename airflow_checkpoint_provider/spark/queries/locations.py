@@ -13,16 +13,14 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.copying import (
     chain_at,
-    copy_files,
     copy_position,
+    copy_saved,
     fetch_state,
     has_state,
-    name_own_files,
     write_beginnings,
 )
 from airflow_checkpoint_provider.coordinator.query_location import (
     NOTHING,
-    Found,
     Location,
     Position,
     location_at,
@@ -39,7 +37,7 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
-from airflow_checkpoint_provider.spark.queries.links import Links, is_copy
+from airflow_checkpoint_provider.spark.queries.links import Links
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.text import state_messages
@@ -89,14 +87,14 @@ class Locations:
         Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if Kafka lacks rows that it reads next, ``Damaged`` if the
         newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
         """
-        uid, restored, sink, links, rescaling = start.uid, start.restored, start.sink, start.links, start.rescaling
+        uid, restored, sink, in_flight = start.uid, start.restored, start.sink, start.links.in_flight
         query = self._attempt.state.query(uid)
         path = self._new_path(uid)
         own, chain, gone_back, adopted = self._at(path), tuple[Location, ...](), None, None
         if query:
             if not self._attempt.state.branch.goes_back(query):
-                links.in_flight.refuse_another_sink(query.newest.sink, sink.path)
-            position, gone_back = self._follow(query, restored, own, sink, links)
+                in_flight.refuse_another_sink(query.newest.sink, sink.path)
+            position, gone_back = self._follow(query, start, own)
             chain = () if gone_back else self._chain(query)
         elif start.adopt is not None:
             adopted = self._adoptable(uid, start.adopt, restored, sink)
@@ -104,13 +102,13 @@ class Locations:
             chain = (adopted,)
         else:
             self._refuse_another_place(uid)
-            position = self._copy_checkpoint(restored, own, links)
+            position = self._copy_checkpoint(start, own)
         start.sources.meet(own, position, gone_back.batch if gone_back else position.committed)
         if not gone_back:
             sink.meet(position, _known_sinks(query, restored))
-            sink.fill_up(position.committed, None if query else links.in_flight)
-        if rescaling and rescaling.needed(own, position):
-            path, own = self._rescaled(uid, rescaling, own, position.committed)
+            sink.fill_up(position.committed, None if query else in_flight)
+        if start.rescaling and start.rescaling.needed(own, position):
+            path, own = self._rescaled(uid, start.rescaling, own, position.committed)
         self._name(uid, path, query, position, gone_back, adopted, sink.path)
         if gone_back:
             sink.go_back(gone_back, position.committed)
@@ -152,24 +150,22 @@ class Locations:
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
-    def _follow(
-        self, query: Query, restored: StateSnapshot | None, own: Location, sink: Sink, links: Links
-    ) -> tuple[Position, GoneBack | None]:
+    def _follow(self, query: Query, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
         """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
 
         In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
         """
-        old = self._at(query.newest.path)
+        old, restored = self._at(query.newest.path), start.restored
         while True:
             begun, sealed = self._sealed(query)
             position = Position(begun, old.committed(begun))
             _refuse_loss(query, position, restored)
             if query.newest.gone_back:  # an attempt may have been killed, or sleep, on the way
-                sink.go_back(query.newest.gone_back, query.newest.committed)
+                start.sink.go_back(query.newest.gone_back, query.newest.committed)
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             gone_back = None
             if back:
-                position, gone_back = self._go_back(query, position, restored, own, sink, links)
+                position, gone_back = self._go_back(query, position, start, own)
             else:
                 copy_position(self._chain(query), position, own)
             if stays_sealed(old, begun, sealed):
@@ -205,24 +201,17 @@ class Locations:
                 return position
             empty(own)
 
-    def _go_back(
-        self,
-        query: Query,
-        left: Position,
-        restored: StateSnapshot | None,
-        own: Location,
-        sink: Sink,
-        links: Links,
-    ) -> tuple[Position, GoneBack]:
+    def _go_back(self, query: Query, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
         """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
+        restored, sink = start.restored, start.sink
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
             raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
         gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
         if sink.path and sink.path != restored.query.path:
-            links.in_flight.refuse_elsewhere(sink.path)
+            start.links.in_flight.refuse_elsewhere(sink.path)
         number = sink.next_number(left.begun)
-        self._copy_checkpoint(restored, own, links, number - to.committed)
+        self._copy_checkpoint(start, own, number - to.committed)
         return Position(number + to.begun - to.committed, number), gone_back
 
     def _sealed(self, query: Query) -> tuple[int, float]:
@@ -259,17 +248,14 @@ class Locations:
         known = {query.newest.taken_from, *(location.path for location in query.locations)}
         return saved is None or (point is not None and point.pointer is None) or saved.location in known
 
-    def _copy_checkpoint(self, restored: StateSnapshot | None, own: Location, links: Links, by: int = 0) -> Position:
+    def _copy_checkpoint(self, start: Start, own: Location, by: int = 0) -> Position:
         """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""
-        position, copied = position_of(restored), list[str]()
-        for file_set in restored.file_sets if restored else ():
-            names = [file.name for file in file_set.files if not is_copy(file.name)]
-            copy_files(Found(self._at(file_set.path)), own, names, by)
-            copied += names
-        name_own_files(own, copied)
-        if by:
-            write_beginnings(own, copied, position.committed, by)
-        for move in links.moves:
+        position = position_of(start.restored)
+        if start.restored:
+            copied = copy_saved(start.restored, self._attempt.store, self._attempt.keys, own, by=by)
+            if by:
+                write_beginnings(own, copied, position.committed, by)
+        for move in start.links.moves:
             move.carry_out(own)
         return position
 

@@ -7,7 +7,7 @@ compared here: the confs in the checkpoint, the folders of file sources, and the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sources import Source, file_sources
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, Target, examine
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _WHY = re.compile(r"terminated with exception: (.*?)(?:\n=== Streaming Query ===|\Z)", re.DOTALL)
-_FILES = re.compile(r"FileStreamSource\[(?:file:/*(?=/))?([^*?{\[\]]*)\]")  # a folder without a pattern
+_PATTERN = re.compile(r"[*?{\[\]]")  # in the path of a source that reads several folders
 _LOCAL = re.compile(r"^file:/*(?=/)")
 
 
@@ -66,7 +67,8 @@ class Preflight:
         yield from self._of_confs(own, batch)
         begin_again(own, batch)
         try:
-            yield from self._of_sources(own, self._run(writer, own))
+            self._run(writer, own)
+            yield from self._of_sources(own, file_sources(self._spark, writer))
         except (PySparkException, Py4JJavaError) as error:
             why = _WHY.search(str(error))
             yield " ".join((why[1] if why else str(error)).split())
@@ -79,17 +81,16 @@ class Preflight:
                 advice = ". Set it so, or start it with rescale=True" if name == PARTITIONS else ". Set it so"
                 yield f"{name} is {now}, and stays {stored}{advice}"
 
-    def _run(self, writer: DataStreamWriter, own: Location) -> list[str]:
-        """Run the batch that reads nothing. Return the descriptions of the sources. Raises what Spark raises."""
+    def _run(self, writer: DataStreamWriter, own: Location) -> None:
+        """Run the batch that reads nothing. Raises what Spark raises."""
         location = spark_uri(own.store, own.key)
         query = writer.partitionBy().format("noop").option(LOCATION, location).trigger(once=True).start()
         query.awaitTermination()
-        progress = query.lastProgress
-        return [source.description for source in progress.sources] if progress else []
 
-    def _of_sources(self, own: Location, sources: list[str]) -> Iterator[str]:
+    def _of_sources(self, own: Location, sources: Sequence[Source]) -> Iterator[str]:
         """Yield the file sources that read another folder. Spark would go on with the files there."""
+        folders = {source.folder: _LOCAL.sub("", source.path) for source in sources if not _PATTERN.search(source.path)}
         for number, path in newest_files(own).items():
-            folder = _FILES.fullmatch(sources[number]) if number < len(sources) else None
-            if folder and not _LOCAL.sub("", path).startswith(f"{folder[1].rstrip('/')}/"):
-                yield f"source {number} reads {folder[1]}, and has read {path}"
+            folder = folders.get(number)
+            if folder and not _LOCAL.sub("", path).startswith(f"{folder}/"):
+                yield f"source {number} reads {folder}, and has read {path}"

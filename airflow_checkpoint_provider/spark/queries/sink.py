@@ -31,7 +31,7 @@ class Sink:
     """The sink of the query ``uid``. Of one that does not say which batches it has, nothing is known."""
 
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
-        self._spark, self._uid, self.target = spark, uid, target
+        self._uid, self.target = uid, target
         self._log = SinkLog(spark, target.path) if target.exact else None
 
     @property
@@ -56,7 +56,7 @@ class Sink:
         """
         if self._log and self._log.newest_batch() < behind:
             copies = in_flight.copies(self._log.folder) if in_flight else {}
-            self._log.fill_up(behind, bring(self._spark, self._log, copies))
+            self._log.fill_up(behind, bring(self._log, copies))
 
     # -- what its batches wrote --------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Sink:
     def save(self, files: Iterable[File], target: Location, check: Check) -> None:
         """Copy files of the sink into a file set. Calls ``check`` before each."""
         if self._log:
-            save(self._spark, self._log, files, target, check)
+            save(self._log, files, target, check)
 
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.

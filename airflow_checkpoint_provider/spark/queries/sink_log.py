@@ -210,6 +210,20 @@ class SinkLog:
             raise Damaged(f"{below!r} is no file of the sink {self.folder}; somebody changed the checkpoint")
         return path
 
+    def copy_out(self, below: str, uri: str) -> None:
+        """Copy a data file of the sink, which may replace an earlier copy. Raises ``Damaged``."""
+        self._copy(self.at(below), self._jvm.org.apache.hadoop.fs.Path(uri))
+
+    def copy_in(self, uri: str, below: str) -> SinkFile:
+        """Copy a file into the sink, which may replace an earlier copy. Return it as the log names it. Raises ``Damaged``."""
+        target = self.at(below)
+        self._copy(self._jvm.org.apache.hadoop.fs.Path(uri), target)
+        return SinkFile.of(self._files.getFileStatus(target))
+
+    def _copy(self, source: Any, target: Any) -> None:
+        copy, conf = self._jvm.org.apache.hadoop.fs.FileUtil.copy, self._conf
+        copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, True, conf)
+
     def _holds(self, path: Any) -> bool:
         return _in_one_spelling(self._jvm, self._files, path).startswith(f"{self.folder}/")
 

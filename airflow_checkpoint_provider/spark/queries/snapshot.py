@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from airflow_checkpoint_provider.coordinator.copying import copy_files
+from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_of
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
 from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged
@@ -22,7 +22,6 @@ from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Edge, File, FileSet, Measures, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
-from airflow_checkpoint_provider.spark.queries.links import copy_of
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import QUERY

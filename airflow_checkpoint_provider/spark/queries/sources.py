@@ -5,12 +5,11 @@ The log of a file source lies in the location of its query. An entry names the f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, parsed_file
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, place
 
@@ -35,14 +34,18 @@ class Source:
     leaves_out: str | None = None
 
 
-def file_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
-    """Return the file sources of a query, as its plan names them."""
+def streaming_leaves(writer: DataStreamWriter) -> list[Any]:
+    """Return the leaves of a query's plan that are streams, as Spark's own objects. The number of each is that of its offset."""
     rows: Any = writer._df
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-    streaming = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+
+
+def file_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
+    """Return the file sources of a query, as its plan names them."""
     distinct: list[Any] = []  # a source that is read in several places has one folder
     found = []
-    for number, leaf in enumerate(streaming):
+    for number, leaf in enumerate(streaming_leaves(writer)):
         if leaf not in distinct:
             distinct.append(leaf)
             options = _options(leaf)
@@ -95,17 +98,6 @@ class SourceLog:
             yield f"{compacted}{COMPACT}"
         first = self._newest if compacted is None else compacted
         yield from map(str, range(first + 1, newest + 1))
-
-
-def parsed_file(line: str, entry: str) -> dict[str, Any]:
-    """Return what a line of a file source's log says of a file. Raises ``Damaged``, naming the ``entry``."""
-    try:
-        file: dict[str, Any] = json.loads(line)
-        if isinstance(file["path"], str) and isinstance(file["batchId"], int):
-            return file
-        raise TypeError("it has no path, or no batch")
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{entry} is not what Spark writes ({error}); somebody or something changed it") from None
 
 
 def name_of(path: str) -> str:

@@ -106,6 +106,22 @@ def test_state_or_sources_that_do_not_fit_are_named_by_spark(
     assert why in told
 
 
+def test_source_in_several_places_of_a_plan_fits(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has one log and several offsets, so the log of the other source has not the number of its offset."""
+
+    def both(rows: DataFrame) -> DataFrame:
+        read = rows.sparkSession.readStream.schema("id long, key string, at timestamp")
+        return totals(rows.union(rows).union(read.json(f"{tmp_path}/more").withWatermark("at", "0 seconds")))
+
+    for folder in ("in", "more"):
+        add_files(tmp_path / folder, 0, 1)
+    version = Version(script, tmp_path, both)
+    version.run()
+    assert version.compared(monkeypatch)[UID] == ()
+
+
 def test_what_spark_goes_on_with_in_silence_is_named(
     ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_checkpoint_provider.coordinator.copying import copy_of
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.spark.queries.links import Move, bring, copy_of
+from airflow_checkpoint_provider.spark.queries.links import Move, bring
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
@@ -47,7 +48,7 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     copies = {file.name: target for file in files}
     assert {name for name in target.sizes() if name in map(copy_of, copies)} == set(map(copy_of, copies))
     for _ in range(2):  # the first driver was killed before the log named them
-        brought = bring(spark, SinkLog(spark, f"file:{new}"), copies)
+        brought = bring(SinkLog(spark, f"file:{new}"), copies)
     SinkLog(spark, str(new)).fill_up(behind, brought)
     assert ids(spark, new) == [*range(6)]
     stream(spark, new, tmp_path / "out", tmp_path / "second")
@@ -95,7 +96,7 @@ def test_file_in_flight_is_brought_nowhere_else(spark: SparkSession, tmp_path: P
     store = LocalStore(str(tmp_path / "root"))
     store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
     with pytest.raises(Damaged, match="is no file of the sink"):
-        bring(spark, SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
+        bring(SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -103,5 +104,5 @@ def test_absolute_name_of_a_file_in_flight_lies_below_the_sink(spark: SparkSessi
     store = LocalStore(str(tmp_path / "root"))
     name = f"file:{tmp_path}/elsewhere"
     store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
-    bring(spark, SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
+    bring(SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
     assert not (tmp_path / "elsewhere").exists()

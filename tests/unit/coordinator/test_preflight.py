@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.acknowledgements import acknowledgement
 from tests.support.acting import RUN, Job
 
-UID, READ = "orders", b'v1\n{"path":"file:///in/a%20b.json","timestamp":1}'
+UID, READ = "orders", b'v1\n{"path":"file:///in/a%20b.json","timestamp":1,"batchId":7}'
 
 
 def completed(job: Job, number: int) -> None:
