@@ -7,6 +7,7 @@ from itertools import groupby
 
 from airflow_checkpoint_provider.coordinator import state_metadata
 from airflow_checkpoint_provider.coordinator.query_location import (
+    METADATA,
     OFFSETS,
     Found,
     Location,
@@ -82,6 +83,12 @@ def copy_saved(
         copied += names
     name_own_files(own, copied)
     return copied
+
+
+def saved_place(saved: StateSnapshot, store: Store, keys: Keys) -> Location | None:
+    """Return where the id of a query lies in a checkpoint whose file sets lie at ``keys``; None if the checkpoint holds none."""
+    holds = (part.path for part in saved.file_sets if any(file.name == METADATA for file in part.files))
+    return next((Location(store, keys.file_set(path)) for path in holds), None)
 
 
 def chain_at(store: Store, keys: Keys, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:

@@ -125,6 +125,14 @@ class Location:
             raise _missing(self, file)
         return body
 
+    def query_id(self) -> str:
+        """Return Spark's id of the query, which is the same in all its locations; empty if no query has begun. Raises ``Damaged``."""
+        body = self.store.read(self.name(METADATA))
+        try:
+            return str(json.loads(body)["id"]) if body is not None else ""
+        except (ValueError, KeyError, TypeError):
+            raise Damaged(f"{self.name(METADATA)} is not what Spark writes; somebody changed it") from None
+
     def committed(self, begun: float = math.inf) -> int:
         """Return the newest committed batch, or that of the time when batch ``begun`` was the newest one that had begun."""
         return max((batch for batch in self.batches(COMMITS) if batch <= begun), default=NOTHING)

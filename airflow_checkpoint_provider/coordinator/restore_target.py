@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedY
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, FOREACH_BATCH
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH
 from airflow_checkpoint_provider.protocol.state import Query, State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -101,8 +101,8 @@ class RestoreTarget:
                 raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
             if saved.sink == FOREACH_BATCH:
                 raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.OWN_FUNCTION))
-            if saved.sink in FILE_SINKS and not rewind_sink:
-                why = wording.sink_is_ahead(query.uid, saved.path, saved.batch)
+            if saved.sink in (*FILE_SINKS, DELTA) and not rewind_sink:
+                why = wording.sink_is_ahead(query.uid, saved.path, saved)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
 
     def _newest_batch(self, query: Query) -> int:

@@ -282,7 +282,8 @@ class GoneBack(Record):
     """A streaming query went back to ``batch`` of a checkpoint. No number of a batch is used twice, so that batch has another one
     from now on.
 
-    ``newest_file``: the newest file that ``sink`` keeps, None for none. ``sink`` is the path of a file sink, None for another kind.
+    ``newest_file``: the newest file that ``sink`` keeps, None for none. ``sink`` is the path of a sink that counts batches, None for
+    another kind.
     """
 
     batch: Batch

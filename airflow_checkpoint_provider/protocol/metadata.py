@@ -109,7 +109,22 @@ class StageDetail(Record):
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")
 """Sinks of streaming queries that write each batch once, and say which ones they have."""
+DELTA = "delta"
+"""A sink that does so too, by a table to which others may write."""
 FOREACH_BATCH = "foreachBatch"
+
+_COMMIT = "_delta_log/{:020d}.json"
+
+
+def delta_commit(version: int) -> str:
+    """Return the path of a commit below its Delta table."""
+    return _COMMIT.format(version)
+
+
+def delta_version(commit: str | None) -> int | None:
+    """Return the number of a commit from what ``delta_commit`` returned; None if that is something else."""
+    number = (commit or "").rpartition("/")[2].removesuffix(".json")
+    return int(number) if number.isascii() and number.isdecimal() and delta_commit(int(number)) == commit else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +157,7 @@ class QueryDetail(Record):
     path: str
     sources: dict[str, str]  # number of the source -> its offset as Spark wrote it
     watermark_ms: Size
-    newest_file: str | None = added(None)  # in a file sink, by the end of the batch
+    newest_file: str | None = added(None)  # in a sink that counts batches, by the end of the batch
     edges: tuple[Edge, ...] = added(factory=tuple)  # from the queries that are declared with ``after``
 
     @property

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from airflow_checkpoint_provider.protocol.metadata import DELTA, QueryDetail, delta_version
 from airflow_checkpoint_provider.protocol.state import Launch, State
 
 
@@ -58,12 +59,28 @@ def superseded(state: State, run: str, launch: Launch | None = None) -> str:
     )
 
 
-def sink_is_ahead(uid: str, sink: str, batch: int) -> str:
-    """Say why a query does not go back: its sink holds what was written since."""
+_ALLOWS = "`checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True)"
+_OTHERWISE = "`checkpoints restore --from latest` lets the query go on; another job_id may start from the checkpoint, and write to another path"
+
+
+def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:
+    """Say why a query does not go back to ``saved``: its sink holds what was written since."""
+    if saved.sink == DELTA:
+        return _table_is_ahead(uid, sink, saved.batch, delta_version(saved.newest_file))
     return (
-        f"query '{uid}' would go back to batch {batch}, and its sink {sink} has later ones, which would be deleted."
-        " `checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True), allows that; `checkpoints restore --from latest`"
-        " lets the query go on; another job_id may start from the checkpoint, and write to another path"
+        f"query '{uid}' would go back to batch {saved.batch}, and its sink {sink} has later ones, which would be deleted."
+        f" {_ALLOWS}, allows that; {_OTHERWISE}"
+    )
+
+
+def _table_is_ahead(uid: str, table: str, batch: int, version: int | None) -> str:
+    """Say it of a Delta table; ``version`` is the commit of the batch."""
+    why = f"query '{uid}' would go back to batch {batch}, and its table {table} has later ones."
+    if version is None:
+        return f"{why} The table's log does not say any more which commit wrote that batch; {_OTHERWISE}"
+    return (
+        f"{why} Stop the job, and take them out with RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}: this also takes out what"
+        f" others have written since. Then {_ALLOWS}, lets the query go back. Or {_OTHERWISE}"
     )
 
 

@@ -7,7 +7,8 @@ the batch fails. With ``STREAM_COPY``, another query reads what the first one wr
 ``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK`` names a function of ``SINKS``, by which batches are
 written instead; some of them stand still behind the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
 runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there. With ``STREAM_KAFKA``, the address
-of a broker, the rows come from its topic ``STREAM_TOPIC``; the sink ``kafka`` writes them to its topic ``STREAM_TOPIC-out``. With
+of a broker, the rows come from its topic ``STREAM_TOPIC``; the sink ``kafka`` writes them to its topic ``STREAM_TOPIC-out``. The sink
+``delta`` makes ``OUT`` a Delta table. With
 ``STREAM_HOLD_PARTITION``, the file ``STREAM_HOLD`` holds one task of a batch. With ``STREAM_RESCALE``, its state
 gets the number of partitions that the confs say.
 """
@@ -76,7 +77,8 @@ def main(job: CheckpointedJob, out: str) -> None:
     print("STARTED", flush=True)
     query.awaitTermination()
     progress = query.lastProgress
-    seen = job.spark.read.parquet(out).count() if Path(out).is_dir() else None
+    sink = "delta" if os.environ.get("STREAM_SINK") == "delta" else "parquet"
+    seen = job.spark.read.format(sink).load(out).count() if Path(out).is_dir() else None
     result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, "rows": seen}
     print("RESULT", json.dumps(result), flush=True)
 
@@ -85,6 +87,8 @@ def to_sink(job: CheckpointedJob, rows: DataFrame, out: str) -> DataStreamWriter
     name = os.environ.get("STREAM_SINK")
     if name == "kafka":
         return to_kafka(rows)
+    if name == "delta":
+        return triggered(rows.writeStream.format("delta").option("path", out))
     return triggered(rows.writeStream.foreachBatch(SINKS[name](job, out))) if name else to_files(rows, out)
 
 

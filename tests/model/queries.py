@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.queries import locations, running, sink
+from airflow_checkpoint_provider.spark.queries import file_sink, locations, running, sink
 from airflow_checkpoint_provider.spark.queries import queries as queries_
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.queries import Queries
@@ -171,9 +171,10 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
         mock.patch.object(running, "say", print_nothing),
         mock.patch.object(queries_, "say", print_nothing),
         mock.patch.object(sink, "say", print_nothing),
+        mock.patch.object(file_sink, "say", print_nothing),
         mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.catch_up())),
         mock.patch.object(running, "spark_uri", lambda _, key: key),
-        mock.patch.object(sink, "SinkLog", return_value=spark.SinkLog(process)),
+        mock.patch.object(file_sink, "SinkLog", return_value=spark.SinkLog(process)),
         mock.patch.object(queries_, "KafkaSources"),  # its sources are files
     ):
         yield

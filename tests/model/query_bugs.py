@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.state import Query, State
 from airflow_checkpoint_provider.spark.queries import locations, running
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sink import CountingSink, Sink
 from tests.model.bugs import Patch, decided, replaced
 from tests.model.queries import Kind
 
@@ -259,7 +259,7 @@ GOING_BACK = {
         "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
     ),
-    "numbers used twice": Bug("batches get numbers that are in use", replaced(Sink, "next_number", next_one), "Q", BACK),
+    "numbers used twice": Bug("batches get numbers that are in use", replaced(CountingSink, "next_number", next_one), "Q", BACK),
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import copies, job, savepoints
-from airflow_checkpoint_provider.spark.queries import cut, locations, running, sink, sink_log
+from airflow_checkpoint_provider.spark.queries import cut, file_sink, locations, running, sink_log
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
@@ -157,8 +157,8 @@ class Steps:
         self._wrap(copying, "copy_files", lambda *_: "query", "before-copy", "copied")  # of a location, of a checkpoint
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(cut.Cut, "_found", lambda *_: "cut", "before", "found")
-        self._wrap(sink, "save", lambda *_: "in-flight", "before-copy", "copied")
-        self._wrap(sink, "bring", lambda *_: "in-flight", "before-bringing", "brought")
+        self._wrap(file_sink, "save", lambda *_: "in-flight", "before-copy", "copied")
+        self._wrap(file_sink, "bring", lambda *_: "in-flight", "before-bringing", "brought")
         self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
         self._wrap(running.RunningQuery, "pause", lambda *_: "query", "before-pause", "paused")
         self._wrap_entries()

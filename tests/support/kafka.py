@@ -3,32 +3,28 @@
     with Kafka(tmp_path) as kafka:
         kafka.send("orders", 0, ["a row"])
 
-Maven fetches the jars below the checkout on first use. A test speaks to the broker through Kafka's own Java clients, in a JVM beside
+A test speaks to the broker through Kafka's own Java clients, in a JVM beside
 it: this project has no client in Python.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import pyspark
 from py4j.java_gateway import JavaGateway
 
-from tests.support.drivers import QUICK_JVM, ROOT
+from tests.support.drivers import QUICK_JVM
+from tests.support.jars import fetched
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
-JARS = ROOT / ".kafka"
-POM, SUMS = ROOT / "tests" / "kafka" / "pom.xml", ROOT / "tests" / "kafka" / "jars.sha256"
 CONNECTOR = (
     "spark-sql-kafka",
     "spark-token-provider-kafka",
@@ -37,7 +33,6 @@ CONNECTOR = (
     "scala-parallel-collections",
 )
 PY4J = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
-DOWNLOAD = 500.0  # seconds; it takes twenty
 START = 120.0  # seconds, for one step; all together take less than ten
 ANSWER = 60  # seconds, for one request
 TAIL = 2_000  # bytes of a log
@@ -61,10 +56,6 @@ file.delete.delay.ms=0
 broker.session.timeout.ms=5000
 broker.heartbeat.interval.ms=1000
 """
-
-
-class NoKafka(Exception):
-    """This machine cannot have the Kafka that the tests know; says why."""
 
 
 class Kafka:
@@ -224,26 +215,5 @@ class Kafka:
 
 
 def jars() -> Path:
-    """Return the folder with the jars; filled on first use, which takes twenty seconds. Raises ``NoKafka``."""
-    if not JARS.exists():
-        if not shutil.which("mvn"):
-            raise NoKafka("Kafka's jars are fetched by Maven, and there is no mvn")
-        with TemporaryDirectory(prefix=".kafka-", dir=JARS.parent) as folder:
-            fetched = Path(folder) / "jars"
-            _fetch(fetched)
-            fetched.rename(JARS)
-    return JARS
-
-
-def _fetch(folder: Path) -> None:
-    """Fetch the jars, and compare each with its checksum."""
-    command = ["mvn", "-B", "-q", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DOWNLOAD, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"Maven ended with {done.returncode}:\n{(done.stdout + done.stderr)[-TAIL:]}")
-    wanted = {name: checksum for checksum, name in (line.split() for line in SUMS.read_text().splitlines())}
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.iterdir()}
-    if found != wanted:
-        raise RuntimeError(f"Maven brought other jars than {SUMS}: {sorted(found.items() ^ wanted.items())}")
+    """Return the folder with the jars. Raises ``NoJars``."""
+    return fetched("kafka")

@@ -114,6 +114,7 @@ class Home:
     ) -> None:
         self.folder, self._drivers, self._python = folder, 0, python
         self.env = {**s3.environment(), **WITH_S3A} if s3 else {}
+        self.confs: dict[str, str] = {}  # of all drivers
         self.store: Store = _bucket(s3) if s3 else LocalStore(str(folder / "checkpoints"))
         self.application = folder / "app"
         self.application.mkdir(parents=True)
@@ -180,7 +181,7 @@ class Home:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        wanted = {**fast_confs(folder), **witness, **confs}
+        wanted = {**fast_confs(folder), **witness, **self.confs, **confs}
         return {name: value for name, value in wanted.items() if value is not None}
 
     # -- what they leave ---------------------------------------------------------------------------------------------

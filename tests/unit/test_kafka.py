@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import kafka
+from tests.support import jars, kafka
 from tests.support.processes import command, find
 
 
 def test_machine_without_maven_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "JARS", tmp_path / "absent")
+    monkeypatch.setattr(jars, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(kafka.NoKafka, match="fetched by Maven, and there is no mvn"):
+    with pytest.raises(jars.NoJars, match="fetched by Maven, and there is no mvn"):
         kafka.Kafka(tmp_path)
 
 

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge
 from airflow_checkpoint_provider.spark.copies import TooLate
-from airflow_checkpoint_provider.spark.queries.edges import Flow
+from airflow_checkpoint_provider.spark.queries.flow import Flow
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
@@ -57,7 +57,7 @@ def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], che
     for downstream in queries:
         if upstream.uid not in downstream.upstreams:
             continue
-        flow, read = Flow(upstream, downstream), reached(downstream.located.own)
+        flow, read = upstream.sink.flow(upstream, downstream), reached(downstream.located.own)
         while upstream.runs():
             committed = reached(upstream.located.own)
             flow.look([committed], [read])
@@ -84,7 +84,11 @@ class Cut:
         self, queries: Mapping[str, RunningQuery], config: CheckpointConfig, hurry: Callable[[], bool] = lambda: False
     ) -> None:
         self._queries, self._config, self._hurry, self._began = queries, config, hurry, time.monotonic()
-        self._flows = [Flow(queries[upstream], query) for query in queries.values() for upstream in query.upstreams]
+        self._flows = [
+            queries[upstream].sink.flow(queries[upstream], query)
+            for query in queries.values()
+            for upstream in query.upstreams
+        ]
         self._oldest: dict[str, int] = {}  # a checkpoint holds no batch that is older than those of its trigger
         self._lock = threading.Lock()
         self._places: Mapping[str, Place] | None = None
@@ -110,9 +114,9 @@ class Cut:
         flows = [flow for flow in self._flows if flow.downstream.uid == uid]
         return Place(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
 
-    def save(self, edge: Edge, target: Location, check: Check) -> None:
-        """Copy the files in flight of an edge into a file set. Calls ``check`` before each."""
-        self._queries[edge.upstream].sink.save(edge.in_flight, target, check)
+    def save(self, edge: Edge, target: Location, check: Check) -> bool:
+        """Copy the files in flight of an edge into a file set. Calls ``check`` before each. Return False if they lie in a table."""
+        return self._queries[edge.upstream].sink.save(edge.in_flight, target, check)
 
     # -- looking for it ----------------------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class Cut:
         limit = self._config.aligned_timeout_s if self._config.mode == EXACTLY_ONCE else 0.0
         while True:
             ended = any(not flow.downstream.runs() or flow.downstream.paused for flow in self._flows)  # asked first
-            if found := self._look(Flow.aligned):
+            if found := self._look(lambda flow, *at: flow.aligned(*at)):
                 return found
             late = limit is not None and time.monotonic() >= self._began + limit
             if ended or late or self._hurry():
@@ -134,10 +138,10 @@ class Cut:
 
     def _consistent(self, check: Check) -> Positions:
         """Wait for a cut in which no query has read what is yet to be written; with ``at_least_once``, take the newest batches."""
-        fits = Flow.consistent if self._config.mode == EXACTLY_ONCE else lambda *_: True
+        exactly = self._config.mode == EXACTLY_ONCE
         while True:
             ended = not any(query.runs() and not query.paused for query in self._queries.values())
-            if found := self._look(fits):
+            if found := self._look(lambda flow, *at: not exactly or flow.consistent(*at)):
                 return found
             if ended:
                 raise Declined(

@@ -20,12 +20,15 @@ from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog, logged
 from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.table_move import TableMove
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 
 
 class InFlight:
@@ -57,6 +60,16 @@ class InFlight:
                 folder = self._attempt.keys.file_set(folders[copy_of(file.name)])
                 found[file.name] = Location(self._attempt.store, folder)
         return found
+
+    def refuse_to_bring(self, path: str) -> None:
+        """Raise ``SinkMoved`` if files are in flight: no checkpoint holds copies of what lies in a table. ``path`` is the empty one."""
+        for state, edge in self._edges:
+            if edge.in_flight:
+                raise SinkMoved(
+                    f"query '{self._upstream}' would begin in {path}, which is empty. '{state.uid}' had yet to read"
+                    f" {plural(len(edge.in_flight), 'file')} of '{self._upstream}' in {edge.path}, and no savepoint holds copies of a table."
+                    " Nothing was started. Start from a savepoint of a stop with --drain, or from an aligned checkpoint"
+                )
 
     def refuse_another_sink(self, before: str | None, now: str | None) -> None:
         """Raise ``WrongUse`` if the query goes on and writes elsewhere ``now``: others would not find there what they have yet to read."""
@@ -108,7 +121,7 @@ class Links:
     """What a query of a checkpoint had to do with others: files in flight from it, and sources that read from them."""
 
     in_flight: InFlight
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Move | TableMove, ...] = ()
 
 
 def restored_links(
@@ -117,15 +130,20 @@ def restored_links(
     uid: str,
     restored: Mapping[str, StateSnapshot],
     upstreams: Mapping[str, Sequence[Source]],
+    running: Mapping[str, RunningQuery],
 ) -> Links:
-    """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now."""
+    """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now, of
+    the queries that are ``running``.
+    """
     query = restored[uid].query if uid in restored else None
-    moves = [
-        Move(source.folder, _logged(spark, edge.path), _logged(spark, source.path))
-        for edge in (query.edges if query else ())
-        for source in upstreams.get(edge.upstream, ())
-        if source.path != edge.path
-    ]
+    moves = list[Move | TableMove]()
+    for edge in query.edges if query else ():
+        for source in upstreams.get(edge.upstream, ()):
+            table = running[edge.upstream].sink.table_move(uid, source, edge)
+            if table:
+                moves.append(table)
+            elif source.path != edge.path:
+                moves.append(Move(source.folder, _logged(spark, edge.path), _logged(spark, source.path)))
     return Links(InFlight(attempt, uid, restored.values()), tuple(moves))
 
 

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.coordinator.copying import (
     copy_saved,
     fetch_state,
     has_state,
+    saved_place,
     write_beginnings,
 )
 from airflow_checkpoint_provider.coordinator.query_location import (
@@ -103,12 +104,14 @@ class Locations:
         else:
             self._refuse_another_place(uid)
             position = self._copy_checkpoint(start, own)
+        sink.location = own
         start.sources.meet(own, position, gone_back.batch if gone_back else position.committed)
         if not gone_back:
             sink.meet(position, _known_sinks(query, restored))
             sink.fill_up(position.committed, None if query else in_flight)
         if start.rescaling and start.rescaling.needed(own, position):
             path, own = self._rescaled(uid, start.rescaling, own, position.committed)
+            sink.location = own
         self._name(uid, path, query, position, gone_back, adopted, sink.path)
         if gone_back:
             sink.go_back(gone_back, position.committed)
@@ -156,6 +159,7 @@ class Locations:
         In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
         """
         old, restored = self._at(query.newest.path), start.restored
+        start.sink.location = old
         while True:
             begun, sealed = self._sealed(query)
             position = Position(begun, old.committed(begun))
@@ -185,6 +189,7 @@ class Locations:
             raise WrongUse(
                 f"query '{uid}' was released to {released.to}, and goes on there. Write adopt={released.to!r}"
             )
+        sink.location = location
         examine_adopted(location, uid, self._attempt.state.incarnation, sink)
         return location
 
@@ -207,6 +212,7 @@ class Locations:
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
             raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
+        sink.location = saved_place(restored, self._attempt.store, self._attempt.keys)
         gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
         if sink.path and sink.path != restored.query.path:
             start.links.in_flight.refuse_elsewhere(sink.path)

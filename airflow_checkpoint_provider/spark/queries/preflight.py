@@ -19,8 +19,8 @@ from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
-from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.sources import Source, file_sources
+from airflow_checkpoint_provider.spark.queries.sinks import sink_of
+from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, Target, examine
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 
@@ -43,15 +43,15 @@ class Preflight:
         """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint."""
         try:
             target = examine(self._spark, uid, writer)
-            sink = tuple(self._of_sink(uid, target, saved))
+            sink = tuple(self._of_sink(uid, target, writer, saved))
             if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
                 return sink
             return (*sink, *self._of_location(uid, writer, saved.batch, rescale=rescale))
         except CheckpointError as error:
             return (error.message,)
 
-    def _of_sink(self, uid: str, target: Target, saved: QueryDetail) -> Iterator[str]:
-        path = Sink(self._spark, uid, target).path or ""
+    def _of_sink(self, uid: str, target: Target, writer: DataStreamWriter, saved: QueryDetail) -> Iterator[str]:
+        path = sink_of(self._spark, uid, target, writer).path or ""
         if target.format != saved.sink:
             yield f"it writes to {target.format}, and has written to {saved.sink}"
         elif path != saved.path:
@@ -68,7 +68,7 @@ class Preflight:
         begin_again(own, batch)
         try:
             self._run(writer, own)
-            yield from self._of_sources(own, file_sources(self._spark, writer))
+            yield from self._of_sources(own, path_sources(self._spark, writer))
         except (PySparkException, Py4JJavaError) as error:
             why = _WHY.search(str(error))
             yield " ".join((why[1] if why else str(error)).split())

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.spark.queries.locations import Located, Locatio
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import AT_LEAST_ONCE, Target, examine
@@ -146,9 +146,9 @@ class Queries:
         start = Start(
             uid=uid,
             restored=self._states.claim_query(uid),
-            sink=Sink(self._spark, uid, target),
+            sink=sink_of(self._spark, uid, target, writer),
             sources=KafkaSources(self._spark, uid, writer),
-            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads),
+            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._running),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
         )

@@ -100,15 +100,15 @@ class QuerySnapshot:
 
     def _with_in_flight(self, record: StateSnapshot, check: Check) -> StateSnapshot:
         """Return the record with copies of what is in flight, which another history would not find."""
-        edges = [edge for edge in record.query.edges if edge.in_flight] if record.query else []
-        if not self._cut or not edges:
+        edges = record.query.edges if record.query else ()
+        if not self._cut or not any(edge.in_flight for edge in edges):
             return record
         path = file_set_path(self._running.uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.copy(path)
-        for edge in edges:
-            self._cut.save(edge, Location(self._attempt.store, self._attempt.keys.file_set(path)), check)
-        files = (replace(file, name=copy_of(file.name)) for edge in edges for file in edge.in_flight)
-        return replace(record, file_sets=(*record.file_sets, FileSet(path=path, files=tuple(files))))
+        target = Location(self._attempt.store, self._attempt.keys.file_set(path))
+        saved = [edge for edge in edges if edge.in_flight and self._cut.save(edge, target, check)]
+        files = tuple(replace(file, name=copy_of(file.name)) for edge in saved for file in edge.in_flight)
+        return replace(record, file_sets=(*record.file_sets, FileSet(path=path, files=files))) if files else record
 
     def _position(self) -> Position:
         """Return where a query is taken on which no other one depends."""

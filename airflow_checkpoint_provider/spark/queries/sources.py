@@ -1,4 +1,4 @@
-"""The file sources of a query: where they read, and which files they have read. Runs in the Spark driver.
+"""The sources of a query that read a path: files, or a Delta table. Where they read, and which files they have read. Runs in the Spark driver.
 
 The log of a file source lies in the location of its query. An entry names the files that one batch, or more, have read.
 """
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-LEAVE_OUT = ("pathGlobFilter", "modifiedBefore", "modifiedAfter")
-"""Options by which a file source does not read all files of a folder."""
+LEAVE_OUT = (
+    *("pathGlobFilter", "modifiedBefore", "modifiedAfter"),  # of files
+    *("startingVersion", "startingTimestamp", "excludeRegex"),  # of Delta
+)
+"""Options by which a source does not read all that is written to a path."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file source of a query: the number of its offset, the number of its folder below ``sources``, and the path that it reads.
+    """A source of a query: the number of its offset, the number of its folder below ``sources``, and the path that it reads.
 
-    ``leaves_out`` is an option by which it does not read all files there; None if it has none.
+    ``leaves_out`` is an option by which it does not read all that is there; None if it has none.
     """
 
     offset: int
@@ -41,8 +44,8 @@ def streaming_leaves(writer: DataStreamWriter) -> list[Any]:
     return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
 
 
-def file_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
-    """Return the file sources of a query, as its plan names them."""
+def path_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
+    """Return the sources of a query that read a path, as its plan names them."""
     distinct: list[Any] = []  # a source that is read in several places has one folder
     found = []
     for number, leaf in enumerate(streaming_leaves(writer)):

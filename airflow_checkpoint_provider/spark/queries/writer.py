@@ -6,19 +6,25 @@ PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, FOREACH_BATCH
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SPARK = "4.2."
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOCATION = "checkpointLocation"
+OF_STREAM = ("path", LOCATION.lower(), "queryname")  # options that a writer of plain rows does not have
 AT_LEAST_ONCE = {
     FOREACH_BATCH: "its function gets the batch that had begun again after a restart, with the same rows",
     "foreach": "it gets the rows of the batch that had begun again after a restart",
@@ -51,7 +57,7 @@ class Target:
     @property
     def exact(self) -> bool:
         """Return whether the sink takes each batch once, and says which ones it has."""
-        return self.format in FILE_SINKS
+        return self.format in (*FILE_SINKS, DELTA)
 
 
 def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
@@ -62,7 +68,7 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
         )
     _refuse_confs(spark, uid)
     fields = java_fields(writer._jwrite)
-    options = {str(name).lower(): str(value) for name, value in _pairs(fields["extraOptions"])}
+    options = _options(fields)
     if LOCATION.lower() in options:
         raise WrongUse(
             f"query '{uid}' has the option {LOCATION}: each attempt has a location of its own. Leave the option out"
@@ -77,7 +83,7 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
         # A sink of this package says so; any other function is its author's matter
         target = getattr(batch_function(spark, fields), "target", None)
         return target if isinstance(target, Target) else Target(FOREACH_BATCH, "")
-    return _target(uid, str(fields["source"]).lower(), options)
+    return _target(spark, uid, str(fields["source"]).lower(), options)
 
 
 def _refuse_confs(spark: SparkSession, uid: str) -> None:
@@ -118,16 +124,30 @@ def _refuse_trigger(uid: str, trigger: Any) -> None:
         )
 
 
-def _target(uid: str, sink: str, options: dict[str, str]) -> Target:
+def _target(spark: SparkSession, uid: str, sink: str, options: dict[str, str]) -> Target:
     if sink in AT_LEAST_ONCE:
         return Target(sink, "")
-    if sink not in FILE_SINKS:
+    if sink not in (*FILE_SINKS, DELTA):
         raise NotSupportedYet(
-            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILE_SINKS, *AT_LEAST_ONCE))}"
+            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILE_SINKS, DELTA, *AT_LEAST_ONCE))}"
         )
     if not options.get("path"):
         raise WrongUse(f"query '{uid}' has no path: write .option(\"path\", ...) before start_query")
+    if sink == DELTA:
+        _need_delta(spark, uid)
     return Target(sink, options["path"])
+
+
+def _need_delta(spark: SparkSession, uid: str) -> None:
+    """Raise ``NotInstalled`` if Spark has no Delta."""
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("org.apache.spark.sql.delta.DeltaLog")
+    except Py4JJavaError:
+        raise NotInstalled(
+            f"query '{uid}' writes to delta, and Spark has no Delta. Add the packages that its documentation names for Spark {SPARK}x, such"
+            f" as {DELTA_PACKAGE}, to the job"
+        ) from None
 
 
 def trigger_of(writer: DataStreamWriter) -> Any:
@@ -139,6 +159,20 @@ def set_trigger(writer: DataStreamWriter, trigger: Any) -> None:
     """Give a writer what ``trigger_of`` returned."""
     java: Any = writer._jwrite
     java.trigger(trigger)
+
+
+def empty_like(writer: DataStreamWriter) -> DataFrameWriter:
+    """Return a writer of no rows, with the columns, options and partitions of a query's writer."""
+    fields, rows = java_fields(writer._jwrite), writer._df
+    options = {name: value for name, value in _options(fields).items() if name not in OF_STREAM}
+    columns = fields["partitioningColumns"]
+    names = [columns.get().apply(number) for number in range(columns.get().size())] if columns.isDefined() else []
+    return rows.sparkSession.createDataFrame([], rows.schema).write.options(**options).partitionBy(*names)
+
+
+def _options(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of a writer with ``fields``, with their names in lower case."""
+    return {str(name).lower(): str(value) for name, value in _pairs(fields["extraOptions"])}
 
 
 def _pairs(scala_map: Any) -> list[tuple[str, str]]:

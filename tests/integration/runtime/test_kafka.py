@@ -25,7 +25,8 @@ from tests.integration.runtime.test_queries import (
     running_forever,
     saved_query,
 )
-from tests.support.kafka import Kafka, NoKafka
+from tests.support.jars import NoJars
+from tests.support.kafka import Kafka
 from tests.support.runs import Home
 from tests.support.streams import ROWS, expected, row, rows_in
 from tests.support.waiting import wait_until
@@ -48,7 +49,7 @@ _topics = itertools.count(1)
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     try:
         broker = Kafka(tmp_path_factory.mktemp("kafka"))
-    except NoKafka as error:
+    except NoJars as error:
         pytest.skip(str(error))
     with broker:
         yield broker

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.copying import copy_of
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.links import Move, bring
-from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import LocalStore
@@ -40,7 +40,7 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     old, new, store = tmp_path / "old out", tmp_path / "new out", LocalStore(str(tmp_path / "root"))
     spark.range(6).selectExpr(*HALF).repartition(1).write.parquet(str(tmp_path / "in"))
     stream(spark, tmp_path / "in", old, tmp_path / "first")
-    sink, target = Sink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
+    sink, target = FileSink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
     files = sink.named(file for _, file in sink.written(0, -1))
     assert sorted(file.name.partition("/")[0] for file in files) == ["half=a%20b%252F0", "half=a%20b%252F1"]
     for _ in range(2):  # the first driver was killed before the savepoint was completed

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.errors import Damaged, SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from tests.support.streams import sink_log
@@ -89,7 +89,7 @@ def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
     write = batch_sink(str(tmp_path))
     for batch in range(ZOMBIE):
         write(spark.range(batch, batch + 1, 1, 1), batch)
-    sink, detail = Sink(spark, "rows", Target("parquet", str(tmp_path))), saved(spark, tmp_path)
+    sink, detail = FileSink(spark, "rows", Target("parquet", str(tmp_path))), saved(spark, tmp_path)
     with pytest.raises(SinkMoved, match="would go back to batch 4"):
         sink.look_back(detail, allowed=False)
     gone_back, number = sink.look_back(detail, allowed=True), sink.next_number(ZOMBIE)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -24,7 +24,8 @@ from airflow_checkpoint_provider.protocol.metadata import Edge, File
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.queries import cut
 from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen, linked_queries
-from airflow_checkpoint_provider.spark.queries.edges import Flow
+from airflow_checkpoint_provider.spark.queries.file_flow import FileFlow
+from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile
 from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
@@ -41,6 +42,9 @@ class PlayedSink:
 
     def written(self, since: int, behind: int) -> list[tuple[int, SinkFile]]:
         return [(number, file) for number, files in enumerate(self.batches) if number > behind for file in files]
+
+    def flow(self, upstream: Any, downstream: Any) -> FileFlow:
+        return FileFlow(upstream, downstream, cast(FileSink, self))
 
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         return tuple(File(name=file.path.rpartition("/")[2], bytes=1, rows=0) for file in files)
@@ -197,30 +201,30 @@ def test_each_row_is_there_once_from_any_cut(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _newest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Flow, "consistent", lambda *_: True)
+    monkeypatch.setattr(FileFlow, "consistent", lambda *_: True)
 
 
 def _begun_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
-    consistent = Flow.consistent
+    consistent = FileFlow.consistent
     monkeypatch.setattr(
-        Flow, "consistent", lambda flow, up, down: consistent(flow, Position(up.begun, up.committed + 1), down)
+        FileFlow, "consistent", lambda flow, up, down: consistent(flow, Position(up.begun, up.committed + 1), down)
     )
 
 
 def _nothing_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    edge = Flow.edge
+    edge = FileFlow.edge
 
     def empty(*at: Any) -> Edge:
         found = edge(*at)
         return Edge(upstream=found.upstream, path=found.path, ahead=found.ahead)
 
-    monkeypatch.setattr(Flow, "edge", empty)
+    monkeypatch.setattr(FileFlow, "edge", empty)
 
 
 def _log_of_the_sink_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a later look did not see what the upstream has written since."""
-    read = Flow._read_log
-    monkeypatch.setattr(Flow, "_read_log", lambda flow, since: flow._batches or read(flow, since))
+    read = FileFlow._read_log
+    monkeypatch.setattr(FileFlow, "_read_log", lambda flow, since: flow._batches or read(flow, since))
 
 
 @pytest.mark.parametrize(

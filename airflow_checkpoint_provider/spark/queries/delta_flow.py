@@ -1,0 +1,125 @@
+"""What one streaming query reads of another one by a Delta table. Runs in the Spark driver.
+
+The table's log says which commit holds a batch of the query that writes. The offset of the query that reads says up to which commit it
+has read. Commits of others may lie between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.spark.queries.delta_table import Commit
+from airflow_checkpoint_provider.spark.queries.flow import Flow
+
+if TYPE_CHECKING:
+    from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
+    from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+
+ALL = 2**62  # an index in an offset from which on it stands for all files of a commit
+
+
+@dataclass(frozen=True)
+class Read:
+    """How far a query has read a table: all commits before ``whole``, and some rows of commits before ``touched``."""
+
+    whole: int = 0
+    touched: int = 0
+
+    @classmethod
+    def parse(cls, offset: str) -> Read:
+        """Return it from an offset, as Delta 4.4 writes it.
+
+        ``index`` counts the files of the commit ``reservoirVersion`` that were read; below zero it stands for none of them. With
+        ``isStartingVersion``, the files are those of the whole table at that commit.
+        """
+        parsed: dict[str, Any] = json.loads(offset)
+        version, index = int(parsed["reservoirVersion"]), int(parsed["index"])
+        if index >= ALL:
+            return cls(version + 1, version + 1)
+        touched = version if index < 0 else version + 1
+        if parsed["isStartingVersion"]:
+            return cls(0, 0 if index < 0 else touched)
+        return cls(version, touched)
+
+
+class DeltaFlow(Flow):
+    """What runs by the Delta table of the upstream's ``sink``."""
+
+    def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: DeltaSink) -> None:
+        super().__init__(upstream, downstream)
+        self._sink = sink
+        self._reads = {NOTHING: Read()}  # batch of the downstream -> how far it has read
+        self._commits: list[Commit] = []  # of the upstream, with rows
+        self._newest: int | None = None  # commit up to which they are known
+
+    def look(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+        for batch in {batch for position in downstream for batch in (position.begun, position.committed)}:
+            if batch not in self._reads:
+                self._reads[batch] = self._read(batch)
+        whole = min(self._reads[position.committed].whole for position in downstream)
+        newest = self._sink.table.version
+        self._commits += self._written(whole, min(position.committed for position in upstream), newest)
+        self._newest = newest
+
+    def _written(self, whole: int, oldest: int, newest: int) -> list[Commit]:
+        """Return the commits of the upstream that are not known. At the first look, that are those behind the batch ``oldest``, or that
+        the downstream may not have read: from the commit ``whole`` on.
+        """
+        found = []
+        for commit in self._sink.table.commits(0 if self._newest is None else self._newest + 1, newest):
+            batch = commit.batches.get(self._sink.query_id)
+            if batch is not None and commit.files:
+                found.append(commit)
+            if batch is not None and batch <= oldest and commit.version < whole:
+                break
+        return found
+
+    def _read(self, batch: int) -> Read:
+        """Return how far all sources have read by the end of ``batch``, and how far any."""
+        offsets = self.downstream.located.own.offsets(batch).sources
+        try:
+            reads = [
+                Read.parse(offsets[source.offset]) if source.offset in offsets else Read() for source in self._sources
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Damaged(
+                f"offsets/{batch} of query '{self.downstream.uid}' is not what Delta writes ({error})"
+            ) from None
+        return Read(min(read.whole for read in reads), max(read.touched for read in reads))
+
+    def _batch(self, commit: Commit) -> int:
+        return commit.batches[self._sink.query_id]
+
+    def consistent(self, upstream: Position, downstream: Position) -> bool:
+        return not self._too_early(upstream, downstream)
+
+    def aligned(self, upstream: Position, downstream: Position) -> bool:
+        return self.consistent(upstream, downstream) and not self._waiting(upstream, downstream.begun)
+
+    def _too_early(self, upstream: Position, downstream: Position) -> list[Commit]:
+        """Return what the downstream has read, and the upstream has not committed."""
+        touched = self._reads[downstream.begun].touched
+        return [
+            commit for commit in self._commits if commit.version < touched and self._batch(commit) > upstream.committed
+        ]
+
+    def _waiting(self, upstream: Position, batch: int) -> list[Commit]:
+        """Return what the upstream has committed, and the downstream has not read, or not all of it, by the end of ``batch``."""
+        whole = self._reads[batch].whole
+        return [
+            commit for commit in self._commits if commit.version >= whole and self._batch(commit) <= upstream.committed
+        ]
+
+    def _in_flight(self, upstream: Position, downstream: Position) -> tuple[File, ...]:
+        files = tuple(file for commit in self._waiting(upstream, downstream.committed) for file in commit.files)
+        self._refuse_many(len(files))
+        return files
+
+    def _ahead(self, upstream: Position, downstream: Position) -> int:
+        return sum(len(commit.files) for commit in self._too_early(upstream, downstream))

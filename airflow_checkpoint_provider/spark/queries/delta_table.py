@@ -1,0 +1,126 @@
+"""A Delta table: which batches of a query it has, and what they wrote. Runs in the Spark driver.
+
+Each commit of a table is a file of its log, ``_delta_log/00000000000000000012.json``, with an action in each line. A query writes a
+batch in one commit, with the action ``txn``: its own id and the number of the batch. Delta 4.4 leaves out a batch whose number the
+query's id has reached, and refuses a commit if another driver was faster with the same id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.metadata import DELTA, File, delta_commit
+from airflow_checkpoint_provider.spark.queries.sink_log import place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table: its number, the batches that it holds by the ids of their queries, and the files that it adds.
+
+    ``restores``: it took the table back to an older version.
+    """
+
+    version: int
+    batches: Mapping[str, int]
+    files: tuple[File, ...]
+    restores: bool = False
+
+
+class DeltaTable:
+    """The Delta table at ``path``, which may not be there yet."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        session: Any = spark._jsparkSession
+        jvm: Any = spark._jvm
+        self._spark, self._jvm = spark, jvm
+        self._conf = session.sessionState().newHadoopConf()
+        self.folder = place(spark, path)
+        self._table: Any = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.folder)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Return the id of the table, which is another one if it is made anew."""
+        return str(self._snapshot().metadata().id())
+
+    @property
+    def version(self) -> int:
+        """Return the number of its newest commit, -1 if there is no table."""
+        return int(self._snapshot().version())
+
+    def newest_batch(self, query_id: str) -> int:
+        """Return the newest batch of a query that the table has, -1 if it has none."""
+        batch = self._snapshot().transactions().get(query_id)
+        return int(batch.get()) if batch.isDefined() else NOTHING
+
+    def _snapshot(self) -> Any:
+        """Return what is in the table now, as Delta's own object."""
+        return self._table.update(False, self._jvm.scala.Option.empty(), self._jvm.scala.Option.empty())
+
+    def files(self, version: int | None = None) -> frozenset[str]:
+        """Return the files whose rows a reader sees, now or at an older ``version``. Raises what Spark raises if that is gone."""
+        if self.version == NOTHING:
+            return frozenset()
+        reader = self._spark.read.format(DELTA)
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return frozenset(reader.load(self.folder).inputFiles())
+
+    def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
+        """Yield the commits from the newest to ``first``, as far as the log still has them. Raises ``Damaged``."""
+        for version in range(self.version if last is None else last, first - 1, -1):
+            commit = self._commit(version)
+            if commit is None:
+                return
+            yield commit
+
+    def version_of(self, query_id: str, batch: int) -> int | None:
+        """Return the commit that wrote a batch of a query; None if the log does not have it any more. Raises ``Damaged``."""
+        for commit in self.commits(0):
+            written = commit.batches.get(query_id, batch + 1)
+            if written <= batch:
+                return commit.version if written == batch else None
+        return None
+
+    def first_of(self, query_id: str) -> int | None:
+        """Return the first commit of a query that the log still has; None if there is none. Raises ``Damaged``."""
+        return min((commit.version for commit in self.commits(0) if query_id in commit.batches), default=None)
+
+    def _commit(self, version: int) -> Commit | None:
+        path = self._jvm.org.apache.hadoop.fs.Path(self.folder, delta_commit(version))
+        files = path.getFileSystem(self._conf)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return _parsed(version, [json.loads(line) for line in text.split("\n") if line])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Damaged(f"{path} is not what Delta writes ({error}); somebody changed it") from None
+        finally:
+            stream.close()
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def mark(self, query_id: str, batch: int, no_rows: DataFrameWriter) -> None:
+        """Let the table count the batches of a query up to ``batch``. Makes the table if it is not there. May be repeated."""
+        writer = no_rows.format(DELTA).mode("append").options(txnAppId=query_id, txnVersion=str(batch))
+        writer.save(self.folder)
+
+
+def _parsed(version: int, actions: list[dict[str, Any]]) -> Commit:
+    batches = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
+    added = (action["add"] for action in actions if "add" in action)
+    files = tuple(File(name=str(file["path"]), bytes=int(file["size"]), rows=0) for file in added if file["dataChange"])
+    restores = any(action.get("commitInfo", {}).get("operation") == "RESTORE" for action in actions)
+    return Commit(version, batches, files, restores)

@@ -1,0 +1,24 @@
+"""The sink of a query, by the format that its writer names. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS
+from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
+from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.writer import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def sink_of(spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter) -> Sink:
+    """Return the sink of a query."""
+    if target.format in FILE_SINKS:
+        return FileSink(spark, uid, target)
+    if target.format == DELTA:
+        return DeltaSink(spark, uid, target, writer)
+    return Sink(uid, target)

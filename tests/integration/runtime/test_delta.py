@@ -1,0 +1,222 @@
+"""Queries that write to Delta tables: retries, older drivers that wake up, and ways back. Runs on Linux."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.integration.runtime.test_going_back import restore, saved
+from tests.integration.runtime.test_queries import (
+    ending,
+    holding,
+    locations,
+    running_forever,
+    saved_query,
+    source,
+    stop_with_savepoint,
+)
+from tests.support.delta import CONFS, batches_in_table, commits, environment, rows_in_table
+from tests.support.jars import NoJars
+from tests.support.launches import Launches
+from tests.support.runs import Home, Running
+from tests.support.streams import add_files, expected, expected_keys
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+FILES = 8
+OTHER = 1_000_000  # the id of a row of another writer
+
+
+def with_delta(home: Home, **env: str) -> Home:
+    try:
+        home.env |= environment() | env
+    except NoJars as error:
+        pytest.skip(str(error))
+    home.confs |= CONFS
+    return home
+
+
+@pytest.fixture
+def table(stream: Home) -> Home:
+    """Return the streaming job; its sink is a Delta table."""
+    return with_delta(stream, STREAM_SINK="delta")
+
+
+def person(table: Path, folder: Path, **env: str) -> None:
+    """Let a person restore the table to a version, or append a row."""
+    ended = with_delta(Home(folder, "tables.py"), TABLE=str(table), **env).run()
+    assert ended.code == 0, ended.log
+
+
+def has_batch(home: Home, number: int) -> Callable[[], bool]:
+    """Ask whether a batch is committed in the newest location. The table has it before."""
+    return lambda: (found := locations(home)) != [] and newest(home, found[-1]).committed() >= number
+
+
+def newest(home: Home, path: str) -> Location:
+    return Location(home.store, f"{History('stream').prefix}/{path}")
+
+
+@contextmanager
+def in_batch_one(home: Home, confs: dict[str, str] | None = None) -> Iterator[tuple[Running, Path]]:
+    """Yield a driver that has written batch 0 and stands still in batch 1, of files 2 and 3, and the file that holds it."""
+    hold = holding(home)
+    add_files(source(home), 0, 1)
+    with home.started(confs=confs or {}) as running:
+        wait_until(has_batch(home, 0), 300, running.said)
+        hold.touch()
+        add_files(source(home), 2, 3)
+        begun = newest(home, locations(home)[0])
+        wait_until(lambda: begun.batches("offsets")[-1] == 1, 120, running.said)
+        yield running, hold
+
+
+@pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
+def test_killed_query_goes_on_exactly(table: Home, tmp_path: Path, state: str) -> None:
+    """Rows of another writer in the same table are no harm. A checkpoint names the commit of its batch."""
+    add_files(source(table), 0, 1)
+    person(table.out, tmp_path / "person", TABLE_APPEND=str(OTHER))
+    running_forever(table, STREAM_STATE=state)
+    with in_batch_one(table) as (killed, hold):
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    hold.unlink()
+    add_files(source(table), *range(4, FILES))
+    ending(table)
+    again = table.run()
+    assert again.code == 0, again.log
+    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    keys = sorted([*expected_keys(FILES), "of another writer"])
+    assert rows_in_table(table.out, "key" if state else "id") == (keys if state else [*expected(FILES), OTHER])
+    query = saved_query(table)
+    assert (query.sink, query.path, query.batch) == ("delta", f"file:{table.out}", 3)
+    assert query.newest_file == "_delta_log/00000000000000000004.json"
+
+
+def test_zombie_that_finishes_its_batch_is_no_harm(table: Home) -> None:
+    """It is faster in the table, so its state is fetched. Where its next batch would begin, it finds the poison."""
+    launches = Launches(table.store, "stream", of_run=False)
+    running_forever(table, STREAM_STATE="1", STREAM_BLIND="1")
+    with in_batch_one(table, launches.plan()) as (zombie, zombies):
+        add_files(source(table), *range(4, FILES))
+        ending(table)
+        del table.env["STREAM_BLIND"]
+        mine = holding(table)
+        mine.touch()
+        with table.started(confs=launches.plan(2)) as taker:
+            wait_until(lambda: "goes on with batch 1" in taker.said(), 300, taker.said)
+            zombies.unlink()
+            assert zombie.wait().code == 79, zombie.said()
+            assert batches_in_table(table.out) == [0, 1]
+            mine.unlink()
+            ended = taker.wait()
+    assert ended.code == 0, ended.log
+    assert "an older driver has finished batch 1. The query starts again" in ended.log
+    assert rows_in_table(table.out, "key") == expected_keys(FILES)
+
+
+def test_query_goes_back_when_its_author_has_restored_the_table(table: Home, tmp_path: Path) -> None:
+    """The error names the version. Until the table is restored, nothing is started; then the query goes on behind it, exactly."""
+    running_forever(table)
+    add_files(source(table), 0, 1)
+    with table.started() as killed:
+        wait_until(has_batch(table, 0), 300, killed.said)
+        number = saved(table, killed)
+        add_files(source(table), *range(2, FILES))
+        wait_until(has_batch(table, 3), 300, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    ending(table)
+    with pytest.raises(SinkMoved, match=r"RESTORE TABLE .* TO VERSION AS OF 0") as refused:
+        restore(table, number, rewind_sink=False)
+    assert (refused.value.about["sink"], refused.value.about["checkpoint"]) == (3, 0)
+    restore(table, number, rewind_sink=True)
+    too_early = table.run()
+    assert too_early.code != 0
+    advice = re.search("RESTORE TABLE delta.`(.*)` TO VERSION AS OF (.*): this", too_early.log)
+    assert advice, too_early.log
+    assert (advice[1], rows_in_table(table.out)) == (f"file:{table.out}", expected(FILES))
+    person(Path(advice[1].removeprefix("file:")), tmp_path / "person", TABLE_RESTORE=advice[2])
+    again = table.run()
+    assert again.code == 0, again.log
+    assert f"goes back to batch 0 of chk-{number}" in again.log
+    assert rows_in_table(table.out) == expected(FILES)
+    marks = batches_in_table(table.out)[4:6]
+    assert marks == [18, 19]
+    add_files(source(table), FILES, FILES + 1)
+    onwards = table.run()
+    assert onwards.code == 0, onwards.log
+    assert rows_in_table(table.out) == expected(FILES + 2)
+
+
+def test_retry_goes_on_behind_a_way_back_though_others_have_written_since(table: Home, tmp_path: Path) -> None:
+    """The first driver is killed when the table counts from the new number on."""
+    running_forever(table)
+    add_files(source(table), 0, 1)
+    with table.started() as killed:
+        wait_until(has_batch(table, 0), 300, killed.said)
+        number = saved(table, killed)
+        add_files(source(table), 2, 3)
+        wait_until(has_batch(table, 1), 300, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    ending(table)
+    person(table.out, tmp_path / "person", TABLE_RESTORE="0")
+    restore(table, number, rewind_sink=True)
+    hold = holding(table)
+    hold.touch()
+    with table.started() as killed:
+        wait_until(has_batch(table, 19), 300, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    hold.unlink()
+    person(table.out, tmp_path / "other", TABLE_APPEND=str(OTHER))
+    again = table.run()
+    assert again.code == 0, again.log
+    assert rows_in_table(table.out) == [*expected(4), OTHER]
+
+
+def test_fork_begins_a_table_of_its_own(table: Home, tmp_path: Path) -> None:
+    running_forever(table)
+    add_files(source(table), *range(4))
+    with table.started() as running:
+        wait_until(has_batch(table, 1), 300, running.said)
+        savepoint = stop_with_savepoint(table, running)
+    add_files(source(table), *range(4, FILES))
+    fork = with_delta(Home(tmp_path / "fork", "stream.py"), STREAM_SINK="delta")
+    fork.env |= {"STREAM_IN": str(source(table)), "STREAM_RESTORE": savepoint}
+    person(fork.out, tmp_path / "person", TABLE_APPEND=str(OTHER))
+    refused = fork.run()
+    assert refused.code != 0
+    assert "would go on behind batch 1, but its sink" in refused.log
+    fork.out = tmp_path / "fork" / "empty"
+    ended = fork.run()
+    assert ended.code == 0, ended.log
+    assert rows_in_table(fork.out) == expected(FILES)[len(expected(4)) :]
+    assert batches_in_table(fork.out) == [1, 2, 3]
+    assert rows_in_table(table.out) == expected(4)
+
+
+def test_spark_without_delta_is_refused_before_anything_is_started(stream: Home) -> None:
+    stream.env["STREAM_SINK"] = "delta"
+    add_files(source(stream), 0)
+    ended = stream.run()
+    assert ended.code != 0
+    assert "query 'rows' writes to delta, and Spark has no Delta" in ended.log
+    assert locations(stream) == []
+
+
+def test_each_batch_is_one_commit(table: Home) -> None:
+    add_files(source(table), *range(4))
+    ended = table.run()
+    assert ended.code == 0, ended.log
+    assert [sum("txn" in action for action in actions) for actions in commits(table.out)] == [1, 1]
