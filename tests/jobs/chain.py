@@ -4,7 +4,7 @@
 for each half of them; ``second`` reads these and writes them to ``OUT/second``; ``third`` writes each key once to ``OUT/third``.
 They end when all is read, but for ``CHAIN_FOREVER``. ``CHAIN_FILES`` is how many files a batch of ``second`` reads at most.
 ``CHAIN_MODE`` and ``CHAIN_ALIGNED`` are the options of the checkpoints. With ``CHAIN_FORKS``, a job for each of these savepoints
-begins in ``OUT/<number>`` in its place. With ``CHAIN_LATE``, the first look of a cut sees older batches of ``first`` than of ``second``.
+begins in ``OUT/<number>`` in its place. With ``CHAIN_TABLES``, they write Delta tables. With ``CHAIN_LATE``, the first look of a cut sees older batches of ``first`` than of ``second``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.coordinator.query_location import COMMITS, Position
@@ -25,6 +26,7 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 
 SCHEMA = "id long, key string"
 NAMES = ("first", "second", "third")
+TABLES = bool(os.environ.get("CHAIN_TABLES"))
 
 
 def rows(job: CheckpointedJob, name: str, out: str) -> DataFrame:
@@ -37,13 +39,18 @@ def rows(job: CheckpointedJob, name: str, out: str) -> DataFrame:
     before = f"{out}/{NAMES[NAMES.index(name) - 1]}"
     if name == "second":
         limited = stream.option("maxFilesPerTrigger", os.environ.get("CHAIN_FILES", "1000"))
-        return limited.schema(f"{SCHEMA}, half string").parquet(before).drop("half")
-    return stream.schema(SCHEMA).parquet(before).dropDuplicates(["key"])
+        return written(limited, f"{SCHEMA}, half string", before).drop("half")
+    return written(stream, SCHEMA, before).dropDuplicates(["key"])
+
+
+def written(stream: DataStreamReader, schema: str, path: str) -> DataFrame:
+    """Return what another query writes to a path."""
+    return stream.format("delta").load(path) if TABLES else stream.schema(schema).parquet(path)
 
 
 def start(job: CheckpointedJob, name: str, out: str) -> Query:
     forever = bool(os.environ.get("CHAIN_FOREVER"))
-    writer = rows(job, name, out).writeStream.format("parquet").option("path", f"{out}/{name}")
+    writer = rows(job, name, out).writeStream.format("delta" if TABLES else "parquet").option("path", f"{out}/{name}")
     writer = writer.trigger(processingTime="0 seconds") if forever else writer.trigger(availableNow=True)
     before = NAMES[: NAMES.index(name)][-1:]
     return job.start_query(name, writer.partitionBy("half") if name == "first" else writer, after=before)

@@ -42,6 +42,15 @@ def rows_in_table(table: Path, column: str = "id") -> list[Any]:
     return sorted(value for file in files for value in _column(table / unquote(file), column))
 
 
+def files_by_batch(table: Path) -> dict[int, list[Path]]:
+    """Return the files that each batch of a query has added."""
+    found = dict[int, list[Path]]()
+    for actions in commits(table):
+        for batch in (action["txn"]["version"] for action in actions if "txn" in action):
+            found[batch] = [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    return found
+
+
 def batches_in_table(table: Path) -> list[int]:
     """Return the numbers of the batches that queries have written, or marked, in their order."""
     return [action["txn"]["version"] for actions in commits(table) for action in actions if "txn" in action]

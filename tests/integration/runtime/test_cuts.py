@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint
 from airflow_checkpoint_provider.text.units import plural
 from tests.integration.runtime.test_stopping import ask, found, resume
+from tests.support.delta import files_by_batch
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
 from tests.support.s3server import S3Server
@@ -41,6 +42,8 @@ def source(home: Home) -> Path:
 
 def written(out: Path) -> dict[int, list[Path]]:
     """Return the files of each batch of a sink. A compacted entry counts with what it adds."""
+    if (out / "_delta_log").is_dir():
+        return files_by_batch(out)
     batches, seen = dict[int, list[Path]](), set[Path]()
     entries = (out / "_spark_metadata").glob("[0-9]*")
     for entry in sorted(entries, key=lambda file: (int(file.name.removesuffix(".compact")), len(file.name))):

@@ -10,9 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.metadata import delta_version
+from airflow_checkpoint_provider.protocol.state import Checkpoint
+from tests.integration.runtime.test_cuts import (
+    COLUMNS,
+    cut_again_and_again,
+    forked,
+    goal,
+    in_flight,
+    in_order,
+    once,
+    queries,
+    run_to_the_end,
+)
 from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_queries import (
     ending,
@@ -220,3 +234,49 @@ def test_each_batch_is_one_commit(table: Home) -> None:
     ended = table.run()
     assert ended.code == 0, ended.log
     assert [sum("txn" in action for action in actions) for actions in commits(table.out)] == [1, 1]
+
+
+# -- queries that read each other's tables -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chained(tmp_path: Path) -> Home:
+    return with_delta(Home(tmp_path / "chain", "chain.py"), CHAIN_TABLES="1")
+
+
+def restored(home: Home, taken: Checkpoint, folder: Path) -> None:
+    """Let a person restore all tables to a savepoint, and let the queries go back to it."""
+    for uid, query in queries(home, taken).items():
+        version = delta_version(query.newest_file)
+        person(home.out / uid, folder / uid, TABLE_RESTORE=str(version))
+    source_of = change.Source(f"chk-{taken.id}", rewind_sink=True)
+    change.restore(home.store, "chain", None, source_of, change.Approval(yes=True))
+
+
+def test_aligned_savepoints_of_tables_hold_each_row_once(chained: Home, tmp_path: Path) -> None:
+    """In forks, which begin tables of their own, and in place, when the tables were restored."""
+    taken, files = cut_again_and_again(chained, 2)
+    run_to_the_end(chained, files)
+    assert [in_flight(chained, one) for one in taken] == [0, 0]
+    for fork in forked(chained, taken):
+        assert in_order(fork) == once(files)
+    del chained.env["CHAIN_FORKS"]
+    restored(chained, taken[0], tmp_path)
+    ended = chained.run()
+    assert ended.code == 0, ended.log
+    for uid, column in COLUMNS.items():
+        assert rows_in_table(chained.out / uid, column) == goal(uid, files), uid
+
+
+def test_fork_of_an_unaligned_savepoint_of_tables_is_refused(chained: Home) -> None:
+    """The job itself goes on."""
+    chained.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
+    (taken,), files = cut_again_and_again(chained, 1)
+    assert in_flight(chained, taken)
+    chained.env |= {"CHAIN_IN": str(source(chained)), "CHAIN_FORKS": taken.target or ""}
+    refused = chained.run()
+    assert refused.code == 1, refused.log
+    assert "'second' had yet to read" in refused.log
+    assert "no savepoint holds copies of a table" in refused.log
+    del chained.env["CHAIN_FORKS"]
+    run_to_the_end(chained, files)

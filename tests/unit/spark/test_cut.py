@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +24,9 @@ from airflow_checkpoint_provider.protocol.metadata import Edge, File
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.queries import cut
 from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen, linked_queries
+from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow
+from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
+from airflow_checkpoint_provider.spark.queries.delta_table import Commit
 from airflow_checkpoint_provider.spark.queries.file_flow import FileFlow
 from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile
@@ -114,14 +117,58 @@ class Played:
         return Counter(row for names in self.read[: batch + 1] for path in names for row in self.found(path))
 
 
+class PlayedTable(PlayedSink):
+    """A Delta table: a batch is one commit, and behind each lies another writer's, without rows."""
+
+    query_id = "id"
+
+    @property
+    def table(self) -> PlayedTable:
+        return self
+
+    @property
+    def version(self) -> int:
+        return 2 * len(self.batches) - 1
+
+    def commits(self, first: int, last: int) -> Iterator[Commit]:
+        for version in range(last, first - 1, -1):
+            batch, of_other = divmod(version, 2)
+            files = () if of_other else self.named(self.batches[batch])
+            yield Commit(version, {"other" if of_other else "id": batch}, files)
+
+    def flow(self, upstream: Any, downstream: Any) -> DeltaFlow:  # type: ignore[override]
+        return DeltaFlow(upstream, downstream, cast(DeltaSink, self))
+
+
+class PlayedOnTables(Played):
+    """A query that reads and writes tables. It may read one of the two files of a commit."""
+
+    def __init__(self, uid: str, upstream: Played | None, store: MemoryStore, limit: int) -> None:
+        super().__init__(uid, upstream, store, limit)
+        self.sink = PlayedTable(self.sink.path)
+
+    def _read(self, batch: int) -> bool:
+        if not super()._read(batch):
+            return False
+        if self._upstream:
+            read = [path for names in self.read for path in names]
+            commits = self._upstream.sink.batches
+            whole = [all(file.path in read for file in files) for files in commits]
+            version = whole.index(False) if False in whole else len(commits)
+            index = sum(file.path in read for file in commits[version]) - 1 if version < len(commits) else -1
+            offset = {"reservoirVersion": 2 * version, "index": index, "isStartingVersion": False}
+            self._put(f"offsets/{batch}", '{"batchWatermarkMs": 0}', json.dumps(offset))
+        return True
+
+
 class Chain:
     """Three queries, each of which reads what the one before writes, and the steps that they have yet to take."""
 
-    def __init__(self, steps: Sequence[int], limits: Sequence[int]) -> None:
+    def __init__(self, steps: Sequence[int], limits: Sequence[int], kind: type[Played] = Played) -> None:
         store, before = MemoryStore(), None
         self.queries: dict[str, Any] = {}
         for uid, limit in zip("abc", limits, strict=True):
-            self.queries[uid] = before = Played(uid, before, store, limit)
+            self.queries[uid] = before = kind(uid, before, store, limit)
         self._steps = list(steps)
         self.now = 0.0
 
@@ -164,7 +211,12 @@ def run_on(chain: Chain, found: dict[str, Place]) -> dict[str, Counter[int]]:
         edges = {edge.upstream: edge for edge in found[uid].edges}
         for upstream, edge in edges.items():
             other = chain.queries[upstream]
-            later += Counter(row for file in edge.in_flight for row in other.rows[f"{other.sink.path}/{file.name}"])
+            waiting = {f"{other.sink.path}/{file.name}" for file in edge.in_flight}
+            if isinstance(
+                query, PlayedOnTables
+            ):  # of a commit that was read in part, its offset says which of its files were
+                waiting -= {path for names in query.read[: found[uid].position.committed + 1] for path in names}
+            later += Counter(row for file in waiting for row in other.rows[file])
         rows[uid] = query.up_to(found[uid].position.committed) + later
     return rows
 
@@ -180,13 +232,13 @@ CONFIGS = st.sampled_from(
 EACH_ROW_ONCE = Counter(range(100))
 
 
-def look(patch: pytest.MonkeyPatch, examples: int) -> None:
+def look(patch: pytest.MonkeyPatch, examples: int, kind: type[Played] = Played) -> None:
     """Raise ``AssertionError`` for a cut from which a row is lost or doubled."""
 
     @settings(max_examples=examples, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
     @given(STEPS, st.integers(5, 60), LIMITS, CONFIGS)
     def cuts(steps: list[int], before: int, limits: tuple[int, ...], config: CheckpointConfig) -> None:
-        chain = Chain(steps, limits)
+        chain = Chain(steps, limits, kind)
         patch.setattr(cut, "time", chain)
         found = places(chain, before, config)
         assert run_on(chain, found) == dict.fromkeys(chain.queries, EACH_ROW_ONCE)
@@ -196,12 +248,32 @@ def look(patch: pytest.MonkeyPatch, examples: int) -> None:
     cuts()
 
 
-def test_each_row_is_there_once_from_any_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    look(monkeypatch, 300)
+@pytest.mark.parametrize("kind", [Played, PlayedOnTables])
+def test_each_row_is_there_once_from_any_cut(monkeypatch: pytest.MonkeyPatch, kind: type[Played]) -> None:
+    look(monkeypatch, 300, kind)
 
 
 def _newest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileFlow, "consistent", lambda *_: True)
+
+
+def _newest_of_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeltaFlow, "consistent", lambda *_: True)
+
+
+def _nothing_waits_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeltaFlow, "_waiting", lambda *_: [])
+
+
+def _commits_behind_the_oldest_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what the downstream may not have read did not count."""
+    written = DeltaFlow._written
+    monkeypatch.setattr(DeltaFlow, "_written", lambda flow, _, oldest, newest: written(flow, 10**9, oldest, newest))
+
+
+def _log_of_the_table_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = DeltaFlow._written
+    monkeypatch.setattr(DeltaFlow, "_written", lambda flow, *at: [] if flow._newest is not None else written(flow, *at))
 
 
 def _begun_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,14 +300,21 @@ def _log_of_the_sink_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "bug",
-    [_newest_of_all, _begun_of_the_upstream, _nothing_in_flight, _log_of_the_sink_read_once],
-    ids=lambda bug: bug.__name__,
+    ("bug", "kind"),
+    [
+        *((bug, Played) for bug in (_newest_of_all, _begun_of_the_upstream, _nothing_in_flight)),
+        (_log_of_the_sink_read_once, Played),
+        *((bug, PlayedOnTables) for bug in (_newest_of_all_tables, _nothing_waits_in_a_table)),
+        *((bug, PlayedOnTables) for bug in (_commits_behind_the_oldest_batch_alone, _log_of_the_table_read_once)),
+    ],
+    ids=lambda one: one.__name__,
 )
-def test_a_bug_in_the_cut_is_seen(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_the_cut_is_seen(
+    bug: Callable[[pytest.MonkeyPatch], None], kind: type[Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bug(monkeypatch)
     with pytest.raises((AssertionError, KeyError)):
-        look(monkeypatch, 300)
+        look(monkeypatch, 300, kind)
 
 
 def test_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

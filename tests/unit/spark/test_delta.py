@@ -1,0 +1,114 @@
+"""Delta tables as Delta's log and its offsets name them, played without Spark. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.errors import Damaged, SinkMoved
+from airflow_checkpoint_provider.protocol.metadata import Edge, File, QueryDetail, delta_commit, delta_version
+from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
+from airflow_checkpoint_provider.spark.queries.delta_flow import Read
+from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
+from airflow_checkpoint_provider.spark.queries.delta_table import Commit
+from airflow_checkpoint_provider.spark.queries.table_move import TableMove
+from airflow_checkpoint_provider.storage.memory import MemoryStore
+
+FILE = File(name="part-0.parquet", bytes=10, rows=0)
+
+
+def offset(version: int, index: int = -1, *, starts: bool = False, table: str = "old") -> dict[str, Any]:
+    """Return an offset as Delta 4.4 writes it."""
+    about = {"sourceVersion": 1, "reservoirId": table, "reservoirVersion": version}
+    return {**about, "index": index, "isStartingVersion": starts}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        pytest.param(offset(3), Read(3, 3), id="all before a commit"),
+        pytest.param(offset(3, -100), Read(3, 3), id="all before a commit, in another spelling"),
+        pytest.param(offset(3, 4), Read(3, 4), id="some files of a commit"),
+        pytest.param(offset(3, 2**63 - 101), Read(4, 4), id="all files of a commit"),
+        pytest.param(offset(3, 4, starts=True), Read(0, 4), id="some files of the whole table"),
+        pytest.param(offset(3, starts=True), Read(0, 0), id="no file of the whole table"),
+    ],
+)
+def test_offset_says_which_commits_were_read(written: dict[str, Any], read: Read) -> None:
+    assert Read.parse(json.dumps(written)) == read
+
+
+@pytest.mark.parametrize(
+    "commit", [None, "", "part-0.parquet", "_delta_log/3.json", "_delta_log/0000000000000000000x.json"]
+)
+def test_what_is_no_commit_has_no_version(commit: str | None) -> None:
+    assert delta_version(commit) is None
+    assert delta_version(delta_commit(3)) == 3
+
+
+def detail(newest_file: str | None) -> QueryDetail:
+    return QueryDetail(
+        location="query/rows/1-abc", batch=4, begun=4, sink="delta", path="s3a://lake/t", sources={}, watermark_ms=0, newest_file=newest_file
+    )  # fmt: skip
+
+
+def test_refusal_to_go_back_names_the_version_to_which_the_table_is_restored() -> None:
+    said = sink_is_ahead("rows", "s3a://lake/t", detail(delta_commit(12)))
+    assert (
+        "RESTORE TABLE delta.`s3a://lake/t` TO VERSION AS OF 12: this also takes out what others have written" in said
+    )
+    assert "does not say any more which commit wrote that batch" in sink_is_ahead("rows", "s3a://lake/t", detail(None))
+
+
+class Table:
+    """A table with the id ``new`` and these commits, the oldest first."""
+
+    id, folder = "new", "file:/t"
+
+    def __init__(self, *commits: Commit) -> None:
+        self._commits = commits
+
+    def commits(self, first: int) -> Iterator[Commit]:
+        return (commit for commit in reversed(self._commits) if commit.version >= first)
+
+    def first_of(self, query_id: str) -> int | None:
+        return min((commit.version for commit in self._commits if query_id in commit.batches), default=None)
+
+
+def moved(table: Table, before: dict[str, Any], *in_flight: File) -> dict[str, Any]:
+    """Return the offset of a second source when its query begins on ``table``."""
+    own = Location(MemoryStore(), "rows")
+    lines = ["v1", "{}", '{"logOffset":7}', json.dumps(before)]
+    own.store.overwrite(own.name("offsets/4"), "\n".join(lines).encode())
+    sink = cast(DeltaSink, SimpleNamespace(table=table, query_id="id"))
+    TableMove("copy", 1, Edge(upstream="rows", path="file:/t", in_flight=in_flight), sink).carry_out(own)
+    *others, last = own.read("offsets/4").decode().split("\n")
+    assert others == lines[:3]
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def test_source_of_a_fork_begins_behind_the_first_commit_of_its_upstream() -> None:
+    table = Table(Commit(0, {"other": 9}, (FILE,)), Commit(1, {"id": 4}, ()), Commit(2, {"id": 5}, (FILE,)))
+    assert moved(table, offset(30, 2)) == offset(2, table="new")
+
+
+def test_source_goes_on_behind_a_table_that_was_taken_back() -> None:
+    commits = [Commit(2, {"id": 5}, (FILE,)), Commit(3, {}, (), restores=True), Commit(4, {"id": 18}, ())]
+    assert moved(Table(*commits), offset(2, table="new")) == offset(4, table="new")
+    assert moved(Table(*commits), offset(4, 1, table="new")) == offset(4, 1, table="new")
+
+
+def test_rows_in_flight_that_are_in_no_table_any_more_are_refused() -> None:
+    with pytest.raises(SinkMoved, match="which are not in flight any more"):
+        moved(Table(Commit(0, {"id": 4}, ())), offset(30), FILE)
+
+
+def test_table_that_does_not_name_the_upstream_is_damaged() -> None:
+    with pytest.raises(Damaged, match="does not name query 'rows' any more"):
+        moved(Table(Commit(0, {"other": 4}, ())), offset(30))
