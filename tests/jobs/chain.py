@@ -4,7 +4,8 @@
 for each half of them; ``second`` reads these and writes them to ``OUT/second``; ``third`` writes each key once to ``OUT/third``.
 They end when all is read, but for ``CHAIN_FOREVER``. ``CHAIN_FILES`` is how many files a batch of ``second`` reads at most.
 ``CHAIN_MODE`` and ``CHAIN_ALIGNED`` are the options of the checkpoints. With ``CHAIN_FORKS``, a job for each of these savepoints
-begins in ``OUT/<number>`` in its place. With ``CHAIN_TABLES``, they write Delta tables. With ``CHAIN_LATE``, the first look of a cut sees older batches of ``first`` than of ``second``.
+begins in ``OUT/<number>`` in its place. With ``CHAIN_TABLES``, they write Delta tables. With ``CHAIN_LATE``, the first look of a cut
+sees older batches of ``first`` than of ``second``.
 """
 
 from __future__ import annotations
