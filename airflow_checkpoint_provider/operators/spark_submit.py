@@ -43,6 +43,7 @@ from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_i
 from airflow_checkpoint_provider.protocol.state import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.units import how_it_ended
 
 STARTS = ("latest", "none")
 MAPPED = (
@@ -302,8 +303,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             launch.record_end("lost", None)
             self._log_lines(launch.summary())
             raise AirflowException(
-                "the heartbeat of the adopted driver has stopped, so the driver counts as lost. The next try continues from its"
-                " latest checkpoint"
+                f"{_how_it_ended(launch.attempt(), 'lost', None)}: the heartbeat of the adopted driver has stopped. The next try continues from"
+                " its latest checkpoint"
             )
         launch.wait_for_process()
         return self._end(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
@@ -335,7 +336,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
             )
         # In client mode the parent's error says no more, and names a signal by another number than the journal
-        raise AirflowException(_how_it_ended(launch.attempt(), exit_code)) from (failure if self._cluster else None)
+        raise AirflowException(_how_it_ended(launch.attempt(), "failed", exit_code)) from (
+            failure if self._cluster else None
+        )
 
     def _wait_if_stopped(self, launch: DriverLaunch) -> None:
         """Reschedule this try if a savepoint stopped the job.
@@ -401,10 +404,9 @@ def _refuse_later(**options: Any) -> None:
             raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
 
 
-def _how_it_ended(attempt: AttemptRecord | None, exit_code: int | None) -> str:
-    """Return how a driver ended, with the exit code that the journal has, so that log and tables show the same one."""
+def _how_it_ended(attempt: AttemptRecord | None, outcome: str, exit_code: int | None) -> str:
+    """Return how a driver ended, in the words of story and table: the journal's outcome and exit code, where it has them."""
     if attempt is None:
-        return f"the driver ended before it attached, exit code {exit_code}"
-    return (
-        f"the driver ended {attempt.outcome}, exit code {exit_code if attempt.exit_code is None else attempt.exit_code}"
-    )
+        return f"the driver {how_it_ended(outcome, exit_code)} before it attached"
+    known = exit_code if attempt.exit_code is None else attempt.exit_code
+    return f"attempt {attempt.epoch} {how_it_ended(attempt.outcome or outcome, known)}"

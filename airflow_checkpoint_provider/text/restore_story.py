@@ -14,7 +14,6 @@ from airflow_checkpoint_provider.protocol.wording import command, title
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
-    ENDED,
     ago,
     at_barrier,
     between,
@@ -25,6 +24,7 @@ from airflow_checkpoint_provider.text.units import (
     duration,
     exit_code,
     headline,
+    how_it_ended,
     labelled,
     plural,
     sealed,
@@ -212,20 +212,18 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
         return f"no driver of try {before.latest_try} has attached{stop}"
     name = f"attempt {attempt.epoch}"
     if attempt.outcome:
-        code = "" if attempt.outcome == "finished" else f" ({exit_code(attempt)})"
-        return f"{name} {ENDED.get(attempt.outcome, attempt.outcome)} {when(attempt.ended_at or '', now)}{code}{stop}"
+        return f"{name} {how_it_ended(attempt.outcome, attempt.exit_code, when(attempt.ended_at or '', now))}{stop}"
     if seen.alive:
         return f"{name} is still running and is replaced{stop}"
     if seen.alive is None:
         return f"{name} had not ended, according to the journal{stop}"
     last = f"last heartbeat {when(seen.beat.at, now)}, " if seen.beat else ""
-    return f"{name} vanished ({last}{exit_code(attempt)}){stop}"
+    return f"{name} vanished ({last}{exit_code(attempt.exit_code)}){stop}"
 
 
 def _launch_ended(launch: Launch, now: str) -> str:
     """Return how a driver ended that never attached."""
-    code = "" if launch.outcome == "finished" else f" ({exit_code(launch)})"
-    return f"{ENDED.get(launch.outcome or '', launch.outcome)} {when(launch.ended_at or '', now)}{code}"
+    return how_it_ended(launch.outcome or "", launch.exit_code, when(launch.ended_at or "", now))
 
 
 def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
@@ -382,8 +380,7 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
 def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:
     stop = f"; told to stop ({launch.stop})" if launch.stop else ""
     if attempt.outcome:
-        code = "" if attempt.outcome == "finished" else f" ({exit_code(attempt)})"
-        return f"{ENDED.get(attempt.outcome, attempt.outcome)} {day_and_time(attempt.ended_at or '')}{code}{stop}"
+        return f"{how_it_ended(attempt.outcome, attempt.exit_code, day_and_time(attempt.ended_at or ''))}{stop}"
     if not state.over(attempt.epoch):
         return f"not yet, according to the journal{stop}"
     later = [

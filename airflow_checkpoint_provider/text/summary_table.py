@@ -246,13 +246,13 @@ def _headline(state: State, about: Summary) -> str:
     newest = attempts_of(state, about.run)[-1:]
     launch = state.current_launch()
     if launch and launch.spec.run == about.run and state.attempt_of(launch.number) is None:
-        code = f" ({exit_code(launch)})" if launch.outcome in ("failed", "lost") else ""
+        code = f" ({exit_code(launch.exit_code)})" if launch.outcome in ("failed", "lost") else ""
         return f"{about.status.upper()}{code}, no driver has attached; {plural(about.attempts, 'attempt')} before"
     if about.status == "resumed":
         return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
     if about.status in ("running", "replaced") or not newest:
         return about.status.upper() + (f", attempt {newest[0].epoch}" if newest else "")
-    code = f" ({exit_code(newest[0])})" if about.status in ("failed", "lost") else ""
+    code = f" ({exit_code(newest[0].exit_code)})" if about.status in ("failed", "lost") else ""
     return f"{about.status.upper()}{code} in {plural(about.attempts, 'attempt')}"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -143,5 +143,17 @@ def sealed(at: str) -> str:
     return f"sealed {at}" if at else "a savepoint"
 
 
-def exit_code(ended: AttemptRecord | Launch) -> str:
-    return f"exit code {ended.exit_code}" if ended.exit_code is not None else "exit code unknown"
+def exit_code(code: int | None) -> str:
+    """Return an exit code as all texts show it, with the signal that it stands for: ``exit code 137: SIGKILL``."""
+    if code is None:
+        return "exit code unknown"
+    try:
+        return f"exit code {code}: {signal.Signals(code - 128).name}"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def how_it_ended(outcome: str, code: int | None, at: str = "") -> str:
+    """Return how an attempt or a driver ended, and ``at`` what time: ``failed 02:51:07 (exit code 1)``."""
+    shown = "" if outcome == "finished" else f"({exit_code(code)})"
+    return " ".join(filter(None, (ENDED.get(outcome, outcome), at, shown)))

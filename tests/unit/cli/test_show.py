@@ -28,7 +28,7 @@ def test_show_prints_the_table_of_the_tasks_log(lake: LocalStore, checkpoints: C
 
 
 def test_show_without_run_prints_the_newest(lake: LocalStore, checkpoints: Command) -> None:
-    assert "run scheduled__2026-11-21: FAILED (exit code 137)" in checkpoints("show", FLIGHTS).lines[0]
+    assert "run scheduled__2026-11-21: FAILED (exit code 137: SIGKILL)" in checkpoints("show", FLIGHTS).lines[0]
     assert "run scheduled__2026-11-20: FINISHED" in checkpoints("show", ORDERS).lines[0]
 
 

@@ -32,7 +32,7 @@ def test_story_of_an_attempt_by_its_number(lake: LocalStore, checkpoints: Comman
 def test_story_of_a_job_is_that_of_its_newest_run(lake: LocalStore, checkpoints: Command) -> None:
     lines = checkpoints("story", FLIGHTS).lines
     assert "run scheduled__2026-11-21: first attempt of this run" in lines[0]
-    assert lines[-1] == "  ended       failed 2026-11-21 10:30 (exit code 137)"
+    assert lines[-1] == "  ended       failed 2026-11-21 10:30 (exit code 137: SIGKILL)"
 
 
 def test_story_of_a_run_in_a_shared_history(lake: LocalStore, checkpoints: Command) -> None:

@@ -26,7 +26,7 @@ def spark_submit(folder: Path, script: str) -> None:
 def test_missing_java_ends_the_launch(folder: Path) -> None:
     real = Path(sys.executable).with_name("spark-submit")
     spark_submit(folder, f'export JAVA_HOME=/nowhere\nexec {real} "$@"')
-    with pytest.raises(AirflowException, match="the driver ended before it attached, exit code"):
+    with pytest.raises(AirflowException, match=r"the driver failed \(exit code \d+\) before it attached"):
         execute(folder)
     assert state_of_the_job(folder) == "failed"
 

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.storage import copy_all, open_store
+from airflow_checkpoint_provider.text.units import how_it_ended
 from tests.support.recorded import RUN, Recorded, at, three_stages
 from tests.unit.operators.conftest import execute
 from tests.unit.operators.test_launch import Try
@@ -115,7 +116,7 @@ def test_failure_without_a_stop_fails_the_task(recorded: Recorded, code: int | N
     if isinstance(failure, RuntimeError):
         assert error.value is failure
     elif code != 79:
-        assert str(error.value) == f"the driver ended failed, exit code {code}"
+        assert str(error.value) == f"attempt 1 {how_it_ended('failed', code)}"
     lives = code == 79 or not isinstance(
         failure, AirflowException
     )  # for all that is known: then the next try adopts it

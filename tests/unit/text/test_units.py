@@ -33,6 +33,34 @@ def test_duration_as_text(seconds: float, text: str) -> None:
     assert units.duration(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (None, "exit code unknown"),
+        (1, "exit code 1"),
+        (79, "exit code 79"),
+        (128, "exit code 128"),
+        (137, "exit code 137: SIGKILL"),
+        (143, "exit code 143: SIGTERM"),
+        (255, "exit code 255"),
+    ],
+)
+def test_exit_code_names_its_signal(code: int | None, text: str) -> None:
+    assert units.exit_code(code) == text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "at", "text"),
+    [
+        ("finished", 0, "02:51:07", "finished 02:51:07"),
+        ("failed", 137, "02:51:07", "failed 02:51:07 (exit code 137: SIGKILL)"),
+        ("lost", None, "", "was lost (exit code unknown)"),
+    ],
+)
+def test_end_of_an_attempt_as_text(outcome: str, code: int | None, at: str, text: str) -> None:
+    assert units.how_it_ended(outcome, code, at) == text
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (4.4, "4 s"), (59.4, "59 s"), (59.6, "1 min")])
 def test_duration_without_fractions_as_text(seconds: float, text: str) -> None:
     assert units.ago(seconds) == text
