@@ -101,6 +101,13 @@ def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
     return hook._submit_sp
 
 
+def masked(line: str) -> str:
+    """Return a line of Spark's output without what follows words with "secret" or "password", as the hook's errors show it."""
+    from airflow.providers.apache.spark.hooks import spark_submit
+
+    return spark_submit._mask_sensitive_values(line)
+
+
 def spark_connection(hook: SparkSubmitHook) -> dict[str, Any]:
     """Return ``master``, ``deploy_mode`` and more, as the hook read them from its connection and parameters."""
     return hook._connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,19 +13,29 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.connections import find_connection
+from airflow_checkpoint_provider.hooks.spark_output import MARK, SparkOutput
+from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.text import messages
 
 
 class CheckpointedSparkSubmitHook(SparkSubmitHook):
-    """Takes the parameters of ``SparkSubmitHook`` and ``environment``.
+    """Takes the parameters of ``SparkSubmitHook``, ``environment`` and ``output``.
 
     :param environment: variables for the environment of ``spark-submit`` only. On YARN and Kubernetes the parent puts its
         ``env_vars`` into the command line, which every user of the host can read.
+    :param output: folds Spark's output in the log.
     """
 
-    def __init__(self, *args: Any, environment: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        environment: Mapping[str, str] | None = None,
+        output: SparkOutput | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._environment = dict(environment or {})
+        self._output = output or SparkOutput(self.log.info)
         self.refusal: str | None = None
         """The reason for exit code 3 that a driver in client mode has printed."""
 
@@ -76,12 +87,15 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command: list[str] = super()._build_spark_submit_command(application)
-        self._env = {**(self._env or {}), **self._environment}  # what `submit` adds to the process's environment
+        # What `submit` adds to the process's environment. A driver elsewhere must not mark its lines: nobody removes the marks.
+        mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: MARK}
+        self._env = {**(self._env or {}), **self._environment, **mark}
         return command
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(self._read_refusal(line) for line in itr)
+        with contextlib.closing(self._output.fold(map(self._read_refusal, itr), self.log.info)) as lines:
+            super()._process_spark_submit_log(lines)
 
     def _read_refusal(self, line: str) -> str:
-        self.refusal = messages.refusal_in(line.strip()) or self.refusal
+        self.refusal = messages.refusal_in(line.partition(MARK)[2].strip()) or self.refusal
         return line

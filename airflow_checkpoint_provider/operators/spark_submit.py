@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
@@ -103,6 +104,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         self._launch: DriverLaunch | None = None
         self._cluster = False  # deploy mode
         self._killed = threading.Event()
+        self._output = SparkOutput(lambda line: self.log.info("%s", line))
 
     @classmethod
     def partial(cls, **options: Any) -> NoReturn:
@@ -184,12 +186,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
             self._launch = launch = DriverLaunch(
-                store, self._launch_parameters(context), self._log_lines, killed=self._killed
+                store, self._launch_parameters(context), self._output.log, killed=self._killed
             )
             try:
                 self._plan(launch)
             except AlreadyFinished:
-                self._log_lines(messages.finished(launch.state, ti.run_id))
+                self._output.log(messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
                 return self._finish(launch)
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation)
@@ -209,7 +211,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             launch.publish_savepoints()
             self._wait_suspended(launch)
         except CheckpointError as error:
-            self._log_lines(
+            self._output.log(
                 messages.refused(f"{launch.parameters.history.job}, run {launch.parameters.token.run}", error)
             )
             raise
@@ -217,7 +219,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
     def _wait_suspended(self, launch: DriverLaunch) -> NoReturn:
         """Reschedule this try without using up a retry. It runs again after 60 s (the heartbeat timeout), in a new process,
         so that its templates are rendered again."""
-        self._log_lines(messages.suspended(launch.state))
+        self._output.log(messages.suspended(launch.state))
         again = datetime.now(UTC) + timedelta(seconds=launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
@@ -249,7 +251,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             and self.deferrable is None
             and airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         ):
-            self._log_lines(["not deferred: in client mode the driver is a child of this task"])
+            self._output.log(["not deferred: in client mode the driver is a child of this task"])
 
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
         """Return the hook; once a launch is planned, with the launch's settings. The parent calls this too, after it has
@@ -261,7 +263,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             settings = self._launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
-        return CheckpointedSparkSubmitHook(**arguments, environment=keys)
+        return CheckpointedSparkSubmitHook(**arguments, environment=keys, output=self._output)
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Submit the driver and wait for its end, by the parent's ``execute``. A thread follows the journal meanwhile."""
@@ -301,7 +303,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             self._wait_if_stopped(launch)
             launch.raise_if_replaced()
             launch.record_end("lost", None)
-            self._log_lines(launch.summary())
+            self._output.log(launch.summary())
             raise AirflowException(
                 f"{_how_it_ended(launch.attempt(), 'lost', None)}: the heartbeat of the adopted driver has stopped. The next try continues from"
                 " its latest checkpoint"
@@ -327,8 +329,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
         if not ended_itself:
             launch.record_end("failed", exit_code)
-        if attempt:
-            self._log_lines(launch.summary())
+        self._log_failure(launch, attempt, exit_code)
         if exit_code == ExitCode.REFUSED and (refusal := self._refusal(launch)):
             raise AirflowFailException(refusal)
         if exit_code == ExitCode.OVER:
@@ -340,6 +341,13 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             failure if self._cluster else None
         )
 
+    def _log_failure(self, launch: DriverLaunch, attempt: AttemptRecord | None, exit_code: int | None) -> None:
+        """Log the last lines of Spark again, unless the driver ended on request; then the summary of a driver that attached."""
+        if exit_code != ExitCode.OVER:
+            self._output.log_last_lines()
+        if attempt:
+            self._output.log(launch.summary())
+
     def _wait_if_stopped(self, launch: DriverLaunch) -> None:
         """Reschedule this try if a savepoint stopped the job.
 
@@ -347,7 +355,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         has another code.
         """
         if launch.record_suspension():
-            self._log_lines(launch.summary())
+            self._output.log(launch.summary())
             self._wait_suspended(launch)
 
     def _succeed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
@@ -358,22 +366,22 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             return _xcom.of_end(launch)
         if attempt.outcome is None:
             launch.record_end("failed", 0)
-            self._log_lines(launch.summary())
+            self._log_failure(launch, attempt, 0)
             raise AirflowException(
                 "the driver exited with code 0 inside `with CheckpointedJob()`, so the job is not finished"
             )
         if attempt.outcome != "finished":
-            self._log_lines(launch.summary())
+            self._log_failure(launch, attempt, 0)
             raise AirflowException(
-                f"attempt {attempt.epoch} ended {attempt.outcome}, though its script exited with code 0"
+                f"attempt {attempt.epoch} {how_it_ended(attempt.outcome, attempt.exit_code)}, though its script exited with code 0"
             )
         return self._finish(launch)
 
     def _finish(self, launch: DriverLaunch) -> dict[str, Any]:
         """Delete what ends with a finished run, and return the task's XCom."""
         last = launch.state.restore_point()
-        self._log_lines(launch.summary())
-        self._log_lines(launch.collect_garbage())
+        self._output.log(launch.summary())
+        self._output.log(launch.collect_garbage())
         return {**_xcom.of_end(launch), "checkpoint": str(last) if last else None}
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
@@ -392,10 +400,6 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 self._launch.request_stop("the task was killed")
         if self._hook is not None:  # a new hook would look up its connection, for which there is no time
             super().on_kill()
-
-    def _log_lines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.log.info("%s", printable(line))
 
 
 def _refuse_later(**options: Any) -> None:

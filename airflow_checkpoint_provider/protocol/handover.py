@@ -1,4 +1,4 @@
-"""Settings that a task passes to its Spark driver: confs, exit codes, the name of a job group. Runs anywhere."""
+"""Settings that a task passes to its Spark driver: confs, exit codes, names that both use. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.records import cut
 
 PREFIX = "spark.checkpointed."
+LINE_MARK = "CHECKPOINT_LINE_MARK"  # the environment variable with what the runtime prints before each of its lines
 _S3 = "s3."
 
 

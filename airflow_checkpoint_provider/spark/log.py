@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterable
 
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 
 
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
-    text = "\n".join(map(printable, [lines] if isinstance(lines, str) else lines))
+    text = marked([lines] if isinstance(lines, str) else lines)
     # An encoding may lack letters; a stream of the script's own may have no encoding.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError):  # the reader may be gone; the job goes on
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def marked(lines: Iterable[str]) -> str:
+    """Return the text to print. In client mode each line has a mark, by which the task tells it from Spark's lines."""
+    mark = os.environ.get(LINE_MARK, "")
+    return "\n".join(mark + printable(line) for line in lines)

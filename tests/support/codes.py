@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.errors import all_errors, meaning
 from airflow_checkpoint_provider.hooks import connections  # noqa: F401 - defines two of the errors
-from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, state_messages, summary_table
+from airflow_checkpoint_provider.text import (
+    manual_restore,
+    messages,
+    restore_story,
+    spark_output,
+    state_messages,
+    summary_table,
+)
 
 ERRORS = [(error.code, meaning(error)) for error in all_errors()]
-TEXTS = (manual_restore, messages, restore_story, state_messages, summary_table)
+TEXTS = (manual_restore, messages, restore_story, spark_output, state_messages, summary_table)
 LINES = [line for module in TEXTS for line in module.CODES.items()]
 CODES = dict(sorted([*ERRORS, *LINES]))

@@ -67,6 +67,10 @@ def test_spark_hook_has_the_attributes_that_are_used() -> None:
     assert list(inspect.signature(hook._process_spark_submit_log).parameters) == ["itr"]
 
 
+def test_secrets_in_lines_of_spark_are_masked_as_the_hook_does() -> None:
+    assert _airflow.masked("db.password=tell-nobody day=1") == "db.password=****** day=1"
+
+
 def test_spark_hook_arguments_are_those_of_the_parent() -> None:
     operator = SparkSubmitOperator(
         task_id="x", application="job.py", conf={"a": "1"}, name="n", jars="j.jar", verbose=True, deploy_mode="client",

@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import NoReturn
 
+from airflow_checkpoint_provider.spark.log import marked
+
 PRINT_TIMEOUT = 5.0  # seconds; a thread that holds a stream's lock may be stuck
 
 
@@ -27,5 +29,5 @@ def _print_last(line: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # under spark-submit both are pipes to a JVM that may be gone
             if stream is sys.stderr:
-                print(line, file=stream)
+                print(marked(line.splitlines()), file=stream)
             stream.flush()

@@ -32,7 +32,7 @@ def test_missing_java_ends_the_launch(folder: Path) -> None:
 
 
 def test_refusal_of_the_driver_ends_the_launch(folder: Path) -> None:
-    spark_submit(folder, "echo 'REFUSED: boto3 is not there. Install it  [CKP607]'\nexit 3")
+    spark_submit(folder, "echo $CHECKPOINT_LINE_MARK'REFUSED: boto3 is not there. Install it  [CKP607]'\nexit 3")
     with pytest.raises(AirflowFailException, match="boto3 is not there"):
         execute(folder)
     assert state_of_the_job(folder) == "failed"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_checkpoint_provider.hooks.spark_output import MARK
+from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from tests.support.s3server import Key, S3Server
 from tests.unit.operators.conftest import MASTERS, confs, execute
 
@@ -57,6 +59,7 @@ def test_savepoint_roots_of_the_connection_travel_to_the_driver(
 def test_client_mode_puts_keys_into_the_environment(folder: Path) -> None:
     execute(folder, conn_id="local", env_vars={"THEIRS": "plain"})
     assert environ(folder) == {
+        LINE_MARK: MARK,
         "CHECKPOINT_ACCESS_KEY_ID": KEY_ID,
         "CHECKPOINT_SECRET_ACCESS_KEY": SECRET,
         "CHECKPOINT_SESSION_TOKEN": TOKEN,
@@ -91,7 +94,9 @@ def test_unverified_certificates_are_refused(
 def test_refusal_of_a_driver_that_cannot_reach_the_store_is_raised(folder: Path) -> None:
     """The driver has no other way to report that no retry can help."""
     script = folder / "bin" / "spark-submit"
-    script.write_text("#!/bin/sh\necho 'REFUSED: boto3 is not there. Install it  [CKP607]'\necho more\nexit 3\n")
+    script.write_text(
+        "#!/bin/sh\necho $CHECKPOINT_LINE_MARK'REFUSED: boto3 is not there. Install it  [CKP607]'\necho more\nexit 3\n"
+    )
     with pytest.raises(AirflowFailException, match=r"^boto3 is not there\. Install it  \[CKP607\]$"):
         execute(folder, conn_id="local")
 

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.exits import leave
 
 
 def test_each_line_is_printed_as_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     say("stage 'a\nCKP999': reused\x1b[2J")
     say(["one\u2028two", "\u202eeerht"])
     assert capsys.readouterr().out == "stage 'a CKP999': reused\\x1b[2J\none two\n\\u202eeerht\n"
+
+
+def test_each_line_begins_with_the_mark_of_the_task(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LINE_MARK, "::mark::")
+    say(["one", "  two"])
+    assert capsys.readouterr().out == "::mark::one\n::mark::  two\n"
+
+
+def test_last_lines_of_a_driver_begin_with_the_mark_of_the_task() -> None:
+    script = f"from {leave.__module__} import leave\nleave(79, 'FENCED\\n  to do')"
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, LINE_MARK: "::mark::"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (79, "::mark::FENCED\n::mark::  to do\n")
 
 
 def test_stream_of_a_script_needs_no_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
