@@ -12,13 +12,14 @@ from airflow_checkpoint_provider.operators._launch import POLL, DriverLaunch
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.text import messages, restore_story
 
+OnAttach = Callable[[int | None], None]
 LOG_DRIVER_AFTER = 120.0  # seconds after which the log describes a driver, whatever the driver does
 
 
 class DriverMonitor:
     """Reads journal and heartbeat of a driver. Logs the driver once it has attached, and each checkpoint."""
 
-    def __init__(self, launch: DriverLaunch, on_attach: Callable[[], None], log_checkpoints: bool) -> None:
+    def __init__(self, launch: DriverLaunch, on_attach: OnAttach, log_checkpoints: bool) -> None:
         self._launch, self._on_attach, self._log_checkpoints = launch, on_attach, log_checkpoints
         self._journal = launch.journal()
         self._logged = {checkpoint.id for checkpoint in launch.state.checkpoints if checkpoint.ended_at}
@@ -71,8 +72,8 @@ class DriverMonitor:
 
     def _note_driver(self, beat: Beat) -> None:
         """Log the driver once it computes a stage, because it reuses stages before that; log it soon in any case."""
-        if self._driver is None:
-            self._on_attach()
+        if self._driver is None or self._driver.epoch != beat.epoch:  # a cluster may start its driver again
+            self._on_attach(beat.epoch)
             self._attached = time.monotonic()
         self._driver = beat
         computes = bool(beat.computed) or beat.activity.startswith("stage ") or self._launch.adopted
@@ -102,12 +103,12 @@ def follow(
     stop: threading.Event,
     *,
     log_checkpoints: bool,
-    on_attach: Callable[[], None] = lambda: None,
+    on_attach: OnAttach,
 ) -> AttemptRecord | None:
     """Watch the journal until the attempt of the launch ends. Return the attempt; None if its heartbeat has stopped.
 
     ``stop`` ends the watch early: then the attempt is returned as it is. ``log_checkpoints``: log each checkpoint, because
-    the driver's own lines do not reach this log.
+    the driver's own lines do not reach this log. ``on_attach`` is called with the number of each attempt that attaches.
     """
     monitor = DriverMonitor(launch, on_attach, log_checkpoints)
     try:

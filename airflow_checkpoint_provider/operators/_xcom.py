@@ -7,13 +7,22 @@ from typing import Any
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 
 
-def of_launch(launch: DriverLaunch) -> dict[str, Any]:
-    """Return what is known from the launch on; ``restored`` is the checkpoint from which the attempt starts."""
+def push_launch(ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
+    """Push what is known while the driver runs. Log a failure: the XCom is for readers, and the driver goes on."""
+    try:
+        ti.xcom_push("launch", _of_launch(launch, attempt))
+    except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises
+        launch.log([f"The XCom `launch` could not be written: {error}"])
+
+
+def _of_launch(launch: DriverLaunch, attempt: int | None) -> dict[str, Any]:
+    """Return the XCom. ``attempt`` is None until the driver has attached; ``restored`` is the checkpoint from which it starts."""
     assert launch.record is not None
     point = launch.record.restore_point
     return {
         "job": launch.state.job,
         "run": launch.parameters.token.run,
+        "attempt": attempt,
         "history": f"{launch.store.uri}/{launch.keys.prefix}",
         "restored": str(point) if point else None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -44,7 +45,7 @@ from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_i
 from airflow_checkpoint_provider.protocol.state import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
-from airflow_checkpoint_provider.text.units import how_it_ended
+from airflow_checkpoint_provider.text.units import driver_ended
 
 STARTS = ("latest", "none")
 MAPPED = (
@@ -195,10 +196,9 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 launch.wait_for_process()
                 return self._finish(launch)
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation)
-            if self.do_xcom_push:
-                ti.xcom_push("launch", _xcom.of_launch(launch))
+            self._push_launch(ti, launch, None)
             if launch.adopted:
-                return self._adopt(launch)
+                return self._adopt(ti, launch)
             return self._submit(context, launch)
 
     def _plan(self, launch: DriverLaunch) -> None:
@@ -270,7 +270,12 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         ended = threading.Event()
         failure: BaseException | None = None
         with launch.heartbeat() as heart:
-            arguments = {"log_checkpoints": self._cluster, "on_attach": heart.stop}
+
+            def on_attach(attempt: int | None) -> None:
+                heart.stop()
+                self._push_launch(context["ti"], launch, attempt)
+
+            arguments = {"log_checkpoints": self._cluster, "on_attach": on_attach}
             monitor = threading.Thread(
                 target=follow, args=(launch, ended), kwargs=arguments, name="checkpoint-follow", daemon=True
             )
@@ -294,9 +299,14 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 collector.join(timeout=10)
         return self._end(launch, self._hook.returncode if self._hook else None, failure)
 
-    def _adopt(self, launch: DriverLaunch) -> dict[str, Any]:
+    def _push_launch(self, ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
+        if self.do_xcom_push:
+            _xcom.push_launch(ti, launch, attempt)
+
+    def _adopt(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that an earlier try started, until it ends. Submit nothing."""
-        attempt = follow(launch, self._killed, log_checkpoints=True)
+        push = functools.partial(self._push_launch, ti, launch)
+        attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=push)
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:
@@ -305,8 +315,8 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             launch.record_end("lost", None)
             self._output.log(launch.summary())
             raise AirflowException(
-                f"{_how_it_ended(launch.attempt(), 'lost', None)}: the heartbeat of the adopted driver has stopped. The next try continues from"
-                " its latest checkpoint"
+                f"{driver_ended(launch.attempt(), 'lost')}: its heartbeat has stopped. The next try continues from its latest"
+                " checkpoint"
             )
         launch.wait_for_process()
         return self._end(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
@@ -337,7 +347,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
                 "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
             )
         # In client mode the parent's error says no more, and names a signal by another number than the journal
-        raise AirflowException(_how_it_ended(launch.attempt(), "failed", exit_code)) from (
+        raise AirflowException(driver_ended(launch.attempt(), "failed", exit_code)) from (
             failure if self._cluster else None
         )
 
@@ -372,9 +382,7 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             )
         if attempt.outcome != "finished":
             self._log_failure(launch, attempt, 0)
-            raise AirflowException(
-                f"attempt {attempt.epoch} {how_it_ended(attempt.outcome, attempt.exit_code)}, though its script exited with code 0"
-            )
+            raise AirflowException(f"{driver_ended(attempt)}, though its script exited with code 0")
         return self._finish(launch)
 
     def _finish(self, launch: DriverLaunch) -> dict[str, Any]:
@@ -406,11 +414,3 @@ def _refuse_later(**options: Any) -> None:
     for name, value in options.items():
         if value:
             raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
-
-
-def _how_it_ended(attempt: AttemptRecord | None, outcome: str, exit_code: int | None) -> str:
-    """Return how a driver ended, in the words of story and table: the journal's outcome and exit code, where it has them."""
-    if attempt is None:
-        return f"the driver {how_it_ended(outcome, exit_code)} before it attached"
-    known = exit_code if attempt.exit_code is None else attempt.exit_code
-    return f"attempt {attempt.epoch} {how_it_ended(attempt.outcome or outcome, known)}"

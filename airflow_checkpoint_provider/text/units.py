@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.state import AttemptRecord
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -157,3 +158,11 @@ def how_it_ended(outcome: str, code: int | None, at: str = "") -> str:
     """Return how an attempt or a driver ended, and ``at`` what time: ``failed 02:51:07 (exit code 1)``."""
     shown = "" if outcome == "finished" else f"({exit_code(code)})"
     return " ".join(filter(None, (ENDED.get(outcome, outcome), at, shown)))
+
+
+def driver_ended(attempt: AttemptRecord | None, outcome: str = "", code: int | None = None) -> str:
+    """Return how a driver ended: as the journal has it, or else with ``outcome`` and exit code."""
+    if attempt is None:
+        return f"the driver {how_it_ended(outcome, code)} before it attached"
+    known = code if attempt.exit_code is None else attempt.exit_code
+    return f"attempt {attempt.epoch} {how_it_ended(attempt.outcome or outcome, known)}"

@@ -37,7 +37,7 @@ def _airflow_shows_the_history(run: Run) -> None:
     """While the driver runs."""
     history = f"{run.store.uri}/{run.history.prefix}"
     launched = run.client.xcom(run.dag, run.id, TASK, "launch")
-    assert launched == {"job": f"{run.dag}.job", "run": run.id, "history": history, "restored": "chk-1"}
+    assert launched == {"job": f"{run.dag}.job", "run": run.id, "attempt": 2, "history": history, "restored": "chk-1"}
     assert run.task()["rendered_fields"]["history"] == history
 
 

@@ -40,12 +40,12 @@ def submits(
     return dag
 
 
-stages = submits("stages")
+stages = submits("stages", spark={"spark.log.level": "INFO"})
 stages_s3 = submits("stages_s3", checkpoint_conn_id="in_s3")
 secrets_s3 = submits("secrets_s3", job="shows", checkpoint_conn_id="in_s3", spark=SHOWING, verbose=True)
 fences = submits("fences", durable=False)
 continues = submits("continues", on_clear="continue")
 suspends = submits("suspends", scope="job", max_active_runs=1)
-refuses = submits("refuses", job="twice")
+refuses = submits("refuses", job="twice", spark={"spark.log.level": "INFO"})
 plain = submits("plain", job="plain")
 homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")

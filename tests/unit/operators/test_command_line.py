@@ -44,7 +44,17 @@ def test_xcom_names_the_history_while_the_driver_runs(folder: Path) -> None:
     with pytest.raises(AirflowException):
         execute(folder, ti=ti)
     history = f"file://{folder}/checkpoints/{History('etl.job', 'manual__1').prefix}"
-    assert ti.xcoms == {"launch": {"job": "etl.job", "run": "manual__1", "history": history, "restored": None}}
+    assert ti.xcoms == {
+        "launch": {"job": "etl.job", "run": "manual__1", "attempt": None, "history": history, "restored": None}
+    }
+
+
+def test_driver_is_submitted_although_the_xcom_cannot_be_written(folder: Path) -> None:
+    class Lost(TaskInstance):
+        def xcom_push(self, key: str, value: object) -> None:
+            raise RuntimeError("the API server does not answer")
+
+    assert "job.py" in execute(folder, ti=Lost())
 
 
 @pytest.mark.parametrize("master", MASTERS)

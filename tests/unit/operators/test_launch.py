@@ -122,9 +122,23 @@ def test_follow_measures_silence_by_its_own_clock(recorded: Recorded, off: timed
         adopting.plan()
         living = threading.Event()
         threading.Timer(0.6, living.set).start()
-        assert follow(adopting, living, log_checkpoints=False) is not None
+        assert follow(adopting, living, log_checkpoints=False, on_attach=print) is not None
     assert living.is_set()
-    assert follow(adopting, threading.Event(), log_checkpoints=False) is None
+    assert follow(adopting, threading.Event(), log_checkpoints=False, on_attach=print) is None
+
+
+def test_follow_tells_the_number_of_each_attempt_that_attaches(recorded: Recorded) -> None:
+    stop, attached = threading.Event(), []
+    put_beat(recorded.store, recorded.keys.attempt_beat(1), attached_at="2026-11-20T22:01:00.000Z")
+
+    def on_attach(attempt: int | None) -> None:
+        attached.append(attempt)
+        stop.set()
+
+    launch = Try(recorded, 1).launch
+    launch.record = launch.coordinator.journal.catch_up().current_launch()
+    follow(launch, stop, log_checkpoints=False, on_attach=on_attach)
+    assert attached == [1]
 
 
 def test_living_driver_is_replaced_if_not_durable(recorded: Recorded, driver: Heart) -> None:

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from airflow_checkpoint_provider.text.units import how_it_ended
 from tests.support.recorded import RUN, Recorded, at, three_stages
-from tests.unit.operators.conftest import execute
+from tests.unit.operators.conftest import TaskInstance, execute
 from tests.unit.operators.test_launch import Try
 
 _targets = itertools.count()
@@ -148,7 +148,7 @@ def test_adopted_driver_killed_after_its_savepoint_is_suspended(recorded: Record
     launch = followed(recorded)
     stop(recorded, ends=False)
     with pytest.raises(AirflowRescheduleException):
-        task()._adopt(launch)
+        task()._adopt(TaskInstance(), launch)
 
 
 def test_task_completes_an_acknowledged_savepoint_before_it_records_the_end(recorded: Recorded) -> None:
