@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from tests.e2e.lab import RESULT, TASK, Lab, Run, kill, wait_gone
+from tests.support.folds import unfolded
 
 pytestmark = pytest.mark.timeout(1800)
+SPARK = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) ")  # how lines of Spark begin
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,8 @@ def test_retry_continues_after_the_last_stage(lab: Lab, dag: str, victim: Callab
     assert run.results == [{"attempt": 2, **RESULT}]
     assert run.task()["max_tries"] == generation
     _the_log_tells(run)
+    _spark_is_folded(run)
+    _the_end_reads_the_same_everywhere(run)
     _state_is_deleted(run)
 
 
@@ -56,6 +61,31 @@ def _the_log_tells(run: Run) -> None:
     assert "CHECKPOINTS " in run.log(1)
 
 
+def _spark_is_folded(run: Run) -> None:
+    """What a person sees who opens no fold: after a failure the last lines of Spark, after a success none."""
+    lines = run.log(2).splitlines()
+    shown = unfolded(lines)
+    assert [line for line in shown if SPARK.match(line)] == []
+    assert any(SPARK.match(line) for line in lines)
+    assert (" INFO DAGScheduler: " in run.log(2)) == (run.dag == "stages"), "the other DAG sets spark.log.level to OFF"
+    for words in ("RESTORE ", "stage 'one': reused", "  driver says", "chk-2 completed", "CHECKPOINTS "):
+        assert [line for line in shown if line.startswith(words)], lines
+    before, _, after = run.log(1).partition("The last ")
+    assert "[CKP502]" in after
+    assert [line for line in unfolded(before.splitlines()) if SPARK.match(line)] == []
+    again = [line for line in unfolded(after.splitlines()) if SPARK.match(line)]
+    assert again == [line for line in before.splitlines() if SPARK.match(line)][-len(again) or len(lines) :]
+
+
+def _the_end_reads_the_same_everywhere(run: Run) -> None:
+    end = "(exit code 137: SIGKILL)"
+    table, error = (line for line in run.log(1).splitlines() if end in line)
+    assert table.startswith(f"CHECKPOINTS {run.dag}.job, run {run.id}: FAILED {end}")
+    assert error.endswith(f"AirflowException: attempt 1 failed {end}")
+    (event,) = (line for line in run.log(2).splitlines() if line.startswith("  event "))
+    assert event.endswith(end)
+
+
 def _state_is_deleted(run: Run) -> None:
     answer = run.xcom()
     kept = {"job": f"{run.dag}.job", "run": run.id, "attempts": 2, "ended": "finished"}
@@ -77,6 +107,12 @@ def test_refusal_for_good_is_not_retried(lab: Lab) -> None:
     assert "uid 'counted' is used twice" in log
     assert "[CKP605]" in log
     assert run.attempt(1).outcome == "failed"
+    shown = unfolded(log.splitlines())
+    (again,) = (number for number, line in enumerate(shown) if line.startswith("The last 60 lines of Spark's output:"))
+    last_lines, error, table = shown[again + 1 : again + 61], shown[again + 61], shown[again + 62]
+    assert "Traceback (most recent call last):" in last_lines
+    assert error.startswith("  last error  airflow_checkpoint_provider.errors.WrongUse: uid 'counted' is used twice")
+    assert table.startswith("CHECKPOINTS ")
 
 
 def test_plain_application_is_told_what_to_add(lab: Lab) -> None:
