@@ -28,7 +28,13 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.operators"]}],
         "sensors": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.sensors"]}],
         "triggers": [
-            {"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.triggers.checkpoint"]}
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": [
+                    "airflow_checkpoint_provider.triggers.assets",
+                    "airflow_checkpoint_provider.triggers.checkpoint",
+                ],
+            }
         ],
         "hooks": [
             {

@@ -1,4 +1,5 @@
-"""A job that runs for days, with a savepoint every hour. Savepoints of one week, and at least 24, are kept. Runs in Airflow.
+"""A job that runs for days, with a savepoint every hour. Savepoints of one week, and at least 24, are kept. Each starts a run of a
+third DAG. Runs in Airflow.
 
 Trigger ``tally`` and put files into its inbox (see ``jobs/tally.py``); then unpause ``tally_savepoints``. If the job does not
 run, the hour is skipped if nothing has changed since the last savepoint; otherwise it fails.
@@ -9,10 +10,13 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, task
 
+from airflow_checkpoint_provider.assets import checkpoint_asset, triggering_checkpoint
 from airflow_checkpoint_provider.checkpoint import KeepLatest, KeepWithin
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerSavepointOperator
 
 JOB = Path(__file__).parent / "jobs" / "tally.py"
@@ -48,3 +52,18 @@ with DAG(
         ),  # the driver waits for the end of a batch; three tries fit into one hour
         deferrable=True,
     )
+
+
+@task
+def count(**context: Any) -> dict[str, Any]:
+    """Count the rows of the newest savepoint. Needs no Spark."""
+    savepoint = triggering_checkpoint(context)
+    states = CheckpointStorageHook().describe(savepoint)["states"].values()
+    return {
+        "savepoint": savepoint["pointer"],
+        "rows": sum(state["rows"] for state in states if state["kind"] == "stage"),
+    }
+
+
+with DAG("tally_counted", schedule=checkpoint_asset("tally"), max_active_runs=1, doc_md=__doc__):
+    count()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
-from airflow_checkpoint_provider.hooks.history import JobProgress, coordinator_at
+from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer, pointer_of, safe_token
@@ -140,9 +140,15 @@ class CheckpointStorageHook(BaseHook):
 
     def get_progress(self, history: History, after: int | None, owner: str) -> JobProgress:
         """Return a reader of the checkpoints that a job completes: above the id ``after``, or since its newest launch."""
-        return JobProgress(
-            history, after, lambda: coordinator_at(self.get_store_of(history.job), history.prefix, owner)
-        )
+        return JobProgress(history, after, self._connect(history, owner))
+
+    def get_history(self, job: str, owner: str) -> HistoryReader:
+        """Return a reader of the history that all runs of a job share."""
+        history = History(job)
+        return HistoryReader(history, self._connect(history, owner))
+
+    def _connect(self, history: History, owner: str) -> Callable[[], Coordinator]:
+        return lambda: coordinator_at(self.get_store_of(history.job), history.prefix, owner)
 
     def suspended(self, job: str) -> dict[str, str] | None:
         """Return who stopped a job with ``scope="job"``: ``{"at", "by", "savepoint"}``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -45,15 +45,13 @@ def find(request: CheckpointRequest) -> Checkpoint:
     return found
 
 
-class JobProgress:
-    """The checkpoints that a job has completed on its current branch: those above an id, or those of its newest launch.
-
-    Savepoints do not count: a person or a task requested them. A checkpoint that was deleted since does count. Keep the object
-    between polls: the first reads the journal, each later one costs a GET of the next entry. Use it from one thread at a time.
+class HistoryReader:
+    """Reads the history of a job again and again. Keep the object: the first poll reads the journal, each later one costs a GET of
+    the next entry. Use it from one thread at a time.
     """
 
-    def __init__(self, history: History, after: int | None, connect: Callable[[], Coordinator]) -> None:
-        self.history, self.after, self._connect = history, after, connect
+    def __init__(self, history: History, connect: Callable[[], Coordinator]) -> None:
+        self.history, self._connect = history, connect
         self._coordinator: Coordinator | None = None
 
     @property
@@ -63,13 +61,36 @@ class JobProgress:
             self._coordinator = self._connect()
         return self._coordinator
 
-    def completed(self) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints in the order of their ids. Raise the errors of connection and store."""
+    def poll(self) -> State:
+        """Read what is new, and return the state. Raise the errors of connection and store."""
         try:
-            state = self.coordinator.journal.poll()
+            return self.coordinator.journal.poll()
         except StoreDenied:
             self._coordinator = None  # the connection may have new keys at the next look
             raise
+
+    def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return the XCom of a checkpoint. Call it after ``poll``."""
+        return reference(self.coordinator.state, self.coordinator.pointer(checkpoint.id), checkpoint.target)
+
+    def event(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return the asset event of a checkpoint: its XCom, ``kind`` and ``bytes``. Call it after ``poll``."""
+        return {**self.reference(checkpoint), "kind": kind_of(checkpoint), "bytes": checkpoint.bytes}
+
+
+class JobProgress(HistoryReader):
+    """The checkpoints that a job has completed on its current branch: those above an id, or those of its newest launch.
+
+    Savepoints do not count: a person or a task requested them. A checkpoint that was deleted since does count.
+    """
+
+    def __init__(self, history: History, after: int | None, connect: Callable[[], Coordinator]) -> None:
+        super().__init__(history, connect)
+        self.after = after
+
+    def completed(self) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints in the order of their ids. Raise what ``poll`` raises."""
+        state = self.poll()
         epochs = _newest_epochs(state)
 
         def counts(checkpoint: Checkpoint) -> bool:
@@ -84,9 +105,17 @@ class JobProgress:
         found = self.coordinator.state.run(run) if run is not None else None
         return found is not None and found.outcome == "finished"
 
-    def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return the XCom of a checkpoint. Call it after ``completed``."""
-        return reference(self.coordinator.state, self.coordinator.pointer(checkpoint.id))
+
+def kind_of(checkpoint: Checkpoint) -> str:
+    """Return ``savepoint``, whether or not it stopped the job, or ``checkpoint``."""
+    return "savepoint" if checkpoint.savepoint else "checkpoint"
+
+
+def readable(state: State, kinds: Collection[str]) -> tuple[Checkpoint, ...]:
+    """Return the completed checkpoints of these kinds that were not deleted, in the order of their ids. A savepoint counts when it
+    is published: only then its directory can be opened."""
+    found = (checkpoint for checkpoint in state.retained if kind_of(checkpoint) in kinds)
+    return tuple(checkpoint for checkpoint in found if checkpoint.published or not checkpoint.savepoint)
 
 
 def _newest_epochs(state: State) -> frozenset[int]:

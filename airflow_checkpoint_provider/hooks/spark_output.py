@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import printable
@@ -45,7 +45,7 @@ class SparkOutput:
                 self._end_fold()
             self._end_fold = None
 
-    def fold(self, lines: Iterable[str], log: LogLine) -> Iterator[str]:
+    def fold(self, lines: Iterable[str], log: LogLine) -> Generator[str]:
         """Yield the lines of Spark, which the caller logs at once with ``log``. Log the lines of the runtime. Close the iterator."""
         try:
             for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -20,6 +21,19 @@ WARN_EVERY = 60.0  # seconds between two warnings that the journal cannot be rea
 def seconds_to(deadline: str) -> float:
     """Return the seconds until an ISO time."""
     return (datetime.fromisoformat(deadline) - datetime.now(UTC)).total_seconds()
+
+
+class RepeatedError:
+    """Logs an error that comes back at each poll, once a minute."""
+
+    def __init__(self, log: Any) -> None:
+        self._log, self._warned = log, float("-inf")
+
+    def warn(self, error: Exception, note: str) -> None:
+        now = time.monotonic()
+        if now - self._warned >= WARN_EVERY:
+            self._warned = now
+            self._log.warning("%s; %s", error, note)
 
 
 class JournalTrigger(BaseTrigger):
@@ -54,7 +68,7 @@ class JournalTrigger(BaseTrigger):
         return {"deadline": self.deadline}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        look, warned = self.look(), float("-inf")
+        look, unreadable = self.look(), RepeatedError(self.log)
         while (left := seconds_to(self.deadline)) > 0:
             try:
                 if await asyncio.to_thread(look):
@@ -62,10 +76,7 @@ class JournalTrigger(BaseTrigger):
             except CheckpointError as error:  # the task could not read the journal either, so it is not resumed
                 if error.about.get("over"):  # the journal was read, and does not list the checkpoint any more
                     break
-                now = asyncio.get_running_loop().time()
-                if now - warned >= WARN_EVERY:
-                    warned = now
-                    self.log.warning("%s; polling again until %s", error, self.deadline)
+                unreadable.warn(error, f"polling again until {self.deadline}")
             await asyncio.sleep(min(self.poll_interval, left))
         yield TriggerEvent(self.event())  # type: ignore[no-untyped-call]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -52,6 +53,10 @@ class Tally:
     def state(self) -> State:
         return self.lab.journal(History(self.dag)).catch_up()
 
+    def savepoint_bytes(self) -> int:
+        (savepoint,) = self.state.savepoints
+        return savepoint.bytes
+
     def wait_for(self, condition: Any) -> None:
         self.lab.wait_until(lambda: condition(self.state), self.report)
 
@@ -74,6 +79,7 @@ def test_savepoint_is_taken_every_hour(lab: Lab) -> None:
     tally = Tally(lab, "tally")
     tally.put(100, 200)
     tally.wait_for(completed(1))
+    asset = watched_asset(lab, "savepoints of tally")
     pause(lab, "tally_savepoints", False)
     with lab.writing:
         lab.stack.client.trigger("tally_savepoints")  # or an hour is due: then that run is the first
@@ -85,8 +91,22 @@ def test_savepoint_is_taken_every_hour(lab: Lab) -> None:
     assert lies.verify() == 2
     assert {uid for uid, one in lies.seal.states.items() if one.kind == "stage"} == {"batch-1", "batch-2"}
     assert lies.seal.states["cents"].value == 300  # the script counts a batch after the barrier at its end
+    counted = xcom(lab, "tally_counted", succeeded(lab, "tally_counted"), "count")
+    assert counted == {"savepoint": saved["pointer"], "rows": 2}  # one a batch
+    (event,) = lab.stack.client.call("GET", f"/api/v2/assets/events?asset_id={asset}")["asset_events"]
+    assert event["extra"]["payload"] == {**saved, "kind": "savepoint", "bytes": tally.savepoint_bytes()}
     assert tally.end() == {"orders": 3, "cents": 600}
     assert lies.verify() == 2, "nothing deletes a savepoint with the job"
+
+
+def watched_asset(lab: Lab, name: str) -> int:
+    """Return the id of an asset, when its trigger has begun to watch: what was completed before that is no event."""
+    client = lab.stack.client
+    (asset,) = client.call("GET", f"/api/v2/assets?{urlencode({'name_pattern': name})}")["assets"]
+    number: int = asset["id"]
+    stored = f"/api/v2/assets/{number}/state-store"
+    lab.wait_until(lambda: client.call("GET", stored)["asset_state_store"], lambda: f"nobody watches {name}")
+    return number
 
 
 def pause(lab: Lab, dag: str, paused: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable
 
@@ -71,17 +72,19 @@ def test_line_of_the_task_ends_the_fold(log: Log) -> None:
 
 
 def test_lines_of_many_threads_stand_outside_and_those_of_spark_inside(log: Log) -> None:
-    ours = [f"thread {number} line {index}" for number in range(4) for index in range(50)]
-    threads = [
-        threading.Thread(target=lambda mine=ours[at : at + 50]: [log.output.log([line]) for line in mine])  # type: ignore[misc]
-        for at in range(0, len(ours), 50)
-    ]
+    ours = [[f"thread {number} line {index}" for index in range(50)] for number in range(4)]
+
+    def write(lines: list[str]) -> None:
+        for line in lines:
+            log.output.log([line])
+
+    threads = [threading.Thread(target=write, args=(lines,)) for lines in ours]
     for thread in threads:
         thread.start()
     log.spark(f"INFO {number}\n" for number in range(2000))
     for thread in threads:
         thread.join(60)
-    assert sorted(unfolded(log.lines)) == sorted(ours)
+    assert sorted(unfolded(log.lines)) == sorted(itertools.chain(*ours))
     assert [line for line in log.lines if line.startswith("INFO")] == [f"INFO {number}" for number in range(2000)]
 
 

@@ -83,7 +83,7 @@ def test_task_logs_and_raises_no_forged_line(
 def test_lines_of_a_launch_are_logged_as_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     with DAG(OTHER, schedule=None):
         task = CheckpointedSparkSubmitOperator(task_id="job", application="job.py")
-    task._log_lines([HOSTILE])
+    task._output.log([HOSTILE])
     told = "".join(capsys.readouterr())
     check(told)
     assert FORGED in told

@@ -1,0 +1,101 @@
+"""The trigger behind ``checkpoint_asset``: an asset event for each completed checkpoint. Runs in Airflow (DAG processor, triggerer)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.connections import NoConnection
+from airflow_checkpoint_provider.hooks.history import HistoryReader, readable
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.triggers.checkpoint import RepeatedError
+
+SENT = "checkpoint_events"  # in the state store of the asset: the checkpoints that have an event
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The checkpoints that have an event, of those that can still be read: the ids in one incarnation of a history."""
+
+    incarnation: str
+    ids: frozenset[int]
+
+    @classmethod
+    def of(cls, state: State, kinds: Collection[str]) -> Sent:
+        return cls(state.incarnation, frozenset(checkpoint.id for checkpoint in readable(state, kinds)))
+
+    @classmethod
+    def from_json(cls, found: Any) -> Sent:
+        return cls(found["incarnation"], frozenset(found["ids"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"incarnation": self.incarnation, "ids": sorted(self.ids)}
+
+    def lacks(self, state: State, checkpoint: Checkpoint) -> bool:
+        return self.incarnation != state.incarnation or checkpoint.id not in self.ids
+
+
+class CompletedCheckpointTrigger(BaseEventTrigger):
+    """Fires for each checkpoint that a job completes, from its first poll on.
+
+    The event is the XCom of a task that triggers a checkpoint, with ``kind`` and ``bytes``. It may come twice: it counts as sent at
+    the next poll, when Airflow has stored it. Then a triggerer that is lost in between loses no event.
+
+    :param job: the id of a job whose runs share one history.
+    :param kinds: "checkpoint", "savepoint", or both.
+    :param checkpoint_conn_id: connection by which the triggerer finds the store.
+    """
+
+    def __init__(self, *, job: str, kinds: Sequence[str], checkpoint_conn_id: str, poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job, self.kinds, self.checkpoint_conn_id = job, list(kinds), checkpoint_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("job", "kinds", "checkpoint_conn_id", "poll_interval")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        reader = CheckpointStorageHook(self.checkpoint_conn_id).get_history(self.job, "triggerer")
+        trouble = RepeatedError(self.log)
+        stored: Sent | None = None
+        sent: Sent | None = None  # None: what there is now has no event
+        while True:
+            try:
+                if sent is None:
+                    stored = sent = await self._load()
+                if sent is not None and sent != stored:
+                    await self._store(sent)
+                    stored = sent
+                state = await asyncio.to_thread(_poll, reader)
+            except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises, and an error would end the trigger
+                trouble.warn(error, "polling again")
+            else:
+                for checkpoint in readable(state, self.kinds):
+                    if sent is not None and sent.lacks(state, checkpoint):
+                        yield TriggerEvent(reader.event(checkpoint))  # type: ignore[no-untyped-call]
+                sent = Sent.of(state, self.kinds)
+            await asyncio.sleep(self.poll_interval)
+
+    async def _load(self) -> Sent | None:
+        found = await self.asset_state_store.aget(SENT) if self.asset_state_store is not None else None
+        return Sent.from_json(found) if found is not None else None
+
+    async def _store(self, sent: Sent) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(SENT, sent.to_json())
+
+
+def _poll(reader: HistoryReader) -> State:
+    """Return the state of the history, also if the job has never run."""
+    try:
+        return reader.poll()
+    except NoConnection as error:  # the first launch of a job without a connection creates its folder
+        if error.about.get("named"):
+            raise
+        return State()
