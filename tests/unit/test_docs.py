@@ -96,6 +96,7 @@ FOLDERS = [
     "operators",
     "sensors",
     "triggers",
+    "assets",
     "task_groups",
     "cli",
     ".",

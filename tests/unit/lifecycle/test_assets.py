@@ -78,7 +78,7 @@ def watched(kept: AssetStore, *acts: Callable[[], object], kinds: Collection[str
         events = watching(kept, kinds)
         found = []
         for act in acts:
-            event = asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
+            event = asyncio.ensure_future(anext(events))
             while SENT not in kept:
                 await asyncio.sleep(0.01)
             act()
