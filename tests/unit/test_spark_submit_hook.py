@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from airflow_checkpoint_provider.hooks.spark_output import MARK
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 
 KEY = {"CHECKPOINT_SECRET_ACCESS_KEY": "tell-nobody"}
 
@@ -75,3 +79,36 @@ def test_unreadable_connection_is_not_taken_for_yarn(recorded: Path, monkeypatch
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "{not json")
     with pytest.raises(ConnectionUnreadable, match="spark_default"):
         CheckpointedSparkSubmitHook()
+
+
+@pytest.mark.parametrize(("conn_id", "marked"), [("spark_default", True), ("cluster", False)])
+def test_only_a_driver_in_client_mode_marks_its_lines(recorded: Path, conn_id: str, marked: bool) -> None:
+    CheckpointedSparkSubmitHook(conn_id=conn_id).submit("true")
+    assert (f"{LINE_MARK}={MARK}" in (recorded / "environ").read_text().splitlines()) == marked
+
+
+OURS = """
+import sys
+from airflow.sdk.log import configure_logging
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
+from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+configure_logging(output=sys.stdout.buffer, json_output=True)
+output = SparkOutput(lambda line: print(f"ours: {line}"))
+CheckpointedSparkSubmitHook(output=output).submit("echo INFO of Spark; echo ${CHECKPOINT_LINE_MARK}chk-1 completed")
+output.log_last_lines()
+"""
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARNING"])
+def test_level_of_the_logger_decides_about_the_lines_of_spark_alone(recorded: Path, level: str) -> None:
+    levels = f"airflow.task.hooks.airflow_checkpoint_provider.hooks.spark_submit={level}"
+    env = {**os.environ, "AIRFLOW__LOGGING__NAMESPACE_LEVELS": levels}
+    done = subprocess.run(
+        [sys.executable, "-c", OURS], env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert next(line for line in lines if line.startswith("ours: ")) == "ours: chk-1 completed"
+    assert lines[-1] == "ours: INFO of Spark"
+    theirs = [line for line in lines if not line.startswith("ours: ")]
+    for words in ("::group::", "INFO of Spark", "::endgroup::"):
+        assert any(words in line for line in theirs) == (level == "INFO"), lines
