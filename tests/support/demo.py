@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from airflow_checkpoint_provider.text.units import size
 from tests.support.drivers import WITH_S3A
+from tests.support.folds import unfolded
 from tests.support.processes import drivers
 from tests.support.stack import PROJECT, Stack
 from tests.support.waiting import wait_until
@@ -40,10 +40,6 @@ SPARK_LOCAL = {
     "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-NOISE = re.compile(  # what Airflow and Spark say
-    r"::|/|DAG bundles loaded|Filling up the DagBag|Worker startup|Pushing xcom|Spark-Submit cmd"
-    r"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ |WARNING: |Using |To adjust "
-)
 
 
 def main(*arguments: str) -> int:
@@ -145,10 +141,10 @@ def completed_stages(store: Store, dag_run: str) -> set[str]:
 
 
 def print_log(stack: Stack, dag_run: str) -> None:
-    """The log of the newest try, without what Spark says."""
+    """The log of the newest try, as a person sees it who opens no fold."""
     newest = stack.client.task(DAG, dag_run, TASK)["try_number"]
-    for line in stack.client.logs(DAG, dag_run, TASK, newest):
-        if not NOISE.match(line):
+    for line in unfolded(stack.client.logs(DAG, dag_run, TASK, newest)):
+        if not line.startswith("Spark-Submit cmd"):
             print(f"   {line}")
 
 
