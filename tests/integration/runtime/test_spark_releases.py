@@ -1,13 +1,10 @@
-"""Drivers with other releases of Spark or Java than the installed ones. pip brings Spark: 500 MB each while the tests run."""
+"""Drivers with other releases of Spark or Java than the installed ones. pip brings Spark."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,29 +13,19 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import advice
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
+from tests.support.sparks import python_with_spark
 
-INSTALLATION = 1200  # seconds
 HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
 """Spark -> the version of Hadoop that it brings."""
 
 
-@pytest.fixture(scope="module")
-def python_with_spark(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return the Python of a new environment that holds the newest PySpark of a release, and boto3 for S3."""
-
-    @cache
-    def python(release: str) -> str:
-        folder = tmp_path_factory.mktemp("spark")
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=INSTALLATION)
-        pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={release}.*", "boto3"]
-        subprocess.run(pip, check=True, timeout=INSTALLATION)
-        return str(folder / "bin" / "python")
-
-    return python
+def on_path(python: str) -> dict[str, str]:
+    """Return the environment in which ``spark-submit``, and Spark's own Pythons, are those of an environment."""
+    return {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def killed_job_continues(home: Home, python: str, release: str, confs: dict[str, str]) -> None:
-    home.env["PATH"] = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"  # by it spark-submit finds its Spark
+    home.env |= on_path(python)
 
     killed = home.run(("kill", "stage/priced/rows-written"), confs=confs)
     assert (killed.code, set(killed.computed)) == (-9, {"clean", "named", "priced"}), killed.log
@@ -55,7 +42,7 @@ def killed_job_continues(home: Home, python: str, release: str, confs: dict[str,
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", HADOOP)
-def test_killed_job_continues_on_release(tmp_path: Path, python_with_spark: Callable[[str], str], release: str) -> None:
+def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
     python = python_with_spark(release)
     killed_job_continues(Home(tmp_path / "home", python=python), python, release, {})
 
@@ -63,9 +50,7 @@ def test_killed_job_continues_on_release(tmp_path: Path, python_with_spark: Call
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", HADOOP)
-def test_killed_job_continues_in_s3_with_the_advised_packages(
-    tmp_path: Path, python_with_spark: Callable[[str], str], s3: S3Server, release: str
-) -> None:
+def test_killed_job_continues_in_s3_with_the_advised_packages(tmp_path: Path, s3: S3Server, release: str) -> None:
     """Spark fetches them from Maven Central."""
     python = python_with_spark(release)
     home = Home(tmp_path / "home", s3=s3, python=python)
@@ -94,7 +79,7 @@ def test_killed_job_continues_on_java_25(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_job_on_spark_3_is_refused_in_one_line(tmp_path: Path, python_with_spark: Callable[[str], str]) -> None:
+def test_job_on_spark_3_is_refused_in_one_line(tmp_path: Path) -> None:
     home = Home(tmp_path / "home", python=python_with_spark("3.5"))
     refused = home.run()
     assert refused.code == ExitCode.FAILED, refused.log  # without Airflow, nobody would retry

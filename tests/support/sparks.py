@@ -1,0 +1,26 @@
+"""Other releases of Spark than the installed one: pip brings them on first use, 500 MB each. Runs on Linux."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+
+from tests.support.drivers import ROOT
+
+INSTALLATION = 1200  # seconds
+FOLDER = ROOT / ".sparks"
+
+
+def python_with_spark(release: str) -> str:
+    """Return the Python of an environment below the checkout that holds the newest PySpark of a release, and boto3 for S3."""
+    folder = FOLDER / release
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / f"{release}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers that want it, one makes it
+        if not (folder / "complete").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=INSTALLATION)
+            pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={release}.*", "boto3"]
+            subprocess.run(pip, check=True, timeout=INSTALLATION)
+            (folder / "complete").touch()
+    return str(folder / "bin" / "python")
