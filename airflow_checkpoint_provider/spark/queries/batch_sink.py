@@ -79,7 +79,8 @@ def _spark_sink(spark: Any, target: Target) -> Any:
     """Return Spark's file sink, made as ``writeStream.format(...).start(path)`` makes it."""
     jvm, none = spark._jvm, spark._jvm.scala.Option.empty()
     no_columns, options = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": target.path})
+    more = () if spark.version.startswith("4.1.") else (none,)
     source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
-        spark._jsparkSession, target.format, no_columns, none, no_columns, none, options, none, none
+        spark._jsparkSession, target.format, no_columns, none, no_columns, none, options, none, *more
     )
     return source.createSink(jvm.org.apache.spark.sql.streaming.OutputMode.Append())

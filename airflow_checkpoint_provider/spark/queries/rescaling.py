@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.text import state_messages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SPARK = "4.2."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "RocksDBStateStoreProvider"
 ALL_ROWS = "_readAllColumnFamilies"  # an option of Spark's state reader, with which its own tool reads the state
@@ -54,6 +55,8 @@ class Rescaling:
                 f"query '{self._uid}' has state in {self._stored} partitions, and batch {position.begun} has begun with that number."
                 f" Nothing was started. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain"
             )
+        if not self._spark.version.startswith(SPARK):
+            raise self._refused(f"the tool comes with Spark {SPARK}x, and this is {self._spark.version}")
         if not confs.get(PROVIDER, "").endswith(ROCKSDB):
             raise self._refused(f"its state is in {confs.get(PROVIDER)}, and Spark can divide only that of {ROCKSDB}")
         if found.undivided:  # of an aggregation, Spark's tool puts it where no query reads it

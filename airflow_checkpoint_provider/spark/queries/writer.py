@@ -1,6 +1,6 @@
 """The writer of a query as its author built it: where it writes, and what this package cannot keep exact. Runs in the Spark driver.
 
-PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the fields of Spark's own writer are read (4.2).
+PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the fields of Spark's own writer are read (4.1 and 4.2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-SPARK = "4.2."
+SPARKS = ("4.1.", "4.2.")
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOCATION = "checkpointLocation"
 OF_STREAM = ("path", LOCATION.lower(), "queryname")  # options that a writer of plain rows does not have
@@ -62,9 +62,9 @@ class Target:
 
 def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
     """Return where the query writes. Raises ``WrongUse`` and ``NotSupportedYet`` for what cannot go on exactly."""
-    if not spark.version.startswith(SPARK):
+    if not spark.version.startswith(SPARKS):
         raise VersionMismatch(
-            f"query '{uid}': queries need Spark {SPARK}x, this is {spark.version}. Run the job with pyspark=={SPARK}0"
+            f"query '{uid}': queries need Spark 4.1 or 4.2, this is {spark.version}. Run the job with one of them"
         )
     _refuse_confs(spark, uid)
     fields = java_fields(writer._jwrite)
@@ -145,7 +145,7 @@ def _need_delta(spark: SparkSession, uid: str) -> None:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("org.apache.spark.sql.delta.DeltaLog")
     except Py4JJavaError:
         raise NotInstalled(
-            f"query '{uid}' writes to delta, and Spark has no Delta. Add the packages that its documentation names for Spark {SPARK}x, such"
+            f"query '{uid}' writes to delta, and Spark has no Delta. Add the packages that its documentation names for Spark 4.2, such"
             f" as {DELTA_PACKAGE}, to the job"
         ) from None
 

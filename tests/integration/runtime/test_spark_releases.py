@@ -11,9 +11,16 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import advice
+from tests.integration.runtime.test_queries import (
+    FILES,
+    goes_on_behind_batch_one,
+    killed_in_batch_one,
+    running_forever,
+)
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
 from tests.support.sparks import python_with_spark
+from tests.support.streams import expected_keys, rows_in
 
 HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
 """Spark -> the version of Hadoop that it brings."""
@@ -64,6 +71,22 @@ def test_killed_job_continues_in_s3_with_the_advised_packages(tmp_path: Path, s3
     }
     killed_job_continues(home, python, release, confs)
     assert not (tmp_path / "home" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_query_goes_on_exactly_on_spark_41_and_is_not_rescaled(tmp_path: Path) -> None:
+    """Spark's tool for that comes with 4.2."""
+    python = python_with_spark("4.1")
+    stream = Home(tmp_path / "stream", "stream.py", python=python)
+    stream.env |= on_path(python)
+    running_forever(stream, STREAM_STATE="1")
+    goes_on_behind_batch_one(stream, killed_in_batch_one(stream))
+    assert rows_in(stream.out, "key") == expected_keys(FILES)
+    stream.env["STREAM_RESCALE"] = "1"
+    refused = stream.run(confs={"spark.sql.shuffle.partitions": "3"})
+    assert refused.code != 0
+    assert "cannot go on with 3 partitions instead of 2: the tool comes with Spark 4.2.x" in refused.log
 
 
 @pytest.mark.slow
