@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedY
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token
-from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
 from airflow_checkpoint_provider.protocol.state import Query, State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -101,7 +101,7 @@ class RestoreTarget:
                 raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
             if saved.sink == FOREACH_BATCH:
                 raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.OWN_FUNCTION))
-            if saved.sink in (*FILE_SINKS, DELTA) and not rewind_sink:
+            if saved.sink in (*FILE_SINKS, DELTA, ICEBERG) and not rewind_sink:
                 why = wording.sink_is_ahead(query.uid, saved.path, saved)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
 

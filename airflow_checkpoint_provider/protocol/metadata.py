@@ -109,11 +109,11 @@ class StageDetail(Record):
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")
 """Sinks of streaming queries that write each batch once, and say which ones they have."""
-DELTA = "delta"
-"""A sink that does so too, by a table to which others may write."""
+DELTA, ICEBERG = "delta", "iceberg"
+"""Sinks that do so too, by tables to which others may write."""
 FOREACH_BATCH = "foreachBatch"
 
-_COMMIT = "_delta_log/{:020d}.json"
+_COMMIT, _SNAPSHOT = "_delta_log/{:020d}.json", "snapshot/"
 
 
 def delta_commit(version: int) -> str:
@@ -125,6 +125,19 @@ def delta_version(commit: str | None) -> int | None:
     """Return the number of a commit from what ``delta_commit`` returned; None if that is something else."""
     number = (commit or "").rpartition("/")[2].removesuffix(".json")
     return int(number) if number.isascii() and number.isdecimal() and delta_commit(int(number)) == commit else None
+
+
+def iceberg_snapshot(number: int) -> str:
+    """Return how a checkpoint names a snapshot of an Iceberg table."""
+    return f"{_SNAPSHOT}{number}"
+
+
+def iceberg_number(snapshot: str | None) -> int | None:
+    """Return the id of a snapshot from what ``iceberg_snapshot`` returned; None if that is something else."""
+    number = (snapshot or "").removeprefix(_SNAPSHOT)
+    return (
+        int(number) if number.isascii() and number.isdecimal() and iceberg_snapshot(int(number)) == snapshot else None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from airflow_checkpoint_provider.protocol.metadata import DELTA, QueryDetail, delta_version
+from airflow_checkpoint_provider.protocol.metadata import DELTA, ICEBERG, QueryDetail, delta_version, iceberg_number
 from airflow_checkpoint_provider.protocol.state import Launch, State
 
 
@@ -65,23 +65,34 @@ _OTHERWISE = "`checkpoints restore --from latest` lets the query go on; another 
 
 def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:
     """Say why a query does not go back to ``saved``: its sink holds what was written since."""
-    if saved.sink == DELTA:
-        return _table_is_ahead(uid, sink, saved.batch, delta_version(saved.newest_file))
+    if saved.sink in (DELTA, ICEBERG):
+        return _table_is_ahead(uid, sink, saved)
     return (
         f"query '{uid}' would go back to batch {saved.batch}, and its sink {sink} has later ones, which would be deleted."
         f" {_ALLOWS}, allows that; {_OTHERWISE}"
     )
 
 
-def _table_is_ahead(uid: str, table: str, batch: int, version: int | None) -> str:
-    """Say it of a Delta table; ``version`` is the commit of the batch."""
-    why = f"query '{uid}' would go back to batch {batch}, and its table {table} has later ones."
-    if version is None:
-        return f"{why} The table's log does not say any more which commit wrote that batch; {_OTHERWISE}"
+def _table_is_ahead(uid: str, table: str, saved: QueryDetail) -> str:
+    """Say it of a table, from which its author takes out what was written since."""
+    why = f"query '{uid}' would go back to batch {saved.batch}, and its table {table} has later ones."
+    command = take_out(table, saved.newest_file)
+    if command is None:
+        return f"{why} The table does not say any more which commit wrote that batch; {_OTHERWISE}"
     return (
-        f"{why} Stop the job, and take them out with RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}: this also takes out what"
-        f" others have written since. Then {_ALLOWS}, lets the query go back. Or {_OTHERWISE}"
+        f"{why} Stop the job, and take them out with {command}: this also takes out what others have written since. Then {_ALLOWS}, lets"
+        f" the query go back. Or {_OTHERWISE}"
     )
+
+
+def take_out(table: str, commit: str | None) -> str | None:
+    """Return the command that takes a Delta or Iceberg table back to a commit; None if that is not known."""
+    if (version := delta_version(commit)) is not None:
+        return f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}"
+    if (snapshot := iceberg_number(commit)) is not None:
+        catalog, _, name = table.partition(".")
+        return f"CALL {catalog}.system.rollback_to_snapshot('{name}', {snapshot})"
+    return None
 
 
 def cannot_go_back(uid: str, why: str) -> str:

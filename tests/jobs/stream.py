@@ -8,7 +8,7 @@ the batch fails. With ``STREAM_COPY``, another query reads what the first one wr
 written instead; some of them stand still behind the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
 runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there. With ``STREAM_KAFKA``, the address
 of a broker, the rows come from its topic ``STREAM_TOPIC``; the sink ``kafka`` writes them to its topic ``STREAM_TOPIC-out``. The sink
-``delta`` makes ``OUT`` a Delta table. With
+``delta`` makes ``OUT`` a Delta table, and ``iceberg`` writes to the Iceberg table ``STREAM_TABLE``, which it makes. With
 ``STREAM_HOLD_PARTITION``, the file ``STREAM_HOLD`` holds one task of a batch. With ``STREAM_RESCALE``, its state
 gets the number of partitions that the confs say.
 """
@@ -77,16 +77,26 @@ def main(job: CheckpointedJob, out: str) -> None:
     print("STARTED", flush=True)
     query.awaitTermination()
     progress = query.lastProgress
-    sink = "delta" if os.environ.get("STREAM_SINK") == "delta" else "parquet"
-    seen = job.spark.read.format(sink).load(out).count() if Path(out).is_dir() else None
-    result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, "rows": seen}
+    result = {"attempt": job.attempt, "batch": progress.batchId if progress else None, **seen(job.spark, out)}
     print("RESULT", json.dumps(result), flush=True)
+
+
+def seen(spark: SparkSession, out: str) -> dict[str, object]:
+    """Return what a reader of the sink sees."""
+    sink = os.environ.get("STREAM_SINK")
+    if sink == "iceberg":
+        rows = spark.table(os.environ["STREAM_TABLE"]).collect()
+        return {"ids": sorted(row.id for row in rows), "keys": sorted(row.key for row in rows)}
+    there = Path(out).is_dir()
+    return {"rows": spark.read.format("delta" if sink == "delta" else "parquet").load(out).count() if there else None}
 
 
 def to_sink(job: CheckpointedJob, rows: DataFrame, out: str) -> DataStreamWriter:
     name = os.environ.get("STREAM_SINK")
     if name == "kafka":
         return to_kafka(rows)
+    if name == "iceberg":
+        return to_iceberg(rows, os.environ["STREAM_TABLE"])
     if name == "delta":
         return triggered(rows.writeStream.format("delta").option("path", out))
     return triggered(rows.writeStream.foreachBatch(SINKS[name](job, out))) if name else to_files(rows, out)
@@ -100,6 +110,13 @@ def to_kafka(rows: DataFrame) -> DataStreamWriter:
     lines = rows.select(F.to_json(F.struct("*")).alias("value"))
     writer = lines.writeStream.format("kafka").option("kafka.bootstrap.servers", os.environ["STREAM_KAFKA"])
     return triggered(writer.option("topic", f"{os.environ['STREAM_TOPIC']}-out"))
+
+
+def to_iceberg(rows: DataFrame, table: str) -> DataStreamWriter:
+    spark = rows.sparkSession
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table} (id bigint, key string) USING iceberg")
+    return triggered(rows.writeStream.format("iceberg").option("path", table))
 
 
 def triggered(writer: DataStreamWriter) -> DataStreamWriter:

@@ -40,11 +40,6 @@ class DeltaSink(CountingSink):
     def path(self) -> str:
         return self.table.folder
 
-    @property
-    def query_id(self) -> str:
-        """Return Spark's id of the query; empty before it has one. Raises ``Damaged``."""
-        return self.location.query_id() if self.location else ""
-
     def newest_batch(self) -> int:
         return self.table.newest_batch(self.query_id)
 

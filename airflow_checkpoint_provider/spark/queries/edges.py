@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
@@ -38,7 +39,7 @@ def _read_of(uid: str, upstream: str, sources: Sequence[Source], running: Mappin
             f"query '{uid}' is to read what '{upstream}' writes, which is not started. Start '{upstream}' first"
         )
     sink = running[upstream].sink
-    if sink.path is None:
+    if sink.path is None or sink.target.format == ICEBERG:
         raise NotSupportedYet(
             f"query '{uid}' is to read what '{upstream}' writes to {sink.target.format}. Nobody can tell what it has read of that:"
             " only files and Delta tables are known. Leave after= out"

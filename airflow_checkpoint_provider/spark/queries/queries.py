@@ -38,7 +38,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.sources import Source
-from airflow_checkpoint_provider.spark.queries.writer import AT_LEAST_ONCE, Target, examine
+from airflow_checkpoint_provider.spark.queries.writer import NOTES, Target, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
@@ -121,8 +121,8 @@ class Queries:
                 ' scope="job" in the task and max_active_runs=1 in its DAG'
             )
         target = examine(self._spark, uid, writer)
-        if not target.exact:
-            say(f"query '{uid}' writes to {target.format}: {AT_LEAST_ONCE[target.format]}.")
+        if note := NOTES.get(target.format):
+            say(f"query '{uid}' writes to {target.format}: {note}.")
         reads = upstreams(self._spark, uid, writer, after, self._running)
         with self._checkpointer.between_barriers():  # a stop must find all queries or none
             running = self._started(uid, writer, target, reads, adopt, rescale=rescale)

@@ -113,6 +113,11 @@ class Sink:
 class CountingSink(Sink, ABC):
     """A sink that says which batches it has, and takes each once."""
 
+    @property
+    def query_id(self) -> str:
+        """Return Spark's id of the query; empty before it has one. Raises ``Damaged``."""
+        return self.location.query_id() if self.location else ""
+
     @abstractmethod
     def newest_batch(self) -> int:
         """Return the newest batch of the query that it has, -1 if it has none."""

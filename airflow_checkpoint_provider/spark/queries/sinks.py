@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, ICEBERG
 from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
 from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
+from airflow_checkpoint_provider.spark.queries.iceberg_sink import IcebergSink
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 
@@ -21,4 +22,6 @@ def sink_of(spark: SparkSession, uid: str, target: Target, writer: DataStreamWri
         return FileSink(spark, uid, target)
     if target.format == DELTA:
         return DeltaSink(spark, uid, target, writer)
+    if target.format == ICEBERG:
+        return IcebergSink(spark, uid, target)
     return Sink(uid, target)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
-from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SPARKS = ("4.1.", "4.2.")
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOCATION = "checkpointLocation"
 OF_STREAM = ("path", LOCATION.lower(), "queryname")  # options that a writer of plain rows does not have
 AT_LEAST_ONCE = {
@@ -33,6 +32,22 @@ AT_LEAST_ONCE = {
     "noop": "it writes nothing",
 }
 """Sinks that do not say which batches they have, and what that means for them."""
+NOTES = {
+    **AT_LEAST_ONCE,
+    ICEBERG: "an older driver that still runs can write the batch that had begun a second time. Behind one that is dead, each row is"
+    " there once",
+}
+"""What the log says when a query starts, by the format of its sink."""
+TABLES = {
+    DELTA: ("4.2.", "org.apache.spark.sql.delta.DeltaLog", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+    ICEBERG: (
+        "4.1.",
+        "org.apache.iceberg.spark.Spark3Util",
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    ),
+}
+"""Formats of tables: the Spark for which the package was released with which they were tried, and a class of it."""
+IN_A_BRANCH = ("branch", "spark.wap.branch", "spark.wap.id")  # options and confs of Iceberg
 TRIGGERS = ("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$")
 CONFS = {
     "spark.sql.streaming.checkpointFileManagerClass": "it writes a location without a condition, so an older driver could go on",
@@ -53,11 +68,6 @@ class Target:
 
     format: str
     path: str
-
-    @property
-    def exact(self) -> bool:
-        """Return whether the sink takes each batch once, and says which ones it has."""
-        return self.format in (*FILE_SINKS, DELTA)
 
 
 def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
@@ -127,27 +137,48 @@ def _refuse_trigger(uid: str, trigger: Any) -> None:
 def _target(spark: SparkSession, uid: str, sink: str, options: dict[str, str]) -> Target:
     if sink in AT_LEAST_ONCE:
         return Target(sink, "")
-    if sink not in (*FILE_SINKS, DELTA):
+    if sink not in (*FILE_SINKS, *TABLES):
         raise NotSupportedYet(
-            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILE_SINKS, DELTA, *AT_LEAST_ONCE))}"
+            f"query '{uid}' writes to {sink!r}. This version knows the formats {', '.join((*FILE_SINKS, *TABLES, *AT_LEAST_ONCE))}"
         )
     if not options.get("path"):
         raise WrongUse(f"query '{uid}' has no path: write .option(\"path\", ...) before start_query")
-    if sink == DELTA:
-        _need_delta(spark, uid)
+    if sink in TABLES:
+        _need_package(spark, uid, sink)
+    if sink == ICEBERG:
+        _refuse_branch(spark, uid, options)
     return Target(sink, options["path"])
 
 
-def _need_delta(spark: SparkSession, uid: str) -> None:
-    """Raise ``NotInstalled`` if Spark has no Delta."""
+def _need_package(spark: SparkSession, uid: str, sink: str) -> None:
+    """Raise ``VersionMismatch`` or ``NotInstalled`` unless this Spark can write tables of a format."""
+    release, found_by, package = TABLES[sink]
+    if not spark.version.startswith(release):
+        raise VersionMismatch(
+            f"query '{uid}' writes to {sink}, which was tried with Spark {release}x only ({package}); this is {spark.version}. Run the job"
+            f" with pyspark=={release}*"
+        )
     jvm: Any = spark._jvm
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("org.apache.spark.sql.delta.DeltaLog")
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(found_by)
     except Py4JJavaError:
         raise NotInstalled(
-            f"query '{uid}' writes to delta, and Spark has no Delta. Add the packages that its documentation names for Spark 4.2, such"
-            f" as {DELTA_PACKAGE}, to the job"
+            f"query '{uid}' writes to {sink}, and Spark does not have it. Add the packages that its documentation names for Spark"
+            f" {release}x, such as {package}, to the job"
         ) from None
+
+
+def _refuse_branch(spark: SparkSession, uid: str, options: Mapping[str, str]) -> None:
+    """Raise ``NotSupportedYet`` for a query that writes to a branch of an Iceberg table, or to a snapshot that is audited first."""
+    wanted = [name for name in IN_A_BRANCH if options.get(name) or spark.conf.get(name, None)]
+    last = options["path"].rpartition(".")[2]
+    if last.startswith("branch_"):
+        wanted.append(last)
+    if wanted:
+        raise NotSupportedYet(
+            f"query '{uid}' writes to a branch of an Iceberg table ({', '.join(wanted)}). Iceberg looks for the batches that it has in the"
+            " main branch only, and would write the batch that had begun twice. Leave the branch out"
+        )
 
 
 def trigger_of(writer: DataStreamWriter) -> Any:

@@ -225,7 +225,7 @@ def test_spark_without_delta_is_refused_before_anything_is_started(stream: Home)
     add_files(source(stream), 0)
     ended = stream.run()
     assert ended.code != 0
-    assert "query 'rows' writes to delta, and Spark has no Delta" in ended.log
+    assert "query 'rows' writes to delta, and Spark does not have it" in ended.log
     assert locations(stream) == []
 
 

@@ -1,0 +1,116 @@
+"""An Iceberg table as the sink of a query. Runs in the Spark driver.
+
+Iceberg counts batches by the id of the query, so other queries and people may write to the same table. That is also why this package
+takes no rows out of it: it would take out theirs, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
+from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.events import GoneBack
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_snapshot
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.iceberg_table import IcebergTable
+from airflow_checkpoint_provider.spark.queries.links import InFlight
+from airflow_checkpoint_provider.spark.queries.sink import CountingSink
+from airflow_checkpoint_provider.spark.queries.writer import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class IcebergSink(CountingSink):
+    """The Iceberg table to which a query writes."""
+
+    def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
+        super().__init__(uid, target)
+        self._table = IcebergTable(spark, target.path)
+
+    @property
+    def path(self) -> str:
+        return self._table.name
+
+    def newest_batch(self) -> int:
+        # Not that of the newest snapshot: an older driver may have written an older batch again
+        return max((batch for batch, _ in self._table.written(self.query_id)), default=NOTHING)
+
+    def is_empty(self) -> bool:
+        newest = next(self._table.snapshots(), None)
+        return newest is None or newest.summary.get("total-data-files") == "0"
+
+    def meet(self, position: Position, known: Collection[str | None]) -> None:
+        """As in any sink, but Iceberg forgets a batch whose snapshot has expired, and may have one twice."""
+        for (batch, snapshot), (before, _) in pairwise(self._table.written(self.query_id)):
+            if batch <= before:
+                say(
+                    f"query '{self.uid}': its table {self.path} has the rows of batch {batch} twice. An older driver has written them again,"
+                    f" in snapshot {snapshot.id}"
+                )
+        if self.path not in known or not self._has_forgotten():
+            super().meet(position, known)
+        elif position.begun != position.committed:
+            raise SinkMoved(
+                f"query '{self.uid}' goes on with batch {position.begun}, which had begun, and the snapshots of its batches have expired in"
+                f" its table {self.path}. So nobody can tell whether the table has the rows of that batch. Nothing was started. Write to"
+                " another table",
+                checkpoint=position.committed,
+            )
+
+    def _has_forgotten(self) -> bool:
+        """Return whether snapshots have expired, and none of those that are left is of the query."""
+        *_, oldest = (None, *self._table.snapshots())
+        return oldest is not None and oldest.before is not None and self.newest_batch() == NOTHING
+
+    def newest_file(self, batch: int) -> str | None:
+        """Return the snapshot that ``batch`` made; None if the table does not have it any more."""
+        made = (snapshot.id for written, snapshot in self._table.written(self.query_id) if written == batch)
+        number = next(made, None)
+        return None if number is None else iceberg_snapshot(number)
+
+    def fill_up(self, behind: int, in_flight: InFlight | None = None) -> None:
+        # Nothing is in flight: a query that reads the table is not known
+        if self.newest_batch() < behind:
+            self._table.mark(self.query_id, behind)
+
+    # -- going back --------------------------------------------------------------------------------------------------
+
+    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+        """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
+        found = self.newest_batch()
+        if found < saved.batch if self.path == saved.path else not self.is_empty():
+            raise self.lacks_batches(saved, found)
+        if self._is_ahead(saved.batch):
+            why = wording.sink_is_ahead(self.uid, self.path, saved)
+            raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
+        newest = saved.newest_file if self.path == saved.path else None
+        return GoneBack(batch=saved.batch, sink=self.path, newest_file=newest)
+
+    def _is_ahead(self, batch: int) -> bool:
+        """Return whether the table holds rows that the query has written behind ``batch``. It does not if its author has rolled it back."""
+        written = self._table.written(self.query_id)
+        return any(number > batch and snapshot.changes_rows for number, snapshot in written)
+
+    def go_back(self, gone_back: GoneBack, batch: int) -> None:
+        """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
+        looked at behind the first, so another attempt need not look again.
+        """
+        newest = self.newest_batch()
+        if gone_back.sink != self.path or newest >= batch:
+            return
+        if newest < batch - 1:
+            self._table.mark(self.query_id, batch - 1)
+        if self._is_ahead(gone_back.batch):
+            command = wording.take_out(self.path, gone_back.newest_file)
+            advice = f"Take them out with {command}, then start the job again" if command else "Write to another table"
+            raise SinkMoved(
+                f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
+                f" was not started. {advice}",
+                checkpoint=gone_back.batch,
+            )
+        self._table.mark(self.query_id, batch)

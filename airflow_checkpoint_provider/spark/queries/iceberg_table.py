@@ -1,0 +1,75 @@
+"""An Iceberg table: which batches of a query it has, and which snapshots they made. Runs in the Spark driver.
+
+Each commit makes a snapshot of the table, which names the one before. A query writes a batch in one commit: the summary of its snapshot
+has the query's own id and the number of the batch. Iceberg 1.12 looks for the newest such snapshot behind the current one, and leaves
+out a batch whose number that has reached. Then it commits. If somebody else has committed meanwhile, it commits again, and does not look
+again: two drivers that write a batch at the same moment both write it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.errors import WrongUse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERY, BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+CHANGES = ("added-data-files", "deleted-data-files")  # in the summary of a snapshot that changes rows
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot of a table: its id, that of the one before, and its summary."""
+
+    id: int
+    before: int | None
+    summary: Mapping[str, str]
+
+    @property
+    def changes_rows(self) -> bool:
+        """Return whether it adds rows or takes some away."""
+        return any(change in self.summary for change in CHANGES)
+
+
+class IcebergTable:
+    """The Iceberg table ``name``, as Spark's catalogs spell it. Raises ``WrongUse`` if there is none."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        jvm: Any = spark._jvm
+        try:
+            self._table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.getMessage()).splitlines()[0]
+            raise WrongUse(
+                f"Spark cannot open the Iceberg table {name}: {reason}. Create it before the query starts"
+            ) from None
+        self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
+        self.name = str(self._table.name())
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""
+        # The format of this text is Iceberg's specification. One call, where the objects would need five for each snapshot
+        metadata = json.loads(self._to_json(self._table.operations().refresh()))
+        known = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
+        number = metadata.get("current-snapshot-id")
+        while snapshot := known.get(number):
+            before = snapshot.get("parent-snapshot-id")
+            yield Snapshot(number, before, snapshot.get("summary", {}))
+            number = before
+
+    def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
+        """Yield the batches that a query has written, the newest first, and their snapshots."""
+        for snapshot in self.snapshots():
+            if snapshot.summary.get(QUERY) == query_id:
+                yield int(snapshot.summary[BATCH]), snapshot
+
+    def mark(self, query_id: str, batch: int) -> None:
+        """Let the table count the batches of a query up to ``batch``, in a snapshot that adds no rows."""
+        self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
