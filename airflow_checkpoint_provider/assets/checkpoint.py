@@ -52,8 +52,8 @@ def triggering_checkpoint(context: Mapping[str, Any]) -> dict[str, Any]:
     watched = {json.dumps(asset.extra, sort_keys=True) for asset in assets if "checkpoint_conn_id" in asset.extra}
     if len(watched) != 1:
         raise InvalidConfig(
-            f"this run has events of {len(watched)} assets of checkpoint_asset(), so no checkpoint is meant. A run that a person started has"
-            ' none: let the job take a savepoint instead. For several jobs read context["triggering_asset_events"]'
+            f"this run has events of {len(watched)} assets of checkpoint_asset(), and one is needed. A run that a person started has none:"
+            ' let the job take a savepoint instead. With several assets, read context["triggering_asset_events"]'
         )
     about = json.loads(watched.pop())
     reader = CheckpointStorageHook(about["checkpoint_conn_id"]).get_history(about["job"], "asset")

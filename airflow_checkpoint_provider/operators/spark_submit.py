@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
-from airflow_checkpoint_provider.coordinator.liveness import read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Heart, read_beat
 from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,
@@ -266,24 +266,11 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
         return CheckpointedSparkSubmitHook(**arguments, environment=keys, output=self._output)
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
-        """Submit the driver and wait for its end, by the parent's ``execute``. A thread follows the journal meanwhile."""
+        """Submit the driver and wait for its end, by the parent's ``execute``. Threads run beside it."""
         ended = threading.Event()
         failure: BaseException | None = None
         with launch.heartbeat() as heart:
-
-            def on_attach(attempt: int | None) -> None:
-                heart.stop()
-                self._push_launch(context["ti"], launch, attempt)
-
-            arguments = {"log_checkpoints": self._cluster, "on_attach": on_attach}
-            monitor = threading.Thread(
-                target=follow, args=(launch, ended), kwargs=arguments, name="checkpoint-follow", daemon=True
-            )
-            collector = threading.Thread(
-                target=launch.collect_older_runs, args=(ended,), name="checkpoint-garbage", daemon=True
-            )
-            monitor.start()
-            collector.start()
+            beside = self._start_threads(context["ti"], launch, heart, ended)
             durable, self.durable = self.durable, False
             self._hook = None  # the parent makes a new one
             try:
@@ -295,9 +282,26 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             finally:
                 self.durable = durable
                 ended.set()
-                monitor.join(timeout=10)
-                collector.join(timeout=10)
+                for thread in beside:
+                    thread.join(timeout=10)
         return self._end(launch, self._hook.returncode if self._hook else None, failure)
+
+    def _start_threads(
+        self, ti: Any, launch: DriverLaunch, heart: Heart, ended: threading.Event
+    ) -> list[threading.Thread]:
+        """Start a thread that follows the journal, and one that cleans up older runs."""
+
+        def on_attach(attempt: int | None) -> None:
+            heart.stop()
+            self._push_launch(ti, launch, attempt)
+
+        monitor = functools.partial(follow, launch, ended, log_checkpoints=self._cluster, on_attach=on_attach)
+        collector = functools.partial(launch.collect_older_runs, ended)
+        named: dict[str, Callable[[], object]] = {"checkpoint-follow": monitor, "checkpoint-garbage": collector}
+        threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in named.items()]
+        for thread in threads:
+            thread.start()
+        return threads
 
     def _push_launch(self, ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
         if self.do_xcom_push:
