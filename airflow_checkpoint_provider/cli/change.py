@@ -14,13 +14,13 @@ from datetime import datetime
 
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.lists import MANY
-from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report, write_lines
-from airflow_checkpoint_provider.coordinator import garbage, savepoint
+from airflow_checkpoint_provider.coordinator import garbage, histories, savepoint
 from airflow_checkpoint_provider.coordinator.closing import close_if_due
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, target_of
@@ -230,7 +230,7 @@ def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[FoundHisto
     """Return the histories of a job, or of one run, and the errors of those that cannot be read."""
     if run is not None:
         return (locate.find_run(store, job, run)[0],), ()
-    all_of = locate.histories(store, job, MANY)
+    all_of = histories.histories(store, job, MANY)
     return all_of.found or (locate.newest(store, job, MANY),), all_of.unreadable
 
 

@@ -8,23 +8,24 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_checkpoint_provider.cli import locate
-from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.coordinator import histories
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beats, EarliestOffsets
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.job_list import JobLine, at_work, job_line
 from airflow_checkpoint_provider.text.replay import replay
-from airflow_checkpoint_provider.text.summary_table import row, status
-from airflow_checkpoint_provider.text.units import NONE, between, day_and_time, duration, plural, size
+from airflow_checkpoint_provider.text.summary_table import row
+from airflow_checkpoint_provider.text.units import NONE, day_and_time, duration, plural, size
 
 MANY = 10_000  # more checkpoints than a history lists
 
 # -- jobs ----------------------------------------------------------------------------------------------------------------
 
-AT_WORK = ("running", "launched")
 JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START")
 
 
@@ -32,16 +33,17 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     """Report the newest run of each job."""
     newest: list[FoundHistory] = []
     errors: list[CheckpointError] = []
-    for job in locate.jobs(store):
-        all_of = locate.histories(store, job, limit)
+    for job in histories.jobs(store):
+        all_of = histories.histories(store, job, limit)
         errors += all_of.unreadable
         newest += all_of.found[:1]
     newest.sort(key=lambda found: found.state.at, reverse=True)
-    silent = locate.not_beating(store, [found for found in newest[:limit] if _state(found) in AT_WORK], _say_waiting)
-    shown = [_job(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
+    silent = locate.not_beating(store, [found for found in newest[:limit] if at_work(found)], _say_waiting)
+    shown = [job_line(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
     notes = [] if newest or errors else [f"no jobs under {store.uri}"]
     notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
-    return Report(JOBS, [_job_cells(job) for job in shown], shown, notes=notes, errors=tuple(errors))
+    data = [asdict(job) for job in shown]
+    return Report(JOBS, [_job_cells(job) for job in shown], data, notes=notes, errors=tuple(errors))
 
 
 def _say_waiting() -> None:
@@ -49,37 +51,10 @@ def _say_waiting() -> None:
     print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
 
 
-def _job(found: FoundHistory, now: str, *, silent: bool) -> dict[str, Any]:
-    state = found.state
-    last = state.checkpoint(state.newest_completed)
-    run = state.run(found.newest_run)
-    ends_here = bool(state.scope and run and run.outcome == "finished")
-    point = None if ends_here else state.restore_point()
-    return {
-        "job": state.job,
-        "run": found.newest_run,
-        "state": _state(found) + (", no heartbeat" if silent else ""),
-        "attempt": state.last_epoch,
-        "last_checkpoint": f"chk-{last.id}" if last else None,
-        "age_s": between(last.completed_at, now) if last else None,
-        "next_start": str(point) if point else None,
-        "at": state.at,
-    }
-
-
-def _job_cells(job: dict[str, Any]) -> list[str]:
-    age = NONE if job["age_s"] is None else duration(job["age_s"])
-    values = (job["job"], job["run"], job["state"], str(job["attempt"]), job["last_checkpoint"], age, job["next_start"])
+def _job_cells(job: JobLine) -> list[str]:
+    age = NONE if job.age_s is None else duration(job.age_s)
+    values = (job.job, job.run, job.state, str(job.attempt), job.last_checkpoint, age, job.next_start)
     return [value or NONE for value in values]
-
-
-def _state(found: FoundHistory) -> str:
-    """Return what the journal says of the newest run. A driver that it says is at work may be dead."""
-    if found.state.closing_reason is not None:
-        return "closed"
-    if found.state.suspended:
-        return "suspended"
-    return status(found.state, found.state.run(found.newest_run))
 
 
 # -- list ----------------------------------------------------------------------------------------------------------------
@@ -93,7 +68,7 @@ CLOSED = 3  # closed histories in the notes
 def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     """Report the checkpoints of a job or of one run, newest first."""
     if run is None:
-        all_of = locate.histories(store, job, limit)
+        all_of = histories.histories(store, job, limit)
         found = all_of.found or (locate.newest(store, job, limit),)
         not_read, errors, key = all_of.not_read, all_of.unreadable, None
     else:
@@ -112,7 +87,7 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
 
 
 def _checkpoints(store: Store, found: FoundHistory, run: str | None) -> Iterable[dict[str, Any]]:
-    earliest = locate.earliest_offsets(store, found)
+    earliest = histories.earliest_offsets(store, found)
     for checkpoint in reversed(found.state.checkpoints):
         data = entry(store, found, checkpoint, earliest)
         if run in (None, data["run"]):
@@ -137,7 +112,7 @@ def entry(
         "owner": checkpoint.request.owner,
         "name": checkpoint.request.name,
         "pinned": checkpoint.request.pinned,
-        "pointer": _pointer(store, found, checkpoint),
+        "pointer": found.pointer(store.uri, checkpoint),
         "triggered_at": checkpoint.triggered_at,
         "ended_at": checkpoint.ended_at or None,
         "phase": checkpoint.phase or None,
@@ -162,10 +137,3 @@ def _list_cells(data: dict[str, Any]) -> list[str]:
         day_and_time(data["at"] or "") or NONE,
         ", ".join(filter(None, (data["name"] or data["why"], REPLAYABLE[data["replayable"]]))),
     ]
-
-
-def _pointer(store: Store, found: FoundHistory, checkpoint: Checkpoint) -> str | None:
-    """Return None for a checkpoint that does not exist any more, and for a savepoint that is not published yet."""
-    if checkpoint.status != RETAINED or (checkpoint.savepoint and not checkpoint.published):
-        return None
-    return checkpoint.target or str(found.keys.pointer(store.uri, checkpoint.id))

@@ -8,9 +8,10 @@ from typing import Any
 
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.lists import MANY, entry
-from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator import statistics as numbers
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, beats_of, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
@@ -115,7 +116,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         for state in checkpoint.states
     ]
     about = row(found.state, checkpoint)
-    earliest = locate.earliest_offsets(store, found)
+    earliest = histories.earliest_offsets(store, found)
     data = entry(store, found, checkpoint, earliest) | {"states": [_state_data(state) for state in checkpoint.states]}
     if checkpoint.status == PENDING:  # a task can wait for it, or abort it, by its pointer
         data["pointer"] = str(found.keys.pointer(store.uri, checkpoint.id))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from airflow_checkpoint_provider.coordinator.histories import reads_kafka
 from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, gaps, kafka_offsets
 from airflow_checkpoint_provider.protocol.metadata import StateEntry
-from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.text.units import day_and_time, labelled, some
 
 UNKNOWN = "not known: no heartbeat of the newest attempts says what Kafka has"
@@ -20,11 +21,6 @@ class Replay:
 
     at: str
     gaps: tuple[Gap, ...]
-
-
-def reads_kafka(checkpoint: Checkpoint) -> bool:
-    """Return whether somebody may go back to the checkpoint, and its queries would read Kafka again."""
-    return checkpoint.status == RETAINED and any(state.sources for state in checkpoint.states)
 
 
 def replay(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> Replay | None:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_checkpoint_provider.cli import lists, show
-from airflow_checkpoint_provider.cli.locate import FoundHistory
 from airflow_checkpoint_provider.coordinator import garbage, statistics
 from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
 from airflow_checkpoint_provider.errors import CheckpointError, printable
@@ -34,6 +34,7 @@ from airflow_checkpoint_provider.text import (
     state_messages,
     summary_table,
 )
+from airflow_checkpoint_provider.text.job_list import job_line
 from tests.fuzz import lake
 from tests.fuzz.mutations import STORED, attack, hurt, short_and_long
 
@@ -110,7 +111,7 @@ def of_state(state: State) -> Iterator[str]:
 
 def of_command_line(state: State) -> Iterator[Any]:
     found = FoundHistory(KEYS, state)
-    yield lists._job_cells(lists._job(found, NOW, silent=True))
+    yield lists._job_cells(job_line(found, NOW, silent=True))
     for checkpoint in state.checkpoints:
         data = lists.entry(NOWHERE, found, checkpoint)
         yield lists._list_cells(data), data
