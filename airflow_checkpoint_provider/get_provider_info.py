@@ -92,5 +92,23 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "config": {
+            "checkpoints": {
+                "description": "The pages that show checkpoints.",
+                "options": {
+                    "connections": {
+                        "description": (
+                            "The connections whose jobs the page Checkpoints lists, separated by commas. Empty: ``checkpoint_default``"
+                            " and the connections of type ``checkpoint_storage`` in the database. A connection that is defined elsewhere,"
+                            " such as in an environment variable, must be named here."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "checkpoint_default,streams",
+                        "default": "",
+                    }
+                },
+            }
+        },
         "cli": ["airflow_checkpoint_provider.cli.airflow_cli.get_cli_commands"],
     }

@@ -12,6 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.references import CheckpointReference
+from airflow_checkpoint_provider.operators._link import Linked, Place
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.text import messages
 
@@ -44,7 +46,12 @@ def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History
     return History(job_id if job_id is not None else f"{ti.dag_id}.{task_id}", run)
 
 
-class KillGuard(BaseOperator):
+def place_of_checkpoint(connection: str, checkpoint: object) -> Place | None:
+    """Return the history of the checkpoint that a task's parameter names; None if there is none."""
+    return Place(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None
+
+
+class KillGuard(Linked, BaseOperator):
     """Base of the tasks that change something. Airflow lets a killed task go on for some seconds, in which it must change
     nothing more: call ``stop_if_killed`` after each wait."""
 
@@ -73,6 +80,9 @@ class CheckpointOperator(KillGuard):
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
+
+    def place(self, ti: Any) -> Place | None:
+        return place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
     def _request(self, context: Any) -> CheckpointRequest:
         return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, owner_of(context["ti"]))

@@ -24,7 +24,8 @@ from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, S
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.history import aborted, reference_of
-from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of
+from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of, place_of_checkpoint
+from airflow_checkpoint_provider.operators._link import Linked, Place
 from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, JournalTrigger, seconds_to
 
@@ -45,7 +46,7 @@ class Wait(Protocol):
         """Return the unmet condition as text, e.g. "the checkpoint was not completed"."""
 
 
-class JournalSensor(BaseSensorOperator):
+class JournalSensor(Linked, BaseSensorOperator):
     """Base of the tasks that poll a journal. If it cannot be read, they continue until ``timeout``."""
 
     checkpoint_conn_id: str
@@ -169,6 +170,9 @@ class CheckpointSensor(JournalSensor):
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
+
+    def place(self, ti: Any) -> Place | None:
+        return place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
     def _new_wait(self, ti: Any) -> Wait:
         hook = CheckpointStorageHook(self.checkpoint_conn_id)

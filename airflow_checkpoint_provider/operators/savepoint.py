@@ -6,7 +6,7 @@ Users own savepoints. A savepoint is deleted only by a person or task that dispo
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -37,7 +37,14 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in
-from airflow_checkpoint_provider.operators._base import KillGuard, failing_for_good, owner_of, request_of
+from airflow_checkpoint_provider.operators._base import (
+    KillGuard,
+    failing_for_good,
+    owner_of,
+    place_of_checkpoint,
+    request_of,
+)
+from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.events import Request
@@ -286,6 +293,9 @@ class DisposeSavepointOperator(KillGuard):
     ) -> None:
         super().__init__(**kwargs)
         self.pointer, self.checkpoint_conn_id, self.orphan = pointer, checkpoint_conn_id, orphan
+
+    def place(self, ti: Any) -> Place | None:
+        return place_of_checkpoint(self.checkpoint_conn_id, self.pointer) if isinstance(self.pointer, Mapping) else None
 
     def execute(self, context: Any) -> None:
         with failing_for_good():

@@ -38,6 +38,7 @@ from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
+from airflow_checkpoint_provider.operators._link import Linked, Place
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -55,7 +56,7 @@ MAPPED = (
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
-class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
+class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     """Submits a Spark application whose retries and clears continue from its latest completed checkpoint.
 
     Takes all parameters of ``SparkSubmitOperator``. The application opens a ``CheckpointedJob``; see the README.
@@ -168,6 +169,10 @@ class CheckpointedSparkSubmitOperator(SparkSubmitOperator):
             ti = context["ti"]
             history = history_of(self.job_id, self.scope, ti, ti.task_id)
             self.history = f"{self._connect()[1].uri}/{history.prefix}"
+
+    def place(self, ti: Any) -> Place:
+        history = history_of(self.job_id, self.scope, ti, ti.task_id)
+        return Place(self.checkpoint_conn_id, history.prefix, ti.run_id)
 
     def _connect(self) -> tuple[CheckpointedSparkSubmitHook, Store]:
         """Return the hook, which is made once, and the store of the checkpoints."""

@@ -183,7 +183,8 @@ def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
 
 _NUMBER = r"(?P<id>[1-9][0-9]{0,17})"
 _ID = re.compile(f"(?:chk-)?{_NUMBER}")
-_POINTER = re.compile(rf"(?P<root>.+?)/(?P<prefix>jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?)/chk-{_NUMBER}")
+_PREFIX = r"jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?"
+_POINTER = re.compile(rf"(?P<root>.+?)/(?P<prefix>{_PREFIX})/chk-{_NUMBER}")
 _DIRECTORY = re.compile(r"(?P<root>.*[^/:])/(?P<name>[^/]+)")
 _BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and its `_metadata` are one pointer
 
@@ -245,6 +246,14 @@ class SavepointPointer:
                 " prints it, or the directory of a savepoint, <target>/savepoint-<job>-7-<nonce>"
             )
         return cls(match["root"], match["name"])
+
+
+def check_prefix(text: str) -> str:
+    """Return ``text`` if it can be the prefix of a history. Raises ``InvalidName``."""
+    prefix = _directory(text)
+    if not re.fullmatch(_PREFIX, prefix):
+        raise InvalidName(f"{text!r} is no history; it looks like jobs/<job>/job or jobs/<job>/runs/<run>")
+    return prefix
 
 
 def checkpoint_id(text: str) -> int | None:

@@ -15,8 +15,13 @@ def report(beat: Beat, age: float) -> list[str]:
     """
     if not beat.queries:
         return []
-    rows = table(HEADER, [_cells(query, beat.at) for query in beat.queries])
-    return [f" queries at {clock(beat.at)}, the newest heartbeat, {ago(age)} ago:", *(f" {row}" for row in rows)]
+    lines = table(HEADER, rows(beat))
+    return [f" queries at {clock(beat.at)}, the newest heartbeat, {ago(age)} ago:", *(f" {line}" for line in lines)]
+
+
+def rows(beat: Beat) -> list[tuple[str, ...]]:
+    """Return the cells of the queries that run, below ``HEADER``."""
+    return [_cells(query, beat.at) for query in beat.queries]
 
 
 def _cells(query: QueryProgress, at: str) -> tuple[str, ...]:

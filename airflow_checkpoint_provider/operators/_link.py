@@ -1,0 +1,77 @@
+"""The link from a task to the checkpoints of its job, in Airflow's pages. Runs in Airflow (DAG processor, worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from airflow.configuration import conf
+from airflow.sdk import BaseOperatorLink
+
+from airflow_checkpoint_provider.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Place:
+    """A history: the connection to its store, its prefix there, and the run in it that is meant (empty: the newest)."""
+
+    connection: str
+    history: str
+    run: str = ""
+
+    @property
+    def query(self) -> str:
+        """Return the place as the query of an address."""
+        return urlencode({name: value for name, value in asdict(self).items() if value})
+
+    @classmethod
+    def of(cls, query: Mapping[str, Sequence[str]]) -> Place | None:
+        """Return the place that the query of an address names; None if it names none."""
+        connection, history, run = (query.get(name, [""])[0] for name in ("connection", "history", "run"))
+        return cls(connection, history, run) if connection and history else None
+
+
+class CheckpointsLink(BaseOperatorLink):
+    """Leads to the page of the job, inside of Airflow's own page.
+
+    Airflow asks for it in the task's process, after each of its runs.
+    """
+
+    name = "Checkpoints"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        try:
+            place: Place | None = operator.place(ti_key)
+        except CheckpointError:  # the task fails of it, and explains it
+            place = None
+        return _address(place) if place else ""
+
+
+LINK = CheckpointsLink()
+KEY = LINK.xcom_key
+
+
+class Linked:
+    """What a task with this link adds to its operator: the link is there as soon as the task runs."""
+
+    operator_extra_links: Collection[BaseOperatorLink] = (LINK,)
+
+    def place(self, ti: Any) -> Place | None:
+        """Return the history that this task works on; None if its parameters do not say it."""
+        raise NotImplementedError
+
+    def pre_execute(self, context: Any) -> None:
+        super().pre_execute(context)  # type: ignore[misc]  # of BaseOperator, beside which this stands
+        if link := LINK.get_link(self, ti_key=context["ti"]):
+            context["ti"].xcom_push(key=KEY, value=link)
+
+
+def _address(place: Place) -> str:
+    """Return the address of a job's page. It has no slash at its beginning: Airflow's own address comes before it.
+
+    The UI shows the page at the path behind ``plugin/checkpoints``; that path begins where the server's paths begin.
+    """
+    base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.strip("/")
+    return "/".join(filter(None, ("plugin/checkpoints", base, f"checkpoints/job?{place.query}")))

@@ -1,0 +1,1 @@
+"""Checkpoints in Airflow's own pages: read-only. Runs in Airflow (API server)."""

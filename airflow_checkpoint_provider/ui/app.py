@@ -1,0 +1,238 @@
+"""The pages below ``/checkpoints``: GET only, by Airflow's own permissions. Runs in Airflow (API server)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, InvalidName, meaning
+from airflow_checkpoint_provider.hooks.connections import NoConnection
+from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.keys import check_prefix
+from airflow_checkpoint_provider.ui import charts, connections, listing
+from airflow_checkpoint_provider.ui.access import Viewer
+from airflow_checkpoint_provider.ui.polling import EVERY, Polls, Reading
+from airflow_checkpoint_provider.ui.views.checkpoints import checkpoint_row, files_page
+from airflow_checkpoint_provider.ui.views.commands import Commands
+from airflow_checkpoint_provider.ui.views.job import job_page
+
+HERE = Path(__file__).parent
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'self';"
+    " base-uri 'none'; form-action 'none'"
+)
+IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"  # a chart has its style inside
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+THEMES = ("light", "dark")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Problem(Exception):
+    """A page that says what is wrong, instead of the one that was asked for."""
+
+    status: int
+    title: str
+    text: str
+    code: str = ""
+
+
+def _not_found() -> Problem:
+    """Return one answer for what does not exist and for what the user may not see."""
+    return Problem(404, "Not found", "There is no such history, or you may not read the DAG that it belongs to.")
+
+
+def build(polls: Polls | None = None) -> FastAPI:
+    """Return the pages as an application. A test passes its own ``polls``."""
+    app = FastAPI(title="Checkpoints", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.polls = polls or Polls(connections.open_store)
+    app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
+    app.get("/jobs")(jobs)
+    app.get("/job")(job)
+    app.get("/task")(task)
+    app.get("/files")(files)
+    app.get("/charts/{name}-{theme}.svg")(chart)
+    app.middleware("http")(_with_headers)
+    app.exception_handler(Problem)(_say_problem)
+    app.exception_handler(HTTPException)(_say_refusal)
+    app.exception_handler(Exception)(_say_failure)
+    return app
+
+
+# -- what a request has --------------------------------------------------------------------------------------------------
+
+
+def _viewer(user: GetUserDep) -> Viewer:
+    return Viewer(user)
+
+
+def _polls(request: Request) -> Polls:
+    polls: Polls = request.app.state.polls
+    return polls
+
+
+ViewerDep = Annotated[Viewer, Depends(_viewer)]
+PollsDep = Annotated[Polls, Depends(_polls)]
+
+
+def _place(connection: str, history: str, run: str = "") -> Place:
+    try:
+        return Place(connection, check_prefix(history), run)
+    except InvalidName as error:
+        raise Problem(400, "Not an address of this page", error.message, error.code) from None
+
+
+PlaceDep = Annotated[Place, Depends(_place)]
+
+
+# -- the pages -----------------------------------------------------------------------------------------------------------
+
+
+async def jobs(request: Request, viewer: ViewerDep, polls: PollsDep) -> Response:
+    """Show the newest run of each job that the user may see."""
+    page = await listing.jobs_page(polls, viewer)
+    return _page(request, "jobs.html", page=page, live=page.live)
+
+
+async def job(request: Request, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
+    """Show a history."""
+    return await _job(request, place, viewer, polls)
+
+
+async def task(
+    request: Request, dag: str, run: str, task: str, viewer: ViewerDep, polls: PollsDep, map_index: str = "-1"
+) -> Response:
+    """Show the history that a task works on, as the task's link names it."""
+    index = int(map_index) if map_index.isdecimal() else -1
+    if not await run_in_threadpool(viewer.reads, dag):
+        raise _not_found()
+    place = await run_in_threadpool(connections.place_of, dag, run, task, index)
+    if place is None:
+        return _page(request, "nothing.html", dag=dag, run=run, task=task, live=True)
+    return await _job(request, _place(place.connection, place.history, place.run), viewer, polls)
+
+
+async def files(
+    request: Request, place: PlaceDep, number: Annotated[int, Query(alias="id")], viewer: ViewerDep, polls: PollsDep
+) -> Response:
+    """Show the files of a checkpoint."""
+    reading = await _read(place, viewer, polls)
+    checkpoint = reading.found.state.checkpoint(number)
+    if checkpoint is None:
+        raise _not_found()
+    row = checkpoint_row(reading, checkpoint, Commands(place.connection, reading.found.state))
+    seal = await _readable(place, viewer, lambda: polls.seal(place.connection, place.history, number))
+    return _page(request, "files.html", page=files_page(row, seal), place=place, live=False)
+
+
+async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
+    """Draw a chart of a history."""
+    if name not in charts.DRAWINGS or theme not in THEMES:
+        raise _not_found()
+    reading = await _read(place, viewer, polls)
+    image = await run_in_threadpool(charts.DRAWINGS[name], reading.found.state, place.run, theme)
+    return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
+
+
+async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
+    reading = await _read(place, viewer, polls)
+    page = await run_in_threadpool(job_page, place, reading, utc_now())
+    others = await listing.other_runs(polls, viewer, place, reading)
+    return _page(request, "job.html", page=page, others=others, place=place, n=reading.found.state.n, live=page.live)
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+
+async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
+    """Return the part of a history that the user may see. Raise ``Problem``: the same one if there is no such part."""
+    reading: Reading = await _readable(place, viewer, lambda: polls.history(place.connection, place.history))
+    state = await run_in_threadpool(viewer.visible, reading.found.state, place.connection)
+    if state is None:
+        raise _not_found()
+    return replace(reading, found=replace(reading.found, state=state))
+
+
+async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what ``read`` returns; raise its error as a page.
+
+    The text of an error may quote what is stored. Whoever does not administer the connection reads what its code means.
+    """
+    try:
+        return await read()
+    except CheckpointError as error:
+        full = await run_in_threadpool(viewer.administers, place.connection)
+        if isinstance(error, CheckpointNotFound | NoConnection) and not full:
+            raise _not_found() from None
+        status = 404 if isinstance(error, CheckpointNotFound | NoConnection) else 503
+        text = error.message if full else meaning(type(error))
+        raise Problem(status, "The history cannot be read", text, error.code) from None
+
+
+# -- answering -----------------------------------------------------------------------------------------------------------
+
+
+def _environment() -> Environment:
+    loader = PackageLoader("airflow_checkpoint_provider.ui")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals |= {"version": __version__, "every": EVERY, "themes": THEMES}
+    return environment
+
+
+_TEMPLATES = _environment()
+
+
+def _page(request: Request, template: str, *, status: int = 200, live: bool, **values: Any) -> Response:
+    """Return a page; without its text if the browser has the same one."""
+    html = _TEMPLATES.get_template(template).render(live=live, **values)
+    tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+    if status == 200 and request.headers.get("If-None-Match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return HTMLResponse(html, status, headers={"ETag": tag})
+
+
+async def _with_headers(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+    return _secured(await call(request))
+
+
+def _secured(response: Response) -> Response:
+    for name, value in {**HEADERS, "Content-Security-Policy": PAGE_POLICY}.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+async def _say_problem(request: Request, problem: Any) -> Response:
+    return _page(request, "problem.html", status=problem.status, problem=problem, live=problem.status == 503)
+
+
+async def _say_refusal(request: Request, error: Any) -> Response:
+    """Say that nobody is logged in, or may not do this: the answers of Airflow's own questions."""
+    texts = {401: "Log in to Airflow, then open this page again.", 403: "You may not see this."}
+    problem = Problem(error.status_code, "Not allowed", texts.get(error.status_code, str(error.detail)))
+    return await _say_problem(request, problem)
+
+
+async def _say_failure(request: Request, error: Exception) -> Response:
+    log.error("the page %s failed", request.url.path, exc_info=error)
+    problem = Problem(500, "This page failed", "The log of the API server says why.")
+    return _secured(await _say_problem(request, problem))  # this answer passes no middleware

@@ -1,0 +1,188 @@
+"""Reads of the checkpoint storages for the pages: each is shared by all viewers. Runs in Airflow (API server)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+from airflow_checkpoint_provider.coordinator import histories
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.histories import READER, FoundHistory
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Liveness, beats_of
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.storage import Store
+
+EVERY = 3.0  # seconds for which an answer is good
+LIMIT = 5.0  # seconds for which a page waits
+THREADS = 4  # for each connection: a store that hangs holds no others
+KEPT = 300  # histories, and answers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A history as it was just read.
+
+    ``beat`` is the newest heartbeat of its driver, ``alive`` whether that lives (None: no driver, or not known yet). ``missing``
+    has the applications that a pending checkpoint waits for, by its id.
+    """
+
+    found: FoundHistory
+    root: str
+    beat: Beat | None = None
+    alive: bool | None = None
+    missing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    earliest: tuple[EarliestOffsets, ...] = ()
+
+
+class Reader:
+    """Reads one history again and again: each poll costs one request, and one for each thing that is under way."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store, self._keys = store, Keys(prefix)
+        self._coordinator = Coordinator(Journal(store, self._keys, READER))
+        self._liveness = Liveness(store)
+        self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
+
+    def poll(self) -> Reading:
+        """Read what is new. Raise ``CheckpointNotFound`` if there is no such history, and the errors of the store."""
+        state = self._coordinator.journal.poll()
+        if state.n < 0:
+            raise CheckpointNotFound(f"there is no history at {self._store.uri}/{self._keys.prefix}")
+        found = FoundHistory(self._keys, state)
+        keys, beat = beats_of(self._keys, state), None
+        with suppress(StoreError):  # no heartbeat is not known, and hides nothing
+            beat = self._liveness.look(keys)
+        return Reading(
+            found,
+            self._store.uri,
+            beat,
+            self._liveness.alive(keys) if keys else None,
+            {checkpoint.id: self._coordinator.missing(checkpoint) for checkpoint in state.pending},
+            beat.earliest if beat else self._last_offsets(found),
+        )
+
+    def seal(self, number: int) -> Seal:
+        """Read the metadata of a checkpoint, which lists its files. Raise ``CheckpointNotFound`` if it holds none any more."""
+        checkpoint = self._coordinator.journal.poll().checkpoint(number)
+        if checkpoint is None or not checkpoint.completed_at or checkpoint.over:
+            raise CheckpointNotFound(f"chk-{number} holds no files: it is not complete, or was deleted")
+        return self._coordinator.read_seal(checkpoint)
+
+    def _last_offsets(self, found: FoundHistory) -> tuple[EarliestOffsets, ...]:
+        """Return the offsets that the newest heartbeats say. No driver runs, so they change with the journal only."""
+        if self._earliest[0] != found.state.n:
+            self._earliest = (found.state.n, tuple(histories.earliest_offsets(self._store, found)))
+        return self._earliest[1]
+
+
+class Polls:
+    """What the pages ask the stores. A question is asked once in ``every`` seconds, however many viewers wait for its answer.
+
+    ``open_store`` opens the store of a connection. Questions run in threads of their own, a few for each connection. A page
+    waits ``limit`` seconds; the question goes on, and its answer serves a later page. Use it from one event loop.
+    """
+
+    def __init__(self, open_store: Callable[[str], Store], *, every: float = EVERY, limit: float = LIMIT) -> None:
+        self._open_store, self._every, self.limit = open_store, every, limit
+        self._stores: dict[str, Store] = {}
+        self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
+        self._answers: OrderedDict[tuple[Any, ...], tuple[asyncio.Task[Any], list[float]]] = OrderedDict()
+        self._limiters: dict[str, CapacityLimiter] = {}
+
+    async def history(self, connection: str, prefix: str) -> Reading:
+        """Return a history. Raise ``CheckpointError``."""
+        return await self._ask(connection, ("history", prefix), lambda: self._poll(connection, prefix))
+
+    async def seal(self, connection: str, prefix: str, number: int) -> Seal:
+        """Return the metadata of a checkpoint. Raise ``CheckpointError``."""
+        # In a reader of its own: one reader serves one thread.
+        return await self._ask(
+            connection, ("seal", prefix, number), lambda: Reader(self._store(connection), prefix).seal(number)
+        )
+
+    async def jobs(self, connection: str) -> list[str]:
+        """Return the ids of all jobs. Raise ``CheckpointError``."""
+        return await self._ask(connection, ("jobs",), lambda: histories.jobs(self._store(connection)))
+
+    async def runs(self, connection: str, job: str) -> list[str]:
+        """Return the prefixes of a job's histories of one run each, the newest first. Raise ``CheckpointError``."""
+        return await self._ask(connection, ("runs", job), lambda: histories.run_prefixes(self._store(connection), job))
+
+    # -- in a thread -------------------------------------------------------------------------------------------------
+
+    def _poll(self, connection: str, prefix: str) -> Reading:
+        key = (connection, prefix)
+        reader = self._readers.get(key) or Reader(self._store(connection), prefix)
+        try:
+            reading = reader.poll()
+        except StoreUnavailable:
+            raise
+        except (
+            CheckpointError
+        ) as error:  # begin anew: the history may have been replaced, the connection may have new keys
+            self._readers.pop(key, None)
+            if isinstance(error, StoreDenied):
+                self._stores.pop(connection, None)
+            raise
+        self._readers[key] = reader
+        while len(self._readers) > KEPT:
+            self._readers.popitem(last=False)
+        return reading
+
+    def _store(self, connection: str) -> Store:
+        if connection not in self._stores:
+            self._stores[connection] = self._open_store(connection)
+        return self._stores[connection]
+
+    # -- on the event loop -------------------------------------------------------------------------------------------
+
+    async def _ask(self, connection: str, question: tuple[Any, ...], answer: Callable[[], T]) -> T:
+        """Return the answer to a question, asked now or up to ``every`` seconds ago. Raise what ``answer`` raises."""
+        key = (connection, *question)
+        task, ended = self._answers.get(key, (None, []))
+        if task is None or (ended and time.monotonic() - ended[0] >= self._every):
+            task = self._started(key, answer)
+        try:
+            answered: T = await asyncio.wait_for(asyncio.shield(task), self.limit)
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"the checkpoint storage of connection {connection!r} has not answered for {self.limit:g} s. Look again later;"
+                " if it lasts, check that the API server reaches it"
+            ) from None
+        return answered
+
+    def _started(self, key: tuple[Any, ...], answer: Callable[[], T]) -> asyncio.Task[T]:
+        limiter = self._limiters.setdefault(key[0], CapacityLimiter(THREADS))
+        task = asyncio.create_task(anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True))
+        ended: list[float] = []
+        task.add_done_callback(lambda done: _note_end(done, ended))
+        self._answers.pop(key, None)
+        self._answers[key] = (task, ended)
+        for old in [key for key, (_, over) in self._answers.items() if over][: max(0, len(self._answers) - KEPT)]:
+            del self._answers[old]
+        return task
+
+
+def _note_end(task: asyncio.Task[Any], ended: list[float]) -> None:
+    ended.append(time.monotonic())
+    if not task.cancelled():
+        task.exception()  # nobody may have waited for it, and that is no error

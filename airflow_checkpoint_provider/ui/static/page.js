@@ -1,0 +1,139 @@
+// Keeps a page fresh while its job runs, shows times in the viewer's zone, follows Airflow's theme, copies commands.
+"use strict";
+
+const said = document.getElementById("said");
+
+// -- times ------------------------------------------------------------------------------------------------------------
+
+function zone() {
+  try {  // the zone that the viewer has chosen in Airflow
+    const chosen = JSON.parse(localStorage.getItem("timezone"));
+    new Intl.DateTimeFormat(undefined, { timeZone: chosen });
+    return chosen || undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
+
+function ago(moment) {
+  const seconds = Math.round((moment - Date.now()) / 1000);
+  const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  return relative.format(Math.trunc(seconds / size), unit);
+}
+
+function showTimes() {
+  const timeZone = zone();
+  const format = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium", timeZone });
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    const text = `${format.format(moment)} (${ago(moment)})`;
+    if (time.textContent !== text) time.textContent = text;
+    time.title = `${time.dateTime} in UTC`;
+  }
+}
+
+// -- Airflow's theme --------------------------------------------------------------------------------------------------
+
+function followTheme() {
+  let outside;
+  try {
+    outside = window.parent !== window && window.parent.document.documentElement;
+  } catch {
+    return;  // in a page of another origin
+  }
+  if (!outside) return;
+  const copy = () => {
+    for (const theme of ["light", "dark"]) document.documentElement.classList.toggle(theme, outside.classList.contains(theme));
+  };
+  copy();
+  new MutationObserver(copy).observe(outside, { attributes: true, attributeFilter: ["class"] });
+}
+
+// -- commands ---------------------------------------------------------------------------------------------------------
+
+function showButtons() {
+  for (const button of document.querySelectorAll("button[data-copy]")) button.hidden = false;
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const code = document.getElementById(button.dataset.copy);
+  getSelection().selectAllChildren(code);
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    said.textContent = "Copied.";
+  } catch {  // not on https, or not allowed
+    said.textContent = document.execCommand("copy") ? "Copied." : "The command is selected; copy it by the keyboard.";
+  }
+});
+
+// -- refresh ----------------------------------------------------------------------------------------------------------
+
+let tag = null;
+
+function place(element) {
+  // Where an element stands below the nearest one with an id: the same place in the next version of the page.
+  const steps = [];
+  let at = element;
+  while (at && !at.id) {
+    steps.unshift([...at.parentElement.children].indexOf(at));
+    at = at.parentElement;
+  }
+  return { id: at?.id, steps };
+}
+
+function found({ id, steps }) {
+  return steps.reduce((at, step) => at?.children[step], id ? document.getElementById(id) : null);
+}
+
+function replaceMain(html) {
+  const next = new DOMParser().parseFromString(html, "text/html");
+  const main = document.getElementById("main");
+  const fresh = next.getElementById("main");
+  if (!fresh) return;
+  const focused = main.contains(document.activeElement) ? place(document.activeElement) : null;
+  for (const old of main.querySelectorAll("details[id]")) {
+    const same = next.getElementById(old.id);
+    if (same) same.open = old.open;
+  }
+  const scrolled = [...main.querySelectorAll(".wide")].map((box) => box.scrollLeft);
+  document.title = next.title;
+  main.replaceWith(document.adoptNode(fresh));
+  [...fresh.querySelectorAll(".wide")].forEach((box, index) => { box.scrollLeft = scrolled[index] ?? 0; });
+  if (focused) found(focused)?.focus({ preventScroll: true });
+  showButtons();
+  showTimes();
+}
+
+async function refresh() {
+  const main = document.getElementById("main");
+  const selecting = !getSelection().isCollapsed;
+  if (!("live" in main.dataset) || document.hidden || selecting) return;
+  try {
+    const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {} });
+    said.textContent = "";
+    if (answer.status === 304) return;
+    tag = answer.headers.get("ETag");
+    replaceMain(await answer.text());
+  } catch {
+    said.textContent = "Airflow does not answer. What is shown may be old.";
+  }
+}
+
+async function keepFresh() {
+  const seconds = Number(document.getElementById("main").dataset.every);
+  setTimeout(async () => {
+    await refresh();
+    keepFresh();
+  }, seconds * 1000);
+}
+
+followTheme();
+showTimes();
+showButtons();
+setInterval(showTimes, 10000);
+keepFresh();

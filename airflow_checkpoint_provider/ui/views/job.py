@@ -1,0 +1,256 @@
+"""The page of a job: attempts, checkpoints, story, statistics, configuration. Runs in Airflow (API server); no I/O, no HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.coordinator import statistics
+from airflow_checkpoint_provider.coordinator.restore import candidates_at_start
+from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Checkpoint, Launch, State
+from airflow_checkpoint_provider.text import query_progress
+from airflow_checkpoint_provider.text.job_list import at_work
+from airflow_checkpoint_provider.text.restore_story import retold
+from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, spreads, status
+from airflow_checkpoint_provider.text.units import NONE, plural, size
+from airflow_checkpoint_provider.ui.polling import Reading
+from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, checkpoint_row
+from airflow_checkpoint_provider.ui.views.commands import Command, Commands
+from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
+
+LISTED = statistics.LISTED
+ATTEMPTS = 20  # whose stories are told
+NOT_IN_FORCE = ("interval_s", "min_pause_s")  # options that the driver logs as without effect: no timer paces anything
+
+
+@dataclass(frozen=True)
+class CandidateRow:
+    """A checkpoint from which an attempt might have started, and the verdict about it."""
+
+    name: str
+    verdict: str
+    why: str
+    completed_at: str
+    size: str
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """An attempt, or a launch whose driver has not attached, and its story as the log tells it."""
+
+    launch: int
+    epoch: int | None
+    run: str
+    try_number: int
+    state: Label
+    started_at: str
+    ended_at: str
+    started_from: str
+    completed: Sequence[str]
+    aborted: Sequence[str]
+    story: Sequence[str]
+    candidates: Sequence[CandidateRow]
+
+    @property
+    def name(self) -> str:
+        return f"Attempt {self.epoch}" if self.epoch else f"Launch of try {self.try_number}"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line of the head: a text, or a moment."""
+
+    label: str
+    text: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """A history, or one run of it."""
+
+    place: Place
+    job: str
+    run: str
+    shared: bool
+    state: Label
+    live: bool
+    facts: Sequence[Fact]
+    pending: Sequence[CheckpointRow]
+    queued: Sequence[str]
+    attempts: Sequence[AttemptRow]
+    attempts_left_out: int
+    checkpoints: Sequence[CheckpointRow]
+    checkpoints_left_out: int
+    counts: Table
+    spread: Table
+    causes: Sequence[str]
+    configuration: Table
+    queries: Table
+    queries_at: str
+    commands: Sequence[Command]
+
+
+def job_page(place: Place, reading: Reading, now: str) -> JobPage:
+    """Return the page of the history at ``place``, or of a run in it."""
+    state, commands = reading.found.state, Commands(place.connection, reading.found.state)
+    shown = shown_checkpoints(state, place.run)
+    rows = [checkpoint_row(reading, checkpoint, commands) for checkpoint in shown[:LISTED]]
+    attempts = _attempts(state, place.run)
+    answer = statistics.checkpoints(state)
+    about = job_row(place.connection, reading, now)
+    run = state.run(place.run) if place.run else None
+    label = about.state if run is None or place.run == about.run else Label.of(status(state, run))
+    beat = reading.beat
+    return JobPage(
+        place=place,
+        job=state.job,
+        run=place.run or state.scope,
+        shared=not state.scope,
+        state=label,
+        live=at_work(reading.found) or bool(state.pending or state.queue),
+        facts=_facts(place, reading, now),
+        pending=[row for row in rows if row.waits_for],
+        queued=[_queued(queued.request.kind, queued.request.owner or queued.request.origin) for queued in state.queue],
+        attempts=attempts[:ATTEMPTS],
+        attempts_left_out=max(0, len(attempts) - ATTEMPTS),
+        checkpoints=rows,
+        checkpoints_left_out=max(0, len(shown) - LISTED),
+        counts=Table(tuple(answer["counts"]), [tuple(map(str, answer["counts"].values()))]),
+        spread=Table(SPREAD, spreads(answer) if answer["counts"]["completed"] else []),
+        causes=_causes(state),
+        configuration=_configuration(state),
+        queries=Table(query_progress.HEADER, query_progress.rows(beat) if beat and at_work(reading.found) else []),
+        queries_at=beat.at if beat else "",
+        commands=commands.of_job(),
+    )
+
+
+def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:
+    """Return the checkpoints of a run, or of the whole history if ``run`` is empty, the newest first."""
+    epochs = {attempt.epoch for attempt in attempts_of(state, run)} if run else set()
+    return [checkpoint for checkpoint in reversed(state.checkpoints) if not run or epochs & set(checkpoint.epochs)]
+
+
+# -- the head ----------------------------------------------------------------------------------------------------------
+
+
+def _facts(place: Place, reading: Reading, now: str) -> list[Fact]:
+    state, about = reading.found.state, job_row(place.connection, reading, now)
+    launch = state.current_launch()
+    facts = [
+        Fact("Last checkpoint", about.checkpoint or "none yet", about.completed_at),
+        Fact("Next attempt starts from", about.next_start or _no_start(reading)),
+        Fact("Savepoints", str(about.savepoints)),
+        Fact("Connection", place.connection),
+        Fact("History", f"{reading.root}/{reading.found.keys.prefix}"),
+    ]
+    if launch:
+        facts.insert(0, Fact("Task", f"{launch.spec.owner}, try {launch.latest_try}, run {launch.spec.run}"))
+    if about.unprotected_since:
+        facts.insert(2, Fact("Unprotected since", "a crash now loses the work since", about.unprotected_since))
+    if state.suspended:
+        facts.append(Fact("Suspended by", state.suspended))
+    if state.closing_reason is not None:
+        facts.append(Fact("Closed", state.closing_reason, state.at))
+    if reading.beat and at_work(reading.found):
+        facts.append(Fact("Last heartbeat", reading.beat.activity, reading.beat.at))
+    return facts
+
+
+def _no_start(reading: Reading) -> str:
+    run = reading.found.state.run(reading.found.newest_run)
+    return (
+        "nowhere: the run has finished" if run and run.outcome == "finished" else "nothing: no checkpoint is complete"
+    )
+
+
+def _queued(kind: str, owner: str) -> str:
+    return f"{kind.replace('_', ' ')}, requested by {owner}"
+
+
+def _causes(state: State) -> list[str]:
+    reasons = Counter(checkpoint.reason for checkpoint in state.checkpoints if checkpoint.status == ABORTED)
+    return [f"{reason}: {count}" for reason, count in reasons.most_common()]
+
+
+def _configuration(state: State) -> Table:
+    options = {name: value for name, value in state.config.to_json().items() if name not in NOT_IN_FORCE}
+    return Table(("option", "value"), [(name, _text(value)) for name, value in options.items()])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return NONE if value is None else str(value)
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+def _attempts(state: State, run: str) -> list[AttemptRow]:
+    """Return the launches, the newest first, each with its attempts."""
+    launches = [launch for launch in reversed(state.launches) if not run or launch.spec.run == run]
+    rows = list[AttemptRow]()
+    for launch in launches:
+        own = [attempt for attempt in reversed(state.attempts) if attempt.launch == launch.number]
+        rows += [_attempt(state, launch, attempt) for attempt in own] or [_attempt(state, launch, None)]
+    return rows
+
+
+def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None) -> AttemptRow:
+    own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]
+    point = attempt.restore_point if attempt else launch.restore_point
+    return AttemptRow(
+        launch=launch.number,
+        epoch=attempt.epoch if attempt else None,
+        run=launch.spec.run,
+        try_number=launch.latest_try,
+        state=Label.of(_outcome(state, launch, attempt)),
+        started_at=attempt.at if attempt else launch.at,
+        ended_at=(attempt.ended_at if attempt else launch.ended_at) or "",
+        started_from=str(point) if point else "nothing",
+        completed=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.completed_at],
+        aborted=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.status == ABORTED],
+        story=[printable(line) for line in retold(state, launch, attempt)],
+        candidates=_candidates(state, launch, attempt),
+    )
+
+
+def _outcome(state: State, launch: Launch, attempt: AttemptRecord | None) -> str:
+    if attempt is None:
+        return launch.outcome or ("launched" if launch is state.current_launch() else "never attached")
+    return attempt.outcome or ("fenced" if state.over(attempt.epoch) else "running")
+
+
+def _candidates(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[CandidateRow]:
+    point = attempt.restore_point if attempt else launch.restore_point
+    restored = candidates_at_start(state, point, attempt.epoch if attempt else state.last_epoch + 1)
+    return [
+        CandidateRow(
+            f"chk-{candidate.checkpoint.id}",
+            candidate.verdict,
+            ", ".join(filter(None, (candidate.why, candidate.checkpoint.reason))),
+            candidate.checkpoint.completed_at,
+            size(candidate.checkpoint.bytes) if candidate.checkpoint.completed_at else NONE,
+        )
+        for candidate in restored.candidates
+    ]
+
+
+def brief(page: JobPage) -> str:
+    """Return what the page shows, for the text beside the timeline."""
+    return f"{plural(len(page.attempts), 'attempt')} with {plural(len(page.checkpoints), 'checkpoint')}"

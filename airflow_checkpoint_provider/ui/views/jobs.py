@@ -1,0 +1,107 @@
+"""The list of jobs, and the states in which runs are. Runs in Airflow (API server); no I/O, no HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.text.job_list import at_work, job_line
+from airflow_checkpoint_provider.ui.polling import Reading
+
+TONES = {
+    "running": "good",
+    "finished": "good",
+    "completed": "good",
+    "restored": "good",
+    "pending": "busy",
+    "launched": "busy",
+    "suspended": "busy",
+    "aborted": "bad",
+    "failed": "bad",
+    "lost": "bad",
+}
+"""The colours of states, each of which is written out too. Any other state is quiet."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """A state as people read it, and the tone of its colour."""
+
+    text: str
+    tone: str
+
+    @classmethod
+    def of(cls, state: str, *, wrong: bool = False) -> Label:
+        return cls(state, "bad" if wrong else TONES.get(state, "quiet"))
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """The newest run of a job. Empty texts are unknown, or never happened."""
+
+    place: Place
+    job: str
+    run: str
+    state: Label
+    attempt: int
+    checkpoint: str
+    completed_at: str
+    unprotected_since: str
+    next_start: str
+    savepoints: int
+    pending: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The jobs of one connection. ``problems`` are what could not be read; ``unread`` jobs are being read."""
+
+    connection: str
+    rows: Sequence[JobRow] = ()
+    problems: Sequence[str] = ()
+    unread: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class JobsPage:
+    """All jobs that a user may see."""
+
+    storages: Sequence[Storage] = field(default_factory=tuple)
+
+    @property
+    def live(self) -> bool:
+        """Return whether something runs, or is still being read."""
+        return any(storage.unread or any(_moves(row) for row in storage.rows) for storage in self.storages)
+
+
+def _moves(row: JobRow) -> bool:
+    return row.state.tone == "busy" or row.state.text == "running"
+
+
+def job_row(connection: str, reading: Reading, now: str) -> JobRow:
+    """Return the row of a history that was read."""
+    found = reading.found
+    silent = at_work(found) and reading.alive is False
+    line = job_line(found, now, silent=silent)
+    last = found.state.checkpoint(found.state.newest_completed)
+    return JobRow(
+        place=Place(connection, found.keys.prefix),
+        job=line.job,
+        run=line.run,
+        state=Label.of(line.state, wrong=silent),
+        attempt=line.attempt,
+        checkpoint=line.last_checkpoint or "",
+        completed_at=last.completed_at if last else "",
+        unprotected_since=unprotected_since(reading),
+        next_start=line.next_start or "",
+        savepoints=len(found.state.savepoints),
+        pending=len(found.state.pending),
+    )
+
+
+def unprotected_since(reading: Reading) -> str:
+    """Return since when the work of a running job would be lost in a crash; empty if none runs."""
+    running = at_work(reading.found) and reading.alive is not False
+    return reading.beat.protected_since if running and reading.beat else ""
