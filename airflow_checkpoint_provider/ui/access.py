@@ -50,7 +50,7 @@ class Viewer:
         for launch in state.launches:
             dags[launch.spec.run].add(launch.spec.token.dag)
         runs = {run for run, owners in dags.items() if all(dag and self.reads(dag) for dag in owners)}
-        return _of_runs(state, runs) if runs else None
+        return of_runs(state, runs) if runs else None
 
     def _asks_dag(self, details: DagDetails | None) -> bool:
         return get_auth_manager().is_authorized_dag(
@@ -58,7 +58,7 @@ class Viewer:
         )
 
 
-def _of_runs(state: State, runs: set[str]) -> State:
+def of_runs(state: State, runs: set[str]) -> State:
     """Return the state without the launches, attempts, checkpoints and requests of other runs, and without their counts."""
     launches = tuple(launch for launch in state.launches if launch.spec.run in runs)
     numbers = {launch.number for launch in launches}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,8 +40,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 THEMES = ("light", "dark")
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -233,6 +230,6 @@ async def _say_refusal(request: Request, error: Any) -> Response:
 
 
 async def _say_failure(request: Request, error: Exception) -> Response:
-    log.error("the page %s failed", request.url.path, exc_info=error)
+    """Answer an unexpected error, which goes on to the log of the API server."""
     problem = Problem(500, "This page failed", "The log of the API server says why.")
     return _secured(await _say_problem(request, problem))  # this answer passes no middleware

@@ -123,7 +123,7 @@ def _svg(chart: Any) -> bytes:
 
 def _without_scripts(root: Any) -> Any:
     for parent in [*root.iter()]:
-        for script in [child for child in parent if child.tag.rpartition("}")[2] == "script"]:
+        for script in [child for child in parent if str(child.tag).endswith("script")]:
             parent.remove(script)
     return root
 

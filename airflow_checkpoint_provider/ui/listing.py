@@ -15,8 +15,8 @@ from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import Polls, Reading
-from airflow_checkpoint_provider.ui.views.jobs import JobRow, JobsPage, Storage, job_row
+from airflow_checkpoint_provider.ui.polling import SELDOM, Polls, Reading
+from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPage, Storage, job_row
 
 RUNS = 5  # newest histories of a job that are read
 JOBS = 200  # of a connection that are read
@@ -26,7 +26,7 @@ async def jobs_page(polls: Polls, viewer: Viewer) -> JobsPage:
     """Return the jobs of all connections. A connection that does not answer says so, and delays no other."""
     shown = await run_in_threadpool(connections.shown)
     storages = await asyncio.gather(*(_storage(polls, viewer, connection) for connection in shown))
-    return JobsPage([storage for storage in storages if storage.rows or storage.problems or storage.unread])
+    return JobsPage([storage for storage in storages if storage != Storage(storage.connection)])
 
 
 async def other_runs(polls: Polls, viewer: Viewer, place: Place, reading: Reading) -> list[JobRow]:
@@ -42,35 +42,36 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
     try:
         names = await polls.jobs(connection)
     except CheckpointError as error:
-        return Storage(connection, problems=[_text(error, administers)])
+        return Storage(connection, problem=_text(error, administers))
     tasks = [asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[:JOBS]]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
     rows = [answer for answer in answers if isinstance(answer, JobRow)]
     rows.sort(key=lambda row: (row.completed_at, row.job), reverse=True)
-    errors = [answer for answer in answers if isinstance(answer, CheckpointError)]
     # Whose history it is cannot be read either, so only an admin learns of it.
-    problems = [str(error) for error in errors] if administers else []
-    return Storage(connection, rows, problems, len(unread), max(0, len(names) - JOBS) if administers else 0)
+    broken = [answer for answer in answers if isinstance(answer, BrokenRow)] if administers else []
+    return Storage(connection, rows, broken, unread=len(unread), left_out=max(0, len(names) - JOBS))
 
 
-async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> JobRow | CheckpointError | None:
-    """Return the row of a job's newest history that the user may see; an error if one cannot be read and there is no row."""
+async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> JobRow | BrokenRow | None:
+    """Return the row of a job's newest history that the user may see; if there is none, of a history that cannot be read."""
     found = await _histories(polls, connection, job)
     visible = await _visible(viewer, connection, (each for each in found if isinstance(each, Reading)))
     if visible:
         return job_row(connection, visible[0], utc_now())
-    return next((each for each in found if isinstance(each, CheckpointError)), None)
+    return next((BrokenRow(job, str(each)) for each in found if isinstance(each, CheckpointError)), None)
 
 
 async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:
     """Return the history that all runs share and those of the newest runs, the last changed first, and errors for the others."""
     try:
-        runs = (await polls.runs(connection, job))[:RUNS]
+        newest, *older = ((await polls.runs(connection, job)) or [job_prefix(job)])[:RUNS]
     except CheckpointError as error:
         return [error]
     answers = await asyncio.gather(
-        *(polls.history(connection, prefix) for prefix in (job_prefix(job), *runs)), return_exceptions=True
+        polls.history(connection, newest),
+        *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, job_prefix(job)} - {newest}),
+        return_exceptions=True,
     )
     readings = [answer for answer in answers if isinstance(answer, Reading)]
     readings.sort(key=lambda reading: last_moved(reading.found.state), reverse=True)

@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.storage import Store
 EVERY = 3.0  # seconds for which an answer is good
 LIMIT = 5.0  # seconds for which a page waits
 THREADS = 4  # for each connection: a store that hangs holds no others
+SELDOM = 30.0  # the same of what is rarely new: older runs, and the names of jobs and runs
 KEPT = 300  # histories, and answers
 
 T = TypeVar("T")
@@ -108,9 +109,10 @@ class Polls:
         self._answers: OrderedDict[tuple[Any, ...], tuple[asyncio.Task[Any], list[float]]] = OrderedDict()
         self._limiters: dict[str, CapacityLimiter] = {}
 
-    async def history(self, connection: str, prefix: str) -> Reading:
-        """Return a history. Raise ``CheckpointError``."""
-        return await self._ask(connection, ("history", prefix), lambda: self._poll(connection, prefix))
+    async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> Reading:
+        """Return a history, as it was at most ``within`` seconds ago. Raise ``CheckpointError``."""
+        question = ("history", prefix)
+        return await self._ask(connection, question, lambda: self._poll(connection, prefix), within)
 
     async def seal(self, connection: str, prefix: str, number: int) -> Seal:
         """Return the metadata of a checkpoint. Raise ``CheckpointError``."""
@@ -121,11 +123,13 @@ class Polls:
 
     async def jobs(self, connection: str) -> list[str]:
         """Return the ids of all jobs. Raise ``CheckpointError``."""
-        return await self._ask(connection, ("jobs",), lambda: histories.jobs(self._store(connection)))
+        return await self._ask(connection, ("jobs",), lambda: histories.jobs(self._store(connection)), SELDOM)
 
     async def runs(self, connection: str, job: str) -> list[str]:
         """Return the prefixes of a job's histories of one run each, the newest first. Raise ``CheckpointError``."""
-        return await self._ask(connection, ("runs", job), lambda: histories.run_prefixes(self._store(connection), job))
+        return await self._ask(
+            connection, ("runs", job), lambda: histories.run_prefixes(self._store(connection), job), SELDOM
+        )
 
     # -- in a thread -------------------------------------------------------------------------------------------------
 
@@ -155,11 +159,11 @@ class Polls:
 
     # -- on the event loop -------------------------------------------------------------------------------------------
 
-    async def _ask(self, connection: str, question: tuple[Any, ...], answer: Callable[[], T]) -> T:
-        """Return the answer to a question, asked now or up to ``every`` seconds ago. Raise what ``answer`` raises."""
+    async def _ask(self, connection: str, question: tuple[Any, ...], answer: Callable[[], T], within: float = 0.0) -> T:
+        """Return the answer to a question, asked now or up to ``every`` or ``within`` seconds ago. Raise what ``answer`` raises."""
         key = (connection, *question)
         task, ended = self._answers.get(key, (None, []))
-        if task is None or (ended and time.monotonic() - ended[0] >= self._every):
+        if task is None or (ended and time.monotonic() - ended[0] >= max(self._every, within)):
             task = self._started(key, answer)
         try:
             answered: T = await asyncio.wait_for(asyncio.shield(task), self.limit)

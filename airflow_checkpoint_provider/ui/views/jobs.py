@@ -54,12 +54,21 @@ class JobRow:
 
 
 @dataclass(frozen=True)
+class BrokenRow:
+    """A job whose history cannot be read, and why."""
+
+    job: str
+    problem: str
+
+
+@dataclass(frozen=True)
 class Storage:
-    """The jobs of one connection. ``problems`` are what could not be read; ``unread`` jobs are being read."""
+    """The jobs of one connection. ``problem``: why it cannot be listed. ``unread`` jobs are being read."""
 
     connection: str
     rows: Sequence[JobRow] = ()
-    problems: Sequence[str] = ()
+    broken: Sequence[BrokenRow] = ()
+    problem: str = ""
     unread: int = 0
     left_out: int = 0
 
