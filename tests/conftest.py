@@ -28,7 +28,7 @@ MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _numbers = itertools.count(1)
 
 ONE_AIRFLOW = "tests/e2e/"
-AIRFLOW_OF_ITS_OWN = ("tests/e2e/test_demo.py", "tests/e2e/test_first_job.py")
+AIRFLOW_OF_ITS_OWN = ("tests/e2e/test_demo.py", "tests/e2e/test_first_job.py", "tests/e2e/test_pages.py")
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process

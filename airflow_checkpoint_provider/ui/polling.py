@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import Store
 
 EVERY = 3.0  # seconds for which an answer is good
-LIMIT = 5.0  # seconds for which a page waits
+LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
 SELDOM = 30.0  # the same of what is rarely new: older runs, and the names of jobs and runs
 KEPT = 300  # histories, and answers
@@ -99,14 +99,14 @@ class Polls:
     """What the pages ask the stores. A question is asked once in ``every`` seconds, however many viewers wait for its answer.
 
     ``open_store`` opens the store of a connection. Questions run in threads of their own, a few for each connection. A page
-    waits ``limit`` seconds; the question goes on, and its answer serves a later page. Use it from one event loop.
+    waits until a question is ``limit`` seconds old; it goes on, and its answer serves a later page. Use it from one event loop.
     """
 
     def __init__(self, open_store: Callable[[str], Store], *, every: float = EVERY, limit: float = LIMIT) -> None:
         self._open_store, self._every, self.limit = open_store, every, limit
         self._stores: dict[str, Store] = {}
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
-        self._answers: OrderedDict[tuple[Any, ...], tuple[asyncio.Task[Any], list[float]]] = OrderedDict()
+        self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
         self._limiters: dict[str, CapacityLimiter] = {}
 
     async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> Reading:
@@ -162,11 +162,13 @@ class Polls:
     async def _ask(self, connection: str, question: tuple[Any, ...], answer: Callable[[], T], within: float = 0.0) -> T:
         """Return the answer to a question, asked now or up to ``every`` or ``within`` seconds ago. Raise what ``answer`` raises."""
         key = (connection, *question)
-        task, ended = self._answers.get(key, (None, []))
-        if task is None or (ended and time.monotonic() - ended[0] >= max(self._every, within)):
-            task = self._started(key, answer)
+        asked = self._answers.get(key)
+        if asked is None or asked.age() >= max(self._every, within):
+            asked = self._ask_now(key, answer)
         try:
-            answered: T = await asyncio.wait_for(asyncio.shield(task), self.limit)
+            answered: T = await asyncio.wait_for(
+                asyncio.shield(asked.task), asked.began + self.limit - time.monotonic()
+            )
         except TimeoutError:
             raise StoreUnavailable(
                 f"the checkpoint storage of connection {connection!r} has not answered for {self.limit:g} s. Look again later;"
@@ -174,19 +176,31 @@ class Polls:
             ) from None
         return answered
 
-    def _started(self, key: tuple[Any, ...], answer: Callable[[], T]) -> asyncio.Task[T]:
+    def _ask_now(self, key: tuple[Any, ...], answer: Callable[[], Any]) -> _Answer:
         limiter = self._limiters.setdefault(key[0], CapacityLimiter(THREADS))
         task = asyncio.create_task(anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True))
-        ended: list[float] = []
-        task.add_done_callback(lambda done: _note_end(done, ended))
         self._answers.pop(key, None)
-        self._answers[key] = (task, ended)
-        for old in [key for key, (_, over) in self._answers.items() if over][: max(0, len(self._answers) - KEPT)]:
-            del self._answers[old]
-        return task
+        self._answers[key] = asked = _Answer(task)
+        task.add_done_callback(asked.end)
+        over = [key for key, other in self._answers.items() if other.ended is not None]
+        for oldest in over[: max(0, len(self._answers) - KEPT)]:
+            del self._answers[oldest]
+        return asked
 
 
-def _note_end(task: asyncio.Task[Any], ended: list[float]) -> None:
-    ended.append(time.monotonic())
-    if not task.cancelled():
-        task.exception()  # nobody may have waited for it, and that is no error
+@dataclass
+class _Answer:
+    """The answer to a question, which is perhaps still under way. Times are monotonic."""
+
+    task: asyncio.Task[Any]
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        self.ended = time.monotonic()
+        if not task.cancelled():
+            task.exception()  # perhaps nobody waits for it any more, and that is no error
+
+    def age(self) -> float:
+        """Return the seconds since it ended; 0 while it is under way."""
+        return 0.0 if self.ended is None else time.monotonic() - self.ended

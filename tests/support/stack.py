@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +40,20 @@ class Part:
 
 
 class Stack:
-    """``env`` wins over the settings below, ``api_server`` over both for that part. The logs lie in ``home``; nothing is deleted."""
+    """``env`` wins over the settings below, ``api_server`` over both for that part. The logs lie in ``home``; nothing is deleted.
+
+    ``only`` some parts are started, and nobody is logged in, if they are named.
+    """
 
     def __init__(
-        self, home: Path, dags: Path, env: Mapping[str, str] | None = None, api_server: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        dags: Path,
+        env: Mapping[str, str] | None = None,
+        api_server: Mapping[str, str] | None = None,
+        only: Sequence[str] = (),
     ) -> None:
-        self.home = home
+        self.home, self._only = home, only
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **_settings(home, dags, self.url, self.port), **(env or {})}
@@ -60,10 +68,11 @@ class Stack:
         self.home.mkdir(parents=True, exist_ok=True)
         try:
             self.run("airflow", "db", "migrate")
-            for name in PARTS:
+            for name in self._only or PARTS:
                 self.start(name)
             self.wait_until_healthy()
-            self.client.log_in()
+            if not self._only:
+                self.client.log_in()
         except BaseException:
             self.stop()
             raise

