@@ -16,6 +16,7 @@ CLASSES := .venv/spark-classes.jsa
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 USES_S3 := $(filter test test-slow bench bench-full $(JARS),$(MAKECMDGOALS))$(STORE)
+TESTS := $(filter test test-slow,$(MAKECMDGOALS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # uv leaves byte code to the first import. Where that is not written, each of hundreds of Python processes compiles Airflow anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,13 +82,14 @@ $(CLASSES): $(INSTALLED) tests/support/classes.py
 	@echo "Recording the classes of a Spark driver: the tests' drivers start in half the time with them (180 MB)"
 	$(BIN)/python -m tests.support.classes $@
 
-# What pip cannot bring: Java 17 or newer for Spark, the venv module, ps, and Maven for Spark's jars for S3. Nothing is touched where they are there.
+# What pip cannot bring: Java 17 or newer for Spark, the venv module, ps, Maven for Spark's jars for S3, and a browser for the tests. Nothing is touched where they are there.
 system:
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	need=()
 	java=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
 	[ "$${java:-0}" -ge 17 ] || need+=(java)
 	[ -z "$(USES_S3)" ] || [ -e $(JARS) ] || command -v mvn >/dev/null || need+=(maven)
+	[ -z "$(TESTS)" ] || command -v chromium >/dev/null || need+=(chromium)
 	command -v ps >/dev/null || need+=(procps)
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || need+=("$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
 	[ $${#need[@]} -gt 0 ] || exit 0

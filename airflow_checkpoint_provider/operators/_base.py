@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
@@ -51,7 +50,7 @@ def place_of_checkpoint(connection: str, checkpoint: object) -> Place | None:
     return Place(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None
 
 
-class KillGuard(Linked, BaseOperator):
+class KillGuard(Linked):
     """Base of the tasks that change something. Airflow lets a killed task go on for some seconds, in which it must change
     nothing more: call ``stop_if_killed`` after each wait."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from airflow.configuration import conf
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from airflow_checkpoint_provider.errors import CheckpointError
 
@@ -53,8 +53,8 @@ LINK = CheckpointsLink()
 KEY = LINK.xcom_key
 
 
-class Linked:
-    """What a task with this link adds to its operator: the link is there as soon as the task runs."""
+class Linked(BaseOperator):
+    """Base of the tasks with this link, which is there as soon as they run."""
 
     operator_extra_links: Collection[BaseOperatorLink] = (LINK,)
 
@@ -63,7 +63,7 @@ class Linked:
         raise NotImplementedError
 
     def pre_execute(self, context: Any) -> None:
-        super().pre_execute(context)  # type: ignore[misc]  # of BaseOperator, beside which this stands
+        super().pre_execute(context)
         if link := LINK.get_link(self, ti_key=context["ti"]):
             context["ti"].xcom_push(key=KEY, value=link)
 

@@ -65,7 +65,7 @@ def durations(state: State, run: str, theme: str) -> bytes:
     """Return the durations of the newest checkpoints."""
     done = _completed(state, run)
     chart = pygal.StackedBar(**_options(theme, (BLUE, GREEN)), value_formatter=duration, height=260)
-    chart.x_labels, chart.x_labels_major_every = [f"chk-{c.id}" for c in done], max(1, len(done) // 8)
+    _label_some(chart, [f"chk-{checkpoint.id}" for checkpoint in done])
     rows = [row(state, checkpoint) for checkpoint in done]
     chart.add("synchronous", [line.sync_s or 0.0 for line in rows])
     chart.add("asynchronous", [line.async_s or 0.0 for line in rows])
@@ -78,7 +78,7 @@ def sizes(state: State, run: str, theme: str) -> bytes:
     chart = pygal.Line(
         **_options(theme, (PURPLE, ORANGE)), value_formatter=lambda count: size(round(count)), height=260, min_scale=2
     )
-    chart.x_labels, chart.x_labels_major_every = [f"chk-{c.id}" for c in done], max(1, len(done) // 8)
+    _label_some(chart, [f"chk-{checkpoint.id}" for checkpoint in done])
     chart.add("size", [checkpoint.bytes for checkpoint in done])
     chart.add("new bytes", [checkpoint.new_bytes for checkpoint in done])
     return _svg(chart)
@@ -106,12 +106,16 @@ def _options(theme: str, colours: Sequence[str]) -> dict[str, Any]:
         "width": 900,
         "legend_at_bottom": True,
         "legend_box_size": 10,
-        "show_minor_x_labels": False,
         "margin": 10,
         "no_data_text": "Nothing yet",
         "explicit_size": True,
         "pretty_print": False,
     }
+
+
+def _label_some(chart: Any, labels: list[str]) -> None:
+    """Write the labels below a chart; of many, some."""
+    chart.x_labels, chart.x_labels_major_every, chart.show_minor_x_labels = labels, max(1, len(labels) // 8), False
 
 
 def _svg(chart: Any) -> bytes:

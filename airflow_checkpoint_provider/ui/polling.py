@@ -163,7 +163,7 @@ class Polls:
         """Return the answer to a question, asked now or up to ``every`` or ``within`` seconds ago. Raise what ``answer`` raises."""
         key = (connection, *question)
         asked = self._answers.get(key)
-        if asked is None or asked.age() >= max(self._every, within):
+        if asked is None or asked.older_than(max(self._every, within)):
             asked = self._ask_now(key, answer)
         try:
             answered: T = await asyncio.wait_for(
@@ -201,6 +201,6 @@ class _Answer:
         if not task.cancelled():
             task.exception()  # perhaps nobody waits for it any more, and that is no error
 
-    def age(self) -> float:
-        """Return the seconds since it ended; 0 while it is under way."""
-        return 0.0 if self.ended is None else time.monotonic() - self.ended
+    def older_than(self, seconds: float) -> bool:
+        """Return whether it ended so long ago; not while it is under way."""
+        return self.ended is not None and time.monotonic() - self.ended >= seconds

@@ -17,11 +17,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.ui.polling import EVERY
 from tests.support.pages import (
     BROKEN,
     FLIGHTS,
     HOSTILE,
     SCRIPT,
+    SECRET,
     STREAM,
     Pages,
     browser,
@@ -182,7 +184,24 @@ def test_storage_that_does_not_answer_says_so_and_holds_nothing_up(pages: Pages)
     assert time.monotonic() - began < 30
     for answer in answers:
         assert (answer.status_code, "CKP613" in answer.text) == (503, True)
-        assert "secret-of-the-store" not in answer.text
+        assert SECRET not in answer.text
+
+
+def test_viewers_of_one_job_share_its_polls(pages: Pages) -> None:
+    """So many as one viewer makes in that time."""
+    pages.get(STREAM_PAGE)
+    pages.s3.requests.clear()
+    began = time.monotonic()
+    with ThreadPoolExecutor(20) as viewers:
+        list(viewers.map(pages.get, [STREAM_PAGE] * 100))
+    polls = 1 + (time.monotonic() - began) / EVERY
+    # An entry or a boundary, the heartbeat, and the acknowledgement that is missing; the runs of the job are listed seldom.
+    assert pages.s3.requests.total() <= 3 * polls + 2
+
+
+def test_no_secret_is_shown(pages: Pages) -> None:
+    for path in ALL:
+        assert SECRET not in pages.get(path).text
 
 
 def test_html_is_valid(pages: Pages, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
-from airflow_checkpoint_provider.storage import LocalStore
+from airflow_checkpoint_provider.storage import S3Store, Store
 from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.support.s3server import Key, S3Server, reading
 from tests.support.stack import PROJECT, Stack
 
 USERS = {"admin": "admin", "viewer": "viewer", "flights": "viewer"}
@@ -23,14 +24,15 @@ FLIGHTS = "flights_etl.delays"
 STREAM = "orders_stream.totals"
 SCRIPT = "by_hand"
 BROKEN = "broken_dag.job"
+SECRET = "secret-of-the-store"
 
 
-def save_histories(root: Path) -> None:
+def save_histories(store: Store) -> None:
     """Write a run with a failed attempt, a job that runs, one of a script without Airflow, and one that is damaged."""
-    store = LocalStore(root)
     flights = Recorded(store, FLIGHTS)
     three_stages(flights)
     flights.aborted(4, "02:55:00", "expired", HOSTILE)
+    flights.ended("02:56:00", "failed", 137, "task")
     second_attempt(flights)
     stream = Recorded(store, STREAM, scope="")
     stream.started("22:00:20", run="scheduled__2026-11-20")
@@ -39,16 +41,17 @@ def save_histories(root: Path) -> None:
     Recorded(store, SCRIPT).started("22:00:20")  # no dot: no DAG
     broken = Recorded(store, BROKEN)
     broken.started("22:00:20")
-    entry = root / broken.keys.entry(1)
-    entry.write_bytes(entry.read_bytes()[:-20])
+    entry = broken.keys.entry(1)
+    store.overwrite(entry, (store.read(entry) or b"")[:-20])
 
 
 @dataclass(frozen=True)
 class Pages:
-    """The pages of an API server. ``tokens`` are those of the users."""
+    """The pages of an API server. ``tokens`` are those of the users, ``s3`` holds the histories."""
 
     url: str
     tokens: dict[str, str]
+    s3: S3Server
 
     def get(self, path: str, user: str | None = "admin", **options: object) -> httpx.Response:
         cookies = {"_token": self.tokens[user]} if user else {}
@@ -58,25 +61,28 @@ class Pages:
 @contextmanager
 def serving(home: Path) -> Iterator[Pages]:
     """Run an API server whose users are ``USERS``, with a connection to recorded histories and one that never answers."""
-    root = home / "checkpoints"
-    root.mkdir(parents=True)
-    save_histories(root)
+    home.mkdir(parents=True, exist_ok=True)
     passwords = home / "passwords.json"
     passwords.write_text(json.dumps({user: f"password of {user}" for user in USERS}))
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and says nothing
-        env = _environment(root, passwords, silent.getsockname()[1])
+    with S3Server() as s3, socket.create_server(("127.0.0.1", 0)) as silent:  # that one accepts, and says nothing
+        s3.keys["READER"] = Key(SECRET, may=reading)
+        s3.make_bucket("lake")
+        save_histories(S3Store("lake", "checkpoints", s3.settings()))
+        env = _environment(s3.url, passwords, f"http://127.0.0.1:{silent.getsockname()[1]}")
         with Stack(home / "airflow", home / "dags", env, only=["api-server"]) as stack:
-            yield Pages(stack.url, {user: _token(stack.url, user) for user in USERS})
+            yield Pages(stack.url, {user: _token(stack.url, user) for user in USERS}, s3)
 
 
-def _environment(root: Path, passwords: Path, silent: int) -> dict[str, str]:
-    where = {"root": "s3://lake/ckp", "endpoint_url": f"http://127.0.0.1:{silent}"}
-    s3 = {"conn_type": "checkpoint_storage", "login": "key", "password": "secret-of-the-store", "extra": where}
+def _connection(url: str) -> str:
+    """Return a connection whose key may read, and nothing else: the pages need no more."""
+    where = {"root": "s3://lake/checkpoints", "endpoint_url": url}
+    return json.dumps({"conn_type": "checkpoint_storage", "login": "READER", "password": SECRET, "extra": where})
+
+
+def _environment(url: str, passwords: Path, silent: str) -> dict[str, str]:
     return {
-        "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps(
-            {"conn_type": "checkpoint_storage", "extra": {"root": str(root)}}
-        ),
-        "AIRFLOW_CONN_SILENT": json.dumps(s3),
+        "AIRFLOW_CONN_CHECKPOINT_DEFAULT": _connection(url),
+        "AIRFLOW_CONN_SILENT": _connection(silent),
         "AIRFLOW__CHECKPOINTS__CONNECTIONS": "checkpoint_default,silent",
         "AIRFLOW__CORE__AUTH_MANAGER": "tests.support.auth.PerDagAuthManager",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",

@@ -99,6 +99,8 @@ FOLDERS = [
     "assets",
     "task_groups",
     "cli",
+    "ui",
+    "ui/views",
     ".",
 ]
 

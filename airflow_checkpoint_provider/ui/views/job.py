@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
 
 LISTED = statistics.LISTED
 ATTEMPTS = 20  # whose stories are told
+OVER = ("finished", "closed")  # states in which no retry is to be expected
 NOT_IN_FORCE = ("interval_s", "min_pause_s")  # options that the driver logs as without effect: no timer paces anything
 
 
@@ -119,7 +120,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
         run=place.run or state.scope,
         shared=not state.scope,
         state=label,
-        live=at_work(reading.found) or bool(state.pending or state.queue),
+        live=about.state.text not in OVER,
         facts=_facts(place, reading, now),
         pending=[row for row in rows if row.waits_for],
         queued=[_queued(queued.request.kind, queued.request.owner or queued.request.origin) for queued in state.queue],

@@ -81,7 +81,7 @@ class JobsPage:
 
     @property
     def live(self) -> bool:
-        """Return whether something runs, or could not be read now."""
+        """Return whether a job runs or waits, or something could not be read now."""
         return any(
             storage.unread or storage.problem or any(_moves(row) for row in storage.rows) for storage in self.storages
         )

@@ -1,0 +1,208 @@
+"""What the pages ask a store: once for all viewers, each connection in threads of its own, and never for long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, StoreUnavailable
+from airflow_checkpoint_provider.storage import MemoryStore, Store
+from airflow_checkpoint_provider.ui import polling
+from airflow_checkpoint_provider.ui.polling import Polls, Reading
+from tests.support.faults import FaultyStore, served
+from tests.support.recorded import Recorded, second_attempt, three_stages
+
+ALWAYS, NEVER = 0.0, 1e9  # seconds for which an answer is good
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryStore(), served)
+
+
+@pytest.fixture
+def running(store: FaultyStore) -> Recorded:
+    recorded = Recorded(store)
+    three_stages(recorded)
+    store.requests.clear()
+    return recorded
+
+
+@pytest.fixture
+def finished(running: Recorded, store: FaultyStore) -> Recorded:
+    second_attempt(running)
+    store.requests.clear()
+    return running
+
+
+def opened(store: Store, every: float = ALWAYS, limit: float = 60) -> Polls:
+    return Polls(lambda _: store, every=every, limit=limit)
+
+
+def run(question: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(question, 120))
+
+
+def test_many_viewers_cost_one_poll(finished: Recorded, store: FaultyStore) -> None:
+    async def look() -> list[Reading]:
+        polls = opened(store, every=NEVER)
+        return await asyncio.gather(*(polls.history("c", finished.keys.prefix) for _ in range(50)))
+
+    readings = run(look())
+    assert len({id(reading) for reading in readings}) == 1
+    first = store.requests.total()
+    store.requests.clear()
+    run(opened(store, every=NEVER).history("c", finished.keys.prefix))
+    assert store.requests.total() == first
+
+
+def test_poll_of_a_finished_history_costs_one_request(finished: Recorded, store: FaultyStore) -> None:
+    async def look() -> None:
+        polls = opened(store)
+        await polls.history("c", finished.keys.prefix)
+        store.requests.clear()
+        await polls.history("c", finished.keys.prefix)
+
+    run(look())
+    assert store.requests == {"read": 1}
+
+
+def test_poll_of_a_running_job_costs_its_heartbeat_and_its_pending_checkpoint_too(
+    running: Recorded, store: FaultyStore
+) -> None:
+    async def look() -> Reading:
+        polls = opened(store)
+        await polls.history("c", running.keys.prefix)
+        store.requests.clear()
+        return await polls.history("c", running.keys.prefix)
+
+    reading = run(look())
+    assert reading.missing == {4: ("",)}
+    assert store.requests == {"read": 3}
+
+
+def test_answer_is_good_for_a_while(finished: Recorded, store: FaultyStore) -> None:
+    async def look() -> None:
+        polls = opened(store, every=NEVER)
+        await polls.history("c", finished.keys.prefix)
+        store.requests.clear()
+        await polls.history("c", finished.keys.prefix)
+
+    run(look())
+    assert store.requests == {}
+
+
+def test_next_poll_reads_what_is_new(running: Recorded, store: FaultyStore) -> None:
+    async def look() -> tuple[int, int]:
+        polls = opened(store)
+        before = await polls.history("c", running.keys.prefix)
+        running.aborted(4, "02:55:00", "expired")
+        after = await polls.history("c", running.keys.prefix)
+        return before.found.state.n, after.found.state.n
+
+    before, after = run(look())
+    assert after == before + 1
+
+
+class Hanging(MemoryStore):
+    """It answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__("hanging")
+        self.answers, self.asked = threading.Event(), 0
+
+    def read(self, key: str) -> bytes | None:
+        self.asked += 1
+        assert self.answers.wait(60)
+        return super().read(key)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        self.asked += 1
+        assert self.answers.wait(60)
+        return super().folders(prefix)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    store = Hanging()
+    yield store
+    store.answers.set()  # its threads end
+
+
+def test_store_that_hangs_is_reported_and_holds_no_other_connection(
+    hanging: Hanging, finished: Recorded, store: FaultyStore
+) -> None:
+    async def look() -> Reading:
+        stores: dict[str, Store] = {"hangs": hanging, "works": store}
+        polls = Polls(stores.__getitem__, every=ALWAYS, limit=0.05)
+        for number in range(20):
+            with pytest.raises(StoreUnavailable, match="has not answered"):
+                await polls.history("hangs", f"jobs/job-{number}/job")
+        assert hanging.asked <= polling.THREADS
+        polls.limit = 60
+        reading = await polls.history("works", finished.keys.prefix)
+        hanging.answers.set()
+        return reading
+
+    assert run(look()).found.state.job == finished.job
+
+
+def test_question_that_is_too_old_is_not_waited_for_again(hanging: Hanging) -> None:
+    async def look() -> float:
+        polls = Polls(lambda _: hanging, every=ALWAYS, limit=0.5)
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                await polls.history("c", "jobs/a/job")
+        assert hanging.asked == 1
+        hanging.answers.set()
+        return time.monotonic() - began
+
+    assert run(look()) < 0.4
+
+
+def test_late_answer_serves_a_later_page(hanging: Hanging) -> None:
+    async def look() -> None:
+        polls = Polls(lambda _: hanging, every=NEVER, limit=0.05)
+        with pytest.raises(StoreUnavailable):
+            await polls.jobs("c")
+        polls.limit = 60
+        hanging.answers.set()
+        assert await polls.jobs("c") == []
+        assert hanging.asked == 1
+
+    run(look())
+
+
+def test_broken_history_is_an_error_and_is_read_again(running: Recorded, store: FaultyStore) -> None:
+    key = running.keys.entry(1)
+    body = store.read(key) or b""
+
+    async def look() -> Reading:
+        polls = opened(store)
+        store.overwrite(key, body[:-9])
+        with pytest.raises(Damaged):
+            await polls.history("c", running.keys.prefix)
+        store.overwrite(key, body)
+        reading: Reading = await polls.history("c", running.keys.prefix)
+        return reading
+
+    assert run(look()).found.state.job == running.job
+
+
+def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "KEPT", 5)
+
+    async def look() -> int:
+        polls = opened(store, every=NEVER)
+        for number in range(20):
+            with pytest.raises(CheckpointNotFound):
+                await polls.history("c", f"jobs/job-{number}/job")
+        return len(polls._answers)
+
+    assert run(look()) <= 6
