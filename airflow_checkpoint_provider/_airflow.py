@@ -75,6 +75,14 @@ def _ask_api_server(conn_id: str) -> Connection | None:
     return _process_connection_result_conn(answer)
 
 
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def push_link(ti: Any, key: str, value: str) -> None:
+    """Store a link where Airflow looks for it: in its database, also where XComs of tasks lie elsewhere."""
+    task_runner._xcom_push_to_db(ti, key, value)
+
+
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 

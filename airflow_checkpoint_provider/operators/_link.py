@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urlsplit
 from airflow.configuration import conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import CheckpointError
 
 
@@ -65,7 +66,7 @@ class Linked(BaseOperator):
     def pre_execute(self, context: Any) -> None:
         super().pre_execute(context)
         if link := LINK.get_link(self, ti_key=context["ti"]):
-            context["ti"].xcom_push(key=KEY, value=link)
+            _airflow.push_link(context["ti"], KEY, link)
 
 
 def _address(place: Place) -> str:

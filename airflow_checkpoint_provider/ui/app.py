@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.coordinator.journal import utc_now
@@ -40,6 +42,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 THEMES = ("light", "dark")
+NO_ADDRESS = "This is no address of a page"
 
 
 @dataclass
@@ -70,6 +73,7 @@ def build(polls: Polls | None = None) -> FastAPI:
     app.middleware("http")(_with_headers)
     app.exception_handler(Problem)(_say_problem)
     app.exception_handler(HTTPException)(_say_refusal)
+    app.exception_handler(RequestValidationError)(_say_invalid)
     app.exception_handler(Exception)(_say_failure)
     return app
 
@@ -94,7 +98,7 @@ def _place(connection: str, history: str, run: str = "") -> Place:
     try:
         return Place(connection, check_prefix(history), run)
     except InvalidName as error:
-        raise Problem(400, "Not an address of this page", error.message, error.code) from None
+        raise Problem(400, NO_ADDRESS, error.message, error.code) from None
 
 
 PlaceDep = Annotated[Place, Depends(_place)]
@@ -223,10 +227,15 @@ async def _say_problem(request: Request, problem: Any) -> Response:
 
 
 async def _say_refusal(request: Request, error: Any) -> Response:
-    """Say that nobody is logged in, or may not do this: the answers of Airflow's own questions."""
+    """Say that nobody is logged in, as Airflow answers, or that there is no such page."""
     texts = {401: "Log in to Airflow, then open this page again.", 403: "You may not see this."}
-    problem = Problem(error.status_code, "Not allowed", texts.get(error.status_code, str(error.detail)))
+    problem = Problem(error.status_code, error.detail, texts.get(error.status_code, "There is no such page."))
     return await _say_problem(request, problem)
+
+
+async def _say_invalid(request: Request, error: Any) -> Response:
+    wrong = ", ".join(str(each["loc"][-1]) for each in error.errors())
+    return await _say_problem(request, Problem(400, NO_ADDRESS, f"Missing or wrong in the address: {wrong}."))
 
 
 async def _say_failure(request: Request, error: Exception) -> Response:

@@ -104,7 +104,7 @@ class Polls:
 
     def __init__(self, open_store: Callable[[str], Store], *, every: float = EVERY, limit: float = LIMIT) -> None:
         self._open_store, self._every, self.limit = open_store, every, limit
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[str, tuple[float, Store]] = {}  # and when it was opened
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
         self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
         self._limiters: dict[str, CapacityLimiter] = {}
@@ -134,15 +134,14 @@ class Polls:
     # -- in a thread -------------------------------------------------------------------------------------------------
 
     def _poll(self, connection: str, prefix: str) -> Reading:
-        key = (connection, prefix)
-        reader = self._readers.get(key) or Reader(self._store(connection), prefix)
+        key, store = (connection, prefix), self._store(connection)
+        reader = self._readers.get(key) or Reader(store, prefix)
         try:
             reading = reader.poll()
         except StoreUnavailable:
             raise
-        except (
-            CheckpointError
-        ) as error:  # begin anew: the history may have been replaced, the connection may have new keys
+        except CheckpointError as error:
+            # Begin anew next time: the history may have been replaced, the connection may have new keys.
             self._readers.pop(key, None)
             if isinstance(error, StoreDenied):
                 self._stores.pop(connection, None)
@@ -153,9 +152,15 @@ class Polls:
         return reading
 
     def _store(self, connection: str) -> Store:
-        if connection not in self._stores:
-            self._stores[connection] = self._open_store(connection)
-        return self._stores[connection]
+        """Return the store of a connection, which is looked up again now and then: somebody may have changed it."""
+        opened, store = self._stores.get(connection, (0.0, None))
+        if store is None or time.monotonic() - opened >= SELDOM:
+            before, store = store, self._open_store(connection)
+            self._stores[connection] = (time.monotonic(), store)
+            if before is not None and _where(before) != _where(store):
+                for key in [key for key in self._readers if key[0] == connection]:
+                    self._readers.pop(key, None)
+        return store
 
     # -- on the event loop -------------------------------------------------------------------------------------------
 
@@ -163,7 +168,7 @@ class Polls:
         """Return the answer to a question, asked now or up to ``every`` or ``within`` seconds ago. Raise what ``answer`` raises."""
         key = (connection, *question)
         asked = self._answers.get(key)
-        if asked is None or asked.older_than(max(self._every, within)):
+        if asked is None or asked.older_than(self._every if asked.failed else max(self._every, within)):
             asked = self._ask_now(key, answer)
         try:
             answered: T = await asyncio.wait_for(
@@ -188,6 +193,11 @@ class Polls:
         return asked
 
 
+def _where(store: Store) -> tuple[str, Any]:
+    """Return what makes two stores the same."""
+    return store.uri, getattr(store, "settings", None)
+
+
 @dataclass
 class _Answer:
     """The answer to a question, which is perhaps still under way. Times are monotonic."""
@@ -195,11 +205,11 @@ class _Answer:
     task: asyncio.Task[Any]
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
+    failed: bool = False  # the store, which may soon answer again
 
     def end(self, task: asyncio.Task[Any]) -> None:
         self.ended = time.monotonic()
-        if not task.cancelled():
-            task.exception()  # perhaps nobody waits for it any more, and that is no error
+        self.failed = task.cancelled() or isinstance(task.exception(), StoreError)
 
     def older_than(self, seconds: float) -> bool:
         """Return whether it ended so long ago; not while it is under way."""

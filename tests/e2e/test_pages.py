@@ -140,6 +140,22 @@ def test_other_keys_are_no_history(pages: Pages, history: str) -> None:
     assert "CKP601" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/checkpoints/nothing", 404),
+        ("/checkpoints/job", 400),
+        (f"{FILES_PAGE}x", 400),
+        (FLIGHTS_PAGE.replace("/job?", "/charts/nothing-light.svg?"), 404),
+        (job("nobody", None, "no_such_connection"), 404),
+    ],
+)
+def test_wrong_address_gets_a_page(pages: Pages, path: str, status: int) -> None:
+    answer = pages.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert "Traceback" not in answer.text
+
+
 # -- what a page is ------------------------------------------------------------------------------------------------------
 
 

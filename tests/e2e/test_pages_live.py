@@ -47,6 +47,8 @@ def test_tab_follows_a_job_through_a_pending_checkpoint_a_failure_and_a_retry(la
         run.open("three")
         run.ended("success", 2)
         _says(page.frame_locator("iframe[title=Checkpoints]"), "h1 .label", "finished")
+        page.goto(f"{lab.stack.url}/plugin/checkpoints")
+        _says(page.frame_locator("iframe[title=Checkpoints]"), "table.jobs", f"{run.dag}.{TASK}")
 
 
 def _link_leads_to_the_job(page: Page, run: Run) -> None:

@@ -57,6 +57,10 @@ def test_passwords_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redact("it is tell-nobody") == "it is ***"
 
 
+def test_links_are_pushed_by_key_and_value() -> None:
+    assert list(inspect.signature(task_runner._xcom_push_to_db).parameters) == ["ti", "key", "value"]
+
+
 def test_spark_hook_has_the_attributes_that_are_used() -> None:
     hook = SparkSubmitHook()
     assert hook._submit_sp is None

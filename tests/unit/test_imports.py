@@ -197,7 +197,7 @@ EXPORTS = {  # public names; a name here stays
     ),
     "task_groups": ("CheckpointTaskGroup",),
 }
-NO_EXPORTS = ("cli", "coordinator", "hooks", "policies", "protocol", "triggers")
+NO_EXPORTS = ("cli", "coordinator", "hooks", "policies", "protocol", "triggers", "ui", "ui.views")
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))

@@ -89,7 +89,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert held == {
         str(file.relative_to(ROOT))
         for file in (ROOT / PACKAGE).rglob("*")
-        if file.suffix == ".py" or file.name == "py.typed"
+        if file.suffix in (".py", ".html", ".css", ".js") or file.name == "py.typed"
     }
     assert f"{PACKAGE}/py.typed" in held
 
@@ -101,6 +101,7 @@ def test_wheel_has_the_entry_points(wheel: Path) -> None:
         written.read_string(archive.read(name).decode())
     assert {group: dict(written[group]) for group in written.sections()} == {
         "apache_airflow_provider": {"provider_info": f"{PACKAGE}.get_provider_info:get_provider_info"},
+        "airflow.plugins": {"checkpoints": f"{PACKAGE}.ui.plugin:CheckpointsPlugin"},
         "console_scripts": {"checkpoints": f"{PACKAGE}.cli.main:main"},
     }
 

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from types import SimpleNamespace
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.sdk import BaseOperator
 
 from airflow_checkpoint_provider import operators, sensors
-from airflow_checkpoint_provider.operators._link import KEY, Linked, Place
+from airflow_checkpoint_provider.operators._link import KEY, LINK, Linked, Place
 from airflow_checkpoint_provider.ui.plugin import CheckpointsPlugin
 
 TASKS = [getattr(module, name) for module in (operators, sensors) for name in module.__all__]
@@ -51,9 +53,57 @@ def test_each_task_has_the_link(task: type[BaseOperator]) -> None:
     assert [link.xcom_key for link in task.operator_extra_links] == [KEY]
 
 
+TI = SimpleNamespace(dag_id="etl", task_id="task", run_id="run 1", map_index=-1)
+TRIGGERED = {"job": "orders", "scope": "", "id": 7, "pointer": "s3://lake/jobs/orders/job/chk-7"}
+SAVED = {"job": "orders", "scope": "run 1", "id": 7, "pointer": "s3://lake/savepoints/savepoint-orders-7-9f3c"}
+
+
+@pytest.mark.parametrize(
+    ("task", "history", "run"),
+    [
+        (
+            operators.CheckpointedSparkSubmitOperator(task_id="task", application="a.py"),
+            "etl.task/runs/run~201",
+            "run 1",
+        ),
+        (
+            operators.CheckpointedSparkSubmitOperator(task_id="task", application="a.py", job_id="a", scope="job"),
+            "a/job",
+            "run 1",
+        ),
+        (operators.TriggerCheckpointOperator(task_id="task", job="orders"), "orders/job", ""),
+        (
+            operators.RestoreOperator(task_id="task", job="orders", run="run 1", restore="latest"),
+            "orders/runs/run~201",
+            "",
+        ),
+        (operators.FinalizeCheckpointOperator(task_id="task", checkpoint=TRIGGERED), "orders/job", ""),
+        (operators.DisposeSavepointOperator(task_id="task", pointer=SAVED), "orders/runs/run~201", ""),
+        (sensors.CheckpointAcknowledgedSensor(task_id="task", checkpoint=TRIGGERED), "orders/job", ""),
+        (sensors.CheckpointCompletedSensor(task_id="task", checkpoint=SAVED), "orders/runs/run~201", ""),
+        (sensors.CheckpointCompletedSensor(task_id="task", job="orders"), "orders/job", ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Linked) else str(value),
+)
+def test_link_leads_to_the_history_of_the_task(task: Linked, history: str, run: str) -> None:
+    link = urlsplit(LINK.get_link(task, ti_key=TI))
+    assert link.path == "plugin/checkpoints/checkpoints/job"
+    assert Place.of(parse_qs(link.query)) == Place("checkpoint_default", f"jobs/{history}", run)
+
+
+@pytest.mark.parametrize("checkpoint", [None, "chk-7", {"id": 7}])
+def test_task_whose_parameter_names_no_history_has_no_link(checkpoint: object) -> None:
+    task = operators.AbortCheckpointOperator(task_id="task", checkpoint=checkpoint)
+    assert LINK.get_link(task, ti_key=TI) == ""
+
+
+def test_link_knows_the_path_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com/team/a/")
+    task = operators.TriggerCheckpointOperator(task_id="task", job="orders")
+    assert LINK.get_link(task, ti_key=TI).startswith("plugin/checkpoints/team/a/checkpoints/job?")
+
+
 def test_place_goes_through_an_address() -> None:
     place = Place("checkpoint_default", "jobs/a.b/runs/manual__2026-11-20T00~3a00", "manual__2026-11-20T00:00:00+00:00")
-    from urllib.parse import parse_qs
-
     assert Place.of(parse_qs(place.query)) == place
     assert Place.of({"connection": ["c"]}) is None

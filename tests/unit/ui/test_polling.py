@@ -195,6 +195,19 @@ def test_broken_history_is_an_error_and_is_read_again(running: Recorded, store: 
     assert run(look()).found.state.job == running.job
 
 
+def test_changed_connection_leads_to_its_new_store(running: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "SELDOM", ALWAYS)
+    stores = iter((running.store, MemoryStore("new")))
+
+    async def look() -> None:
+        polls = Polls(lambda _: next(stores), every=ALWAYS)
+        await polls.history("c", running.keys.prefix)
+        with pytest.raises(CheckpointNotFound):
+            await polls.history("c", running.keys.prefix)
+
+    run(look())
+
+
 def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "KEPT", 5)
 
