@@ -63,33 +63,21 @@ def of_runs(state: State, runs: set[str]) -> State:
     launches = tuple(launch for launch in state.launches if launch.spec.run in runs)
     numbers = {launch.number for launch in launches}
     attempts = tuple(attempt for attempt in state.attempts if attempt.launch in numbers)
-    if (len(launches), len(attempts)) == (len(state.launches), len(state.attempts)) and not _evicted(state):
-        return state
     epochs = {attempt.epoch for attempt in attempts}
     checkpoints = tuple(checkpoint for checkpoint in state.checkpoints if epochs.issuperset(checkpoint.epochs))
-    counts = Counter(
-        "aborted" if checkpoint.status == ABORTED else "completed"
-        for checkpoint in checkpoints
-        if checkpoint.status != PENDING
-    )
+    listed = tuple(run for run in state.runs if run.key in runs)
+    if (attempts, checkpoints, listed) == (state.attempts, state.checkpoints, state.runs):
+        return state
+    ended = ("aborted" if over.status == ABORTED else "completed" for over in checkpoints if over.status != PENDING)
     return replace(
         state,
         launches=launches,
         attempts=attempts,
-        runs=tuple(run for run in state.runs if run.key in runs),
+        runs=listed,
         checkpoints=checkpoints,
-        counts=dict(counts),
+        counts=dict(Counter(ended)),
         queue=tuple(queued for queued in state.queue if queued.epoch in epochs),
         dropped_requests=(),
         claims=(),
         released=(),
-    )
-
-
-def _evicted(state: State) -> bool:
-    """Return whether a run or a checkpoint is listed whose launch is not, so that its owner is not known."""
-    epochs = {attempt.epoch for attempt in state.attempts}
-    known = {launch.spec.run for launch in state.launches}
-    return any(run.key not in known for run in state.runs) or any(
-        not epochs.issuperset(checkpoint.epochs) for checkpoint in state.checkpoints
     )

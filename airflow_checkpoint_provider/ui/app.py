@@ -194,7 +194,12 @@ async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[A
 def _environment() -> Environment:
     loader = PackageLoader("airflow_checkpoint_provider.ui")
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        auto_reload=False,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals |= {"version": __version__, "every": EVERY, "themes": THEMES}
     return environment

@@ -32,15 +32,7 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     attempts = (attempts_of(state, run) if run else state.attempts)[-ATTEMPTS:]
     epochs = {attempt.epoch for attempt in attempts}
     checkpoints = [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
-    marks = {
-        "completed": (GREEN, [_mark(c) for c in checkpoints if c.completed_at and not c.savepoint]),
-        "aborted": (RED, [_mark(c) for c in checkpoints if c.status == ABORTED]),
-        "pending": (ORANGE, [_mark(c) for c in checkpoints if c.status == PENDING]),
-        "savepoint": (PURPLE, [_mark(c) for c in checkpoints if c.completed_at and c.savepoint]),
-        "suspended": (INK[theme], [_mark(c) for c in checkpoints if c.completed_at and kind_named(c.kind).suspends]),
-        "restored": (BLUE, [_restored(attempt) for attempt in attempts if attempt.restore_point]),
-    }
-    marks = {name: mark for name, mark in marks.items() if mark[1]}
+    marks = _marks(attempts, checkpoints, theme)
     colours = (GREY, *(colour for colour, _ in marks.values()))
     chart = pygal.XY(
         **_options(theme, colours),
@@ -59,6 +51,21 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     for name, (_, points) in marks.items():
         chart.add(name, points, stroke=False, dots_size=6)
     return _svg(chart)
+
+
+def _marks(
+    attempts: Sequence[AttemptRecord], checkpoints: Sequence[Checkpoint], theme: str
+) -> dict[str, tuple[str, list[tuple[float, int]]]]:
+    """Return the kinds of marks on the timeline that there are: name, colour, and places."""
+    marks = {
+        "completed": (GREEN, [_mark(c) for c in checkpoints if c.completed_at and not c.savepoint]),
+        "aborted": (RED, [_mark(c) for c in checkpoints if c.status == ABORTED]),
+        "pending": (ORANGE, [_mark(c) for c in checkpoints if c.status == PENDING]),
+        "savepoint": (PURPLE, [_mark(c) for c in checkpoints if c.completed_at and c.savepoint]),
+        "suspended": (INK[theme], [_mark(c) for c in checkpoints if c.completed_at and kind_named(c.kind).suspends]),
+        "restored": (BLUE, [_restored(attempt) for attempt in attempts if attempt.restore_point]),
+    }
+    return {name: mark for name, mark in marks.items() if mark[1]}
 
 
 def durations(state: State, run: str, theme: str) -> bytes:

@@ -33,6 +33,19 @@ class StateRow:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """How long a checkpoint took, and how large it is."""
+
+    took: str = NONE
+    synchronous: str = NONE
+    asynchronous: str = NONE
+    waiting: str = NONE
+    size: str = NONE
+    new: str = NONE
+    in_flight: str = NONE
+
+
+@dataclass(frozen=True)
 class CheckpointRow:
     """One checkpoint. ``story`` are the lines of the log about it, ``waits_for`` is what it waits for while it is pending."""
 
@@ -44,19 +57,11 @@ class CheckpointRow:
     state: Label
     triggered_at: str
     acknowledged: str
-    took: str
-    synchronous: str
-    asynchronous: str
-    waiting: str
-    size: str
-    new: str
-    in_flight: str
-    at: str
+    cost: Cost
     waits_for: str
     story: Sequence[str]
     states: Sequence[StateRow]
     pointer: str
-    has_files: bool
     commands: Sequence[Command]
 
     @property
@@ -66,12 +71,8 @@ class CheckpointRow:
 
 def checkpoint_row(reading: Reading, checkpoint: Checkpoint, commands: Commands) -> CheckpointRow:
     """Return the row of a checkpoint of a history that was read."""
-    state, about, line = reading.found.state, row(reading.found.state, checkpoint), statistics.entry(checkpoint)
-    completed, request = bool(checkpoint.completed_at), checkpoint.request
-    pointer = reading.found.pointer(reading.root, checkpoint)
-    waiting_s = line["time_in_queue"] / 1000 + max(
-        (entry.measures.alignment_s for entry in checkpoint.states), default=0.0
-    )
+    state, request = reading.found.state, checkpoint.request
+    about, pointer = row(state, checkpoint), reading.found.pointer(reading.root, checkpoint)
     return CheckpointRow(
         id=checkpoint.id,
         run=about.run,
@@ -81,21 +82,32 @@ def checkpoint_row(reading: Reading, checkpoint: Checkpoint, commands: Commands)
         state=Label.of(about.state),
         triggered_at=checkpoint.triggered_at,
         acknowledged=_acknowledged(reading, checkpoint),
-        took=NONE if line["end_to_end_duration"] == UNKNOWN else duration(line["end_to_end_duration"] / 1000),
-        synchronous=NONE if about.sync_s is None else duration(about.sync_s),
-        asynchronous=NONE if about.async_s is None else duration(about.async_s),
-        waiting=duration(waiting_s) if completed else NONE,
-        size=size(checkpoint.bytes) if completed else NONE,
-        new=size(checkpoint.new_bytes) if completed else NONE,
-        in_flight=size(checkpoint.in_flight_bytes) if completed else NONE,
-        at=about.position or NONE,
-        waits_for=_waits_for(state, reading, checkpoint),
+        cost=_cost(state, checkpoint),
+        waits_for=_waits_for(reading, checkpoint),
         story=_story(state, reading, checkpoint),
         states=[_state_row(entry) for entry in checkpoint.states],
         pointer=pointer or "",
-        has_files=pointer is not None,
         commands=commands.of_checkpoint(checkpoint, pointer),
-    )  # fmt: skip
+    )
+
+
+def _cost(state: State, checkpoint: Checkpoint) -> Cost:
+    """Return the cost. It waited in the queue, and until its queries had reached a common cut."""
+    line, about = statistics.entry(checkpoint), row(state, checkpoint)
+    took_ms: int = line["end_to_end_duration"]
+    took = NONE if took_ms == UNKNOWN else duration(took_ms / 1000)
+    if not checkpoint.completed_at:
+        return Cost(took)
+    aligned_s = max((entry.measures.alignment_s for entry in checkpoint.states), default=0.0)
+    return Cost(
+        took,
+        duration(about.sync_s or 0.0),
+        duration(about.async_s or 0.0),
+        duration(line["time_in_queue"] / 1000 + aligned_s),
+        size(checkpoint.bytes),
+        size(checkpoint.new_bytes),
+        size(checkpoint.in_flight_bytes),
+    )
 
 
 def _kind(checkpoint: Checkpoint) -> str:
@@ -114,7 +126,7 @@ def _acknowledged(reading: Reading, checkpoint: Checkpoint) -> str:
     return f"{everybody if checkpoint.completed_at else everybody - len(waits_for)} of {everybody}"
 
 
-def _waits_for(state: State, reading: Reading, checkpoint: Checkpoint) -> str:
+def _waits_for(reading: Reading, checkpoint: Checkpoint) -> str:
     if checkpoint.status != PENDING:
         return ""
     missing = [application or "the driver" for application in reading.missing.get(checkpoint.id, ())]

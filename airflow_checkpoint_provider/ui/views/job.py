@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator import statistics
+from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import candidates_at_start
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Checkpoint, Launch, State
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import retold
 from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, spreads, status
-from airflow_checkpoint_provider.text.units import NONE, plural, size
+from airflow_checkpoint_provider.text.units import NONE, size
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, checkpoint_row
 from airflow_checkpoint_provider.ui.views.commands import Command, Commands
-from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
+from airflow_checkpoint_provider.ui.views.jobs import JobRow, Label, job_row
 
 LISTED = statistics.LISTED
 ATTEMPTS = 20  # whose stories are told
@@ -78,25 +80,39 @@ class Table:
 
 
 @dataclass(frozen=True)
-class JobPage:
-    """A history, or one run of it."""
+class Head:
+    """What is known of the whole history, or of one run of it. ``shared``: all runs share the history."""
 
-    place: Place
     job: str
     run: str
     shared: bool
     state: Label
-    live: bool
     facts: Sequence[Fact]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts and summary of the history, and why checkpoints were aborted."""
+
+    counts: Table
+    spread: Table
+    causes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """A history, or one run of it. ``live`` pages are fetched again and again. ``queries`` were so ``queries_at``."""
+
+    place: Place
+    live: bool
+    head: Head
     pending: Sequence[CheckpointRow]
     queued: Sequence[str]
     attempts: Sequence[AttemptRow]
     attempts_left_out: int
     checkpoints: Sequence[CheckpointRow]
     checkpoints_left_out: int
-    counts: Table
-    spread: Table
-    causes: Sequence[str]
+    statistics: Statistics
     configuration: Table
     queries: Table
     queries_at: str
@@ -108,32 +124,21 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     state, commands = reading.found.state, Commands(place.connection, reading.found.state)
     shown = shown_checkpoints(state, place.run)
     rows = [checkpoint_row(reading, checkpoint, commands) for checkpoint in shown[:LISTED]]
-    attempts = _attempts(state, place.run)
-    answer = statistics.checkpoints(state)
-    about = job_row(place.connection, reading, now)
-    run = state.run(place.run) if place.run else None
-    label = about.state if run is None or place.run == about.run else Label.of(status(state, run))
-    beat = reading.beat
+    attempts, about = _attempts(state, place.run), job_row(place.connection, reading, now)
     return JobPage(
         place=place,
-        job=state.job,
-        run=place.run or state.scope,
-        shared=not state.scope,
-        state=label,
         live=about.state.text not in OVER,
-        facts=_facts(place, reading, now),
+        head=_head(place, reading, about),
         pending=[row for row in rows if row.waits_for],
-        queued=[_queued(queued.request.kind, queued.request.owner or queued.request.origin) for queued in state.queue],
+        queued=[_queued(queued.request) for queued in state.queue],
         attempts=attempts[:ATTEMPTS],
         attempts_left_out=max(0, len(attempts) - ATTEMPTS),
         checkpoints=rows,
         checkpoints_left_out=max(0, len(shown) - LISTED),
-        counts=Table(tuple(answer["counts"]), [tuple(map(str, answer["counts"].values()))]),
-        spread=Table(SPREAD, spreads(answer) if answer["counts"]["completed"] else []),
-        causes=_causes(state),
+        statistics=_statistics(state),
         configuration=_configuration(state),
-        queries=Table(query_progress.HEADER, query_progress.rows(beat) if beat and at_work(reading.found) else []),
-        queries_at=beat.at if beat else "",
+        queries=Table(query_progress.HEADER, query_progress.rows(running_beat(reading))),
+        queries_at=running_beat(reading).at,
         commands=commands.of_job(),
     )
 
@@ -147,27 +152,36 @@ def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
-def _facts(place: Place, reading: Reading, now: str) -> list[Fact]:
-    state, about = reading.found.state, job_row(place.connection, reading, now)
-    launch = state.current_launch()
+def _head(place: Place, reading: Reading, about: JobRow) -> Head:
+    state = reading.found.state
+    run = state.run(place.run) if place.run else None
+    label = about.state if run is None or place.run == about.run else Label.of(status(state, run))
+    return Head(state.job, place.run or state.scope, not state.scope, label, _facts(place, reading, about))
+
+
+def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
+    state, launch = reading.found.state, reading.found.state.current_launch()
+    task = f"{launch.spec.owner}, try {launch.latest_try}, run {launch.spec.run}" if launch else ""
+    unprotected = "a crash now loses the work since" if about.unprotected_since else ""
+    beat = running_beat(reading)
     facts = [
+        Fact("Task", task),
         Fact("Last checkpoint", about.checkpoint or "none yet", about.completed_at),
+        Fact("Unprotected since", unprotected, about.unprotected_since),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
         Fact("Savepoints", str(about.savepoints)),
+        Fact("Last heartbeat", beat.activity, beat.at),
+        Fact("Suspended by", state.suspended or ""),
+        Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
         Fact("Connection", place.connection),
         Fact("History", f"{reading.root}/{reading.found.keys.prefix}"),
     ]
-    if launch:
-        facts.insert(0, Fact("Task", f"{launch.spec.owner}, try {launch.latest_try}, run {launch.spec.run}"))
-    if about.unprotected_since:
-        facts.insert(2, Fact("Unprotected since", "a crash now loses the work since", about.unprotected_since))
-    if state.suspended:
-        facts.append(Fact("Suspended by", state.suspended))
-    if state.closing_reason is not None:
-        facts.append(Fact("Closed", state.closing_reason, state.at))
-    if reading.beat and at_work(reading.found):
-        facts.append(Fact("Last heartbeat", reading.beat.activity, reading.beat.at))
-    return facts
+    return [fact for fact in facts if fact.text or fact.at]
+
+
+def running_beat(reading: Reading) -> Beat:
+    """Return the newest heartbeat of a job that runs by its journal; an empty one otherwise."""
+    return (reading.beat if at_work(reading.found) else None) or Beat()
 
 
 def _no_start(reading: Reading) -> str:
@@ -177,13 +191,18 @@ def _no_start(reading: Reading) -> str:
     )
 
 
-def _queued(kind: str, owner: str) -> str:
-    return f"{kind.replace('_', ' ')}, requested by {owner}"
+def _queued(request: Request) -> str:
+    return f"{request.kind.replace('_', ' ')}, requested by {request.owner or request.origin}"
 
 
-def _causes(state: State) -> list[str]:
-    reasons = Counter(checkpoint.reason for checkpoint in state.checkpoints if checkpoint.status == ABORTED)
-    return [f"{reason}: {count}" for reason, count in reasons.most_common()]
+def _statistics(state: State) -> Statistics:
+    answer = statistics.checkpoints(state)
+    counts, reasons = answer["counts"], Counter(aborted.reason for aborted in state.with_status(ABORTED))
+    return Statistics(
+        Table(tuple(counts), [tuple(map(str, counts.values()))]),
+        Table(SPREAD, spreads(answer) if counts["completed"] else []),
+        [f"{reason}: {count}" for reason, count in reasons.most_common()],
+    )
 
 
 def _configuration(state: State) -> Table:
@@ -250,8 +269,3 @@ def _candidates(state: State, launch: Launch, attempt: AttemptRecord | None) -> 
         )
         for candidate in restored.candidates
     ]
-
-
-def brief(page: JobPage) -> str:
-    """Return what the page shows, for the text beside the timeline."""
-    return f"{plural(len(page.attempts), 'attempt')} with {plural(len(page.checkpoints), 'checkpoint')}"

@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.ui import charts
 from airflow_checkpoint_provider.ui.polling import Reading
-from airflow_checkpoint_provider.ui.views.checkpoints import files_page
+from airflow_checkpoint_provider.ui.views.checkpoints import Cost, files_page
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
 from airflow_checkpoint_provider.ui.views.jobs import job_row
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
@@ -75,8 +75,8 @@ def test_attempts_have_their_checkpoints_and_their_story(finished: Recorded) -> 
 
 def test_row_splits_the_duration_and_names_the_states(finished: Recorded) -> None:
     row = next(row for row in page(finished).checkpoints if row.id == 5)
-    assert (row.took, row.synchronous, row.asynchronous, row.waiting) == ("1.0 s", "0.2 s", "1.0 s", "0.0 s")
-    assert (row.size, row.new, row.in_flight, row.acknowledged) == ("63.1 KiB", "1.9 KiB", "0 B", "1 of 1")
+    assert row.cost == Cost("1.0 s", "0.2 s", "1.0 s", "0.0 s", "63.1 KiB", "1.9 KiB", "0 B")
+    assert row.acknowledged == "1 of 1"
     assert [state.uid for state in row.states] == ["clean", "delays", "planes", "weather"]
 
 
