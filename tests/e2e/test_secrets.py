@@ -41,7 +41,7 @@ def _while_it_runs(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         text: str = answer.read().decode()
     return text
 
