@@ -85,17 +85,19 @@ class DeltaSink(CountingSink):
     def _is_ahead(self, newest_file: str | None) -> bool:
         """Return whether the table holds, or may hold, rows that the query has written behind a commit; any rows if that is not known.
 
-        It does not if the query has written none since, or if the author has restored the table to that commit.
+        It does not if the query has written none since, or if the author has restored the table to that commit behind them. What others
+        write after that does not matter.
         """
         base = delta_version(newest_file)
         if base is None:
             return not self.is_empty()
-        since = list(self.table.commits(base + 1))
-        all_known = len(since) == self.table.version - base
-        if all_known and not any(commit.files and self.query_id in commit.batches for commit in since):
+        since = list(self.table.commits(base + 1))  # the newest first
+        own = next((at for at, commit in enumerate(since) if commit.files and self.query_id in commit.batches), None)
+        if own is None and len(since) == self.table.version - base:
             return False
+        restores = (commit.version for commit in since[:own] if commit.restores)
         try:
-            return self.table.files(base) != self.table.files()
+            return not any(self.table.files(version) == self.table.files(base) for version in restores)
         except AnalysisException:  # Delta has deleted that version
             return True
 
