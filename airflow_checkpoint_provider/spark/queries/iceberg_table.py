@@ -46,7 +46,7 @@ class IcebergTable:
         try:
             self._table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
         except Py4JJavaError as error:
-            reason = str(error.java_exception.getMessage()).splitlines()[0]
+            reason = str(error.java_exception.getMessage()).strip().partition("\n")[0]
             raise WrongUse(
                 f"Spark cannot open the Iceberg table {name}: {reason}. Create it before the query starts"
             ) from None
