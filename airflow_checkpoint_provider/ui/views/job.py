@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.coordinator.liveness import Beat
@@ -17,7 +18,7 @@ from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import retold
 from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, spreads, status
-from airflow_checkpoint_provider.text.units import NONE, size
+from airflow_checkpoint_provider.text.units import NONE, duration, size
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, checkpoint_row
 from airflow_checkpoint_provider.ui.views.commands import Command, Commands
@@ -26,7 +27,6 @@ from airflow_checkpoint_provider.ui.views.jobs import JobRow, Label, job_row
 LISTED = statistics.LISTED
 ATTEMPTS = 20  # whose stories are told
 OVER = ("finished", "closed")  # states in which no retry is to be expected
-NOT_IN_FORCE = ("interval_s", "min_pause_s")  # options that the driver logs as without effect: no timer paces anything
 
 
 @dataclass(frozen=True)
@@ -206,16 +206,34 @@ def _statistics(state: State) -> Statistics:
 
 
 def _configuration(state: State) -> Table:
-    options = {name: value for name, value in state.config.to_json().items() if name not in NOT_IN_FORCE}
-    return Table(("option", "value"), [(name, _text(value)) for name, value in options.items()])
+    """Return the options of the newest attempt, with those that concern streaming queries if there are any."""
+    config = state.config
+    tolerable, aligned = config.tolerable_failures, config.aligned_timeout_s
+    options = [
+        ("timeout", duration(config.timeout_s)),
+        ("retention", _retention(config.retention.to_json())),
+        ("max_concurrent", str(config.max_concurrent)),
+        ("tolerable_failures", "any number" if tolerable is None else str(tolerable)),
+    ]
+    of_queries = [
+        ("interval", duration(config.interval_s)),
+        ("min_pause", duration(config.min_pause_s)),
+        ("mode", config.mode),
+        ("aligned_timeout", NONE if aligned is None else duration(aligned)),
+    ]
+    return Table(("option", "value"), [*options, *(of_queries if state.queries else [])])
 
 
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    return NONE if value is None else str(value)
+def _retention(policy: dict[str, Any]) -> str:
+    """Return a policy as its author writes it."""
+    match policy:
+        case {"keep": "latest", "count": count}:
+            return f"KeepLatest({count})"
+        case {"keep": "within", "seconds": age}:
+            return f"KeepWithin({duration(age)})"
+        case {"keep": how, "of": [left, right]}:
+            return f"({_retention(left)} {'|' if how == 'either' else '&'} {_retention(right)})"
+    return "KeepAll()"
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import pytest
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.ui import charts
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import Cost, files_page
@@ -127,6 +129,19 @@ def test_commands_name_the_job_the_run_and_the_connection(finished: Recorded) ->
     dangerous = [command.text for command in commands if command.changes]
     assert dangerous
     assert all("--dry-run" in text for text in dangerous)  # nothing runs here: trigger and savepoint are not offered
+
+
+def test_configuration_is_that_of_the_newest_attempt() -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    policy = KeepLatest(5) | KeepWithin(days=7) & KeepAll()
+    recorded.attached("22:00:38", **CheckpointConfig(timeout="90 s", tolerable_failures=3, retention=policy).to_json())
+    assert page(recorded).configuration.rows == [
+        ("timeout", "1 min 30 s"),
+        ("retention", "(KeepLatest(5) | (KeepWithin(7 d) & KeepAll()))"),
+        ("max_concurrent", "1"),
+        ("tolerable_failures", "3"),
+    ]
 
 
 def test_files_are_those_of_the_metadata(finished: Recorded) -> None:
