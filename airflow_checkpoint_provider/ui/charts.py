@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
 from airflow_checkpoint_provider.text.summary_table import attempts_of, row
-from airflow_checkpoint_provider.text.units import duration, size
+from airflow_checkpoint_provider.text.units import DAY, duration, size
 from airflow_checkpoint_provider.ui.views.job import ATTEMPTS, shown_checkpoints
 
 BLUE, GREEN, RED, ORANGE, PURPLE, GREY = "#3b82f6", "#16a34a", "#dc2626", "#d97706", "#9333ea", "#8b8f98"
@@ -33,20 +33,22 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     epochs = {attempt.epoch for attempt in attempts}
     checkpoints = [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
     marks = _marks(attempts, checkpoints, theme)
+    moments = _moments(state, attempts)
     colours = (GREY, *(colour for colour, _ in marks.values()))
     chart = pygal.XY(
         **_options(theme, colours),
         height=90 + 34 * len(attempts),
         show_x_guides=True,
-        x_value_formatter=lambda at: datetime.fromtimestamp(at, UTC).strftime("%d %b %H:%M"),
+        x_value_formatter=lambda at: datetime.fromtimestamp(at, UTC).strftime(_time_format(moments)),
         y_labels=[{"value": epoch, "label": f"attempt {epoch}"} for epoch in sorted(epochs)],
         range=(min(epochs, default=0) - 0.5, max(epochs, default=0) + 0.5),
         inverse_y_axis=True,
         allow_interruptions=True,
+        margin_right=50,  # for the last moment
         stroke_style={"width": 6},
         truncate_label=-1,
     )
-    chart.x_labels = _moments(state, attempts)
+    chart.x_labels = moments
     chart.add("attempt", [point for attempt in attempts for point in _life(state, attempt)], show_dots=False)
     for name, (_, points) in marks.items():
         chart.add(name, points, stroke=False, dots_size=6)
@@ -161,6 +163,10 @@ def _moments(state: State, attempts: Sequence[AttemptRecord]) -> list[float]:
     shown = [moment[0] for attempt in attempts for moment in _life(state, attempt) if moment] or [0.0]
     first, last = min(shown), max(shown)
     return [first + (last - first) * part / (MOMENTS - 1) for part in range(MOMENTS)]
+
+
+def _time_format(moments: Sequence[float]) -> str:
+    return "%H:%M:%S" if moments[-1] - moments[0] < DAY else "%d %b %H:%M"
 
 
 def _seconds(at: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -27,17 +26,14 @@ from tests.support.pages import (
     STREAM,
     Pages,
     browser,
+    screenshots,
     serving,
     signed_in,
 )
 from tests.support.recorded import RUN
-from tests.support.stack import PROJECT
 
 pytestmark = pytest.mark.timeout(900)
 expect.set_options(timeout=60_000)  # milliseconds
-
-IN_DOCS = PROJECT / "docs" / "pages"
-WRITE = "WRITE_SCREENSHOTS"  # in the environment: the screenshots of the documentation are taken anew
 
 
 def job(name: str, run: str | None = RUN, connection: str = "checkpoint_default") -> str:
@@ -119,6 +115,15 @@ def test_nobody_sees_anything_without_a_login(pages: Pages, path: str) -> None:
     assert answer.status_code == 401
     assert "Log in to Airflow" in answer.text
     assert FLIGHTS not in answer.text
+
+
+def test_airflow_has_loaded_the_plugin(pages: Pages) -> None:
+    token = {"Authorization": f"Bearer {pages.tokens['admin']}"}
+    assert pages.get("/api/v2/plugins/importErrors", None, headers=token).json()["total_entries"] == 0
+    (plugin,) = (
+        p for p in pages.get("/api/v2/plugins", None, headers=token).json()["plugins"] if p["name"] == "checkpoints"
+    )
+    assert [view["url_route"] for view in plugin["external_views"]] == ["checkpoints", "task-checkpoints"]
 
 
 def test_dag_in_the_address_opens_nothing(pages: Pages) -> None:
@@ -320,8 +325,7 @@ def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> None:
     """They are those of the documentation if the environment says so."""
-    folder = IN_DOCS if os.environ.get(WRITE) else tmp_path
-    folder.mkdir(exist_ok=True)
+    folder = screenshots(tmp_path)
     page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
     for name, path in {"jobs": "plugin/checkpoints", "job": f"plugin/checkpoints{FLIGHTS_PAGE}"}.items():
         page.goto(f"{pages.url}/{path}")

@@ -10,7 +10,7 @@ from playwright.sync_api import FrameLocator, Page, expect
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.protocol.events import Request
 from tests.e2e.lab import PATIENCE, TASK, Lab, Run, kill, wait_gone
-from tests.support.pages import browser
+from tests.support.pages import browser, screenshots
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -19,9 +19,9 @@ FRAME = "iframe[title=Checkpoints]"
 
 
 def test_tab_follows_a_job_through_a_pending_checkpoint_a_failure_and_a_retry(lab: Lab) -> None:
-    run = lab.at_two("stages", "three")
+    run = lab.at_two("stages_s3", "three")  # its connection is in the database
     with browser() as chromium:
-        page = chromium.new_page()
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
         page.goto(f"{lab.stack.url}/{_task(run)}/plugin/task-checkpoints")
         tab = page.frame_locator(FRAME)
         _says(tab, "h1", f"{run.dag}.{TASK}")
@@ -35,6 +35,7 @@ def test_tab_follows_a_job_through_a_pending_checkpoint_a_failure_and_a_retry(la
         wait_gone(driver)
         _says(tab, "#attempt-2-2 pre", "event       retry: attempt 1 failed")
         _says(tab, "#attempt-2-2 pre", "CHOSEN")
+        page.screenshot(path=screenshots(lab.folder("screenshots")) / "tab.png")
         _link_leads_to_the_job(page, run)
         run.open("three")
         run.ended("success", 2)

@@ -45,7 +45,7 @@ def test_user_who_may_not_read_the_dag_sees_nothing() -> None:
 
 
 def test_nothing_of_another_run_is_left() -> None:
-    seen = of_runs(two_runs(), {"two"})
+    seen = of_runs(two_runs(), {"two"}, unknown=False)
     assert [run.key for run in seen.runs] == ["two"]
     assert [attempt.epoch for attempt in seen.attempts] == [2]
     assert {epoch for checkpoint in seen.checkpoints for epoch in checkpoint.epochs} == {2}
@@ -58,6 +58,21 @@ def test_run_whose_launch_is_not_listed_any_more_is_hidden() -> None:
     three_stages(recorded)
     second_attempt(recorded)
     state = recorded.state
-    assert of_runs(state, {RUN}) is state
+    assert of_runs(state, {RUN}, unknown=False) is state
     forgotten = State.from_json(state.to_json() | {"launches": []})
     assert Reads("flights_etl").visible(forgotten, "c") is None
+    assert Reads(admin=True).visible(forgotten, "c") is forgotten
+
+
+def test_run_before_the_listed_launches_is_for_admins() -> None:
+    state = two_runs()
+    newer = State.from_json(state.to_json() | {"launches": [state.launches[1].to_json()]})
+    shown, to_admin = Reads("flights_etl").visible(newer, "c"), Reads("flights_etl", admin=True).visible(newer, "c")
+    assert shown
+    assert [run.key for run in shown.runs] == ["two"]
+    assert [attempt.epoch for attempt in shown.attempts] == [2]
+    assert to_admin is newer
+
+
+def test_admin_of_the_connection_needs_the_permission_of_the_dag_too() -> None:
+    assert Reads("another", admin=True).visible(two_runs(), "c") is None
