@@ -35,6 +35,7 @@ def test_tab_follows_a_job_through_a_pending_checkpoint_a_failure_and_a_retry(la
         wait_gone(driver)
         _says(tab, "#attempt-2-2 pre", "event       retry: attempt 1 failed")
         _says(tab, "#attempt-2-2 pre", "CHOSEN")
+        tab.locator("h1").scroll_into_view_if_needed()
         page.screenshot(path=screenshots(lab.folder("screenshots")) / "tab.png")
         _link_leads_to_the_job(page, run)
         run.open("three")
