@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.keys import (
     SavepointPointer,
     beat_number,
     check_job_id,
+    check_prefix,
     check_uid,
     checkpoint_id,
     file_set_epoch,
@@ -350,3 +351,16 @@ def test_time_in_the_name_of_a_run(run: str, time: str | None) -> None:
 def test_heartbeat_key_holds_number_and_owner(name: str, number: int | None, attempt: bool) -> None:
     key = f"{Keys('jobs/j/job').heartbeats}/{name}"
     assert (beat_number(key), is_attempt_beat(key)) == (number, attempt)
+
+
+@pytest.mark.parametrize("prefix", ["jobs/a/job", "jobs/a/runs/r~20", "jobs/a/job/items/x"])
+def test_prefix_of_a_history_is_known(prefix: str) -> None:
+    assert check_prefix(prefix) == check_prefix(f"{prefix}/") == prefix
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "jobs/a", "jobs/../job", "jobs/a/runs/..", "jobs//job", "x/jobs/a/job", "jobs/a/job\n"]
+)
+def test_other_text_is_no_prefix(prefix: str) -> None:
+    with pytest.raises(InvalidName):
+        check_prefix(prefix)
