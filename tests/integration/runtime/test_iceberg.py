@@ -187,7 +187,7 @@ def test_zombie_that_slept_in_the_middle_of_its_commit_writes_its_batch_again(jo
     assert job.lake.batches() == [0, 1, 2, 3, 1]
     assert job.lake.snapshots()[-1]["summary"]["total-records"] == str((FILES + 2) * ROWS)
     add_files(source(job.home), FILES, FILES + 1)
-    onwards = job.home.run(confs=launches.plan(run="scheduled__2026-11-21T00:00:00+00:00"))
+    onwards = job.home.run()
     assert onwards.code == 0, onwards.log
     assert f"its table {TABLE} has the rows of batch 1 twice" in onwards.log
     assert onwards.result["ids"] == sorted([*expected(FILES + 2), *range(2 * ROWS, 4 * ROWS)])
@@ -242,7 +242,7 @@ def test_fork_begins_a_table_of_its_own(job: Job, tmp_path: Path) -> None:
     refused = fork.home.run()
     assert refused.code != 0
     assert "would go on behind batch 1, but its sink" in refused.log
-    fork.person(tmp_path / "another person", f"TRUNCATE TABLE {TABLE}")
+    fork.person(tmp_path / "other-person", f"TRUNCATE TABLE {TABLE}")
     ended = fork.home.run()
     assert ended.code == 0, ended.log
     assert ended.result["ids"] == expected(FILES)[len(expected(4)) :]
