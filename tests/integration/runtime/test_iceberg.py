@@ -265,6 +265,7 @@ def test_query_goes_on_behind_snapshots_that_have_expired(job: Job, tmp_path: Pa
 
 
 def test_branch_is_refused(job: Job) -> None:
+    add_files(source(job.home), 0)
     refused = job.home.run(confs={"spark.wap.branch": "audit"})
     assert refused.code != 0
     assert "query 'rows' writes to a branch of an Iceberg table (spark.wap.branch)" in refused.log
