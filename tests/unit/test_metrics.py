@@ -253,7 +253,10 @@ class Following:
         self._launch.plan()
         self._stop = threading.Event()
         self._thread = threading.Thread(
-            target=follow, args=(self._launch, self._stop), kwargs={"log_checkpoints": False}, daemon=True
+            target=follow,
+            args=(self._launch, self._stop),
+            kwargs={"log_checkpoints": False, "on_attach": lambda _: None},
+            daemon=True,
         )
 
     def __enter__(self) -> Following:

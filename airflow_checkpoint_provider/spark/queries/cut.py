@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, Checkpoint
 from airflow_checkpoint_provider.protocol.metadata import Edge
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.queries.flow import Flow
+from airflow_checkpoint_provider.spark.queries.flows import flow_between
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
@@ -57,7 +58,7 @@ def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], che
     for downstream in queries:
         if upstream.uid not in downstream.upstreams:
             continue
-        flow, read = upstream.sink.flow(upstream, downstream), reached(downstream.located.own)
+        flow, read = flow_between(upstream, downstream), reached(downstream.located.own)
         while upstream.runs():
             committed = reached(upstream.located.own)
             flow.look([committed], [read])
@@ -85,9 +86,7 @@ class Cut:
     ) -> None:
         self._queries, self._config, self._hurry, self._began = queries, config, hurry, time.monotonic()
         self._flows = [
-            queries[upstream].sink.flow(queries[upstream], query)
-            for query in queries.values()
-            for upstream in query.upstreams
+            flow_between(queries[upstream], query) for query in queries.values() for upstream in query.upstreams
         ]
         self._oldest: dict[str, int] = {}  # a checkpoint holds no batch that is older than those of its trigger
         self._lock = threading.Lock()

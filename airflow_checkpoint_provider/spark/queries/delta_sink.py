@@ -13,20 +13,15 @@ from pyspark.errors import AnalysisException
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, delta_commit, delta_version
-from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail, delta_commit, delta_version
 from airflow_checkpoint_provider.spark.queries.delta_table import DeltaTable
 from airflow_checkpoint_provider.spark.queries.links import InFlight
 from airflow_checkpoint_provider.spark.queries.sink import CountingSink
-from airflow_checkpoint_provider.spark.queries.sources import Source
-from airflow_checkpoint_provider.spark.queries.table_move import TableMove
 from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 
 
 class DeltaSink(CountingSink):
@@ -56,12 +51,6 @@ class DeltaSink(CountingSink):
             if in_flight:
                 in_flight.refuse_to_bring(self.path)
             self._mark(behind)
-
-    def flow(self, upstream: RunningQuery, downstream: RunningQuery) -> DeltaFlow:
-        return DeltaFlow(upstream, downstream, self)
-
-    def table_move(self, uid: str, source: Source, edge: Edge) -> TableMove:
-        return TableMove(uid, source.offset, edge, self)
 
     def _mark(self, batch: int) -> None:
         self.table.mark(self.query_id, batch, empty_like(self._writer))

@@ -11,7 +11,6 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import File, QueryDetail
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.file_flow import FileFlow
 from airflow_checkpoint_provider.spark.queries.links import InFlight, bring, save
 from airflow_checkpoint_provider.spark.queries.sink import CountingSink
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
@@ -21,8 +20,6 @@ from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 
 
 class FileSink(CountingSink):
@@ -66,9 +63,6 @@ class FileSink(CountingSink):
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         """Return files of the sink by their paths below it. Raises ``Damaged`` for a path outside of it."""
         return tuple(File(name=self._log.below(file), bytes=file.bytes, rows=0) for file in files)
-
-    def flow(self, upstream: RunningQuery, downstream: RunningQuery) -> FileFlow:
-        return FileFlow(upstream, downstream, self)
 
     def save(self, files: Iterable[File], target: Location, check: Check) -> bool:
         save(self._log, files, target, check)

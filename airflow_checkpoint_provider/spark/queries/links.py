@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.copying import copy_of
 from airflow_checkpoint_provider.coordinator.query_location import Location, parsed_file
 from airflow_checkpoint_provider.errors import SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog, logged
-from airflow_checkpoint_provider.spark.queries.sources import Source
-from airflow_checkpoint_provider.spark.queries.table_move import TableMove
+from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+    pass
 
 
 class InFlight:
@@ -114,42 +110,6 @@ class Move:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
                     file |= {"path": f"{self.new}/{path.removeprefix(prefix)}", "timestamp": now}
             own.store.overwrite(listed.key, "\n".join((version, *map(json.dumps, files))).encode())
-
-
-@dataclass(frozen=True)
-class Links:
-    """What a query of a checkpoint had to do with others: files in flight from it, and sources that read from them."""
-
-    in_flight: InFlight
-    moves: tuple[Move | TableMove, ...] = ()
-
-
-def restored_links(
-    spark: SparkSession,
-    attempt: Attempt,
-    uid: str,
-    restored: Mapping[str, StateSnapshot],
-    upstreams: Mapping[str, Sequence[Source]],
-    running: Mapping[str, RunningQuery],
-) -> Links:
-    """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now, of
-    the queries that are ``running``.
-    """
-    query = restored[uid].query if uid in restored else None
-    moves = list[Move | TableMove]()
-    for edge in query.edges if query else ():
-        for source in upstreams.get(edge.upstream, ()):
-            table = running[edge.upstream].sink.table_move(uid, source, edge)
-            if table:
-                moves.append(table)
-            elif source.path != edge.path:
-                moves.append(Move(source.folder, _logged(spark, edge.path), _logged(spark, source.path)))
-    return Links(InFlight(attempt, uid, restored.values()), tuple(moves))
-
-
-def _logged(spark: SparkSession, folder: str) -> str:
-    jvm: Any = spark._jvm
-    return logged(jvm.org.apache.hadoop.fs.Path(folder))
 
 
 def save(sink: SinkLog, files: Iterable[File], target: Location, check: Check) -> None:

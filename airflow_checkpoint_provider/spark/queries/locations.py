@@ -38,8 +38,8 @@ from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
-from airflow_checkpoint_provider.spark.queries.links import Links
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.restored_links import Links
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.text import state_messages
 

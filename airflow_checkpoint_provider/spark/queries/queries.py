@@ -30,10 +30,10 @@ from airflow_checkpoint_provider.spark.queries import progress
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
-from airflow_checkpoint_provider.spark.queries.links import restored_links
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.restored_links import restored_links
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
@@ -143,12 +143,13 @@ class Queries:
         *,
         rescale: bool = False,
     ) -> RunningQuery:
+        sinks = {other: query.sink for other, query in self._running.items()}
         start = Start(
             uid=uid,
             restored=self._states.claim_query(uid),
             sink=sink_of(self._spark, uid, target, writer),
             sources=KafkaSources(self._spark, uid, writer),
-            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._running),
+            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
         )

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, Edge, File, QueryDetail
+from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, File, QueryDetail
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check
-
-if TYPE_CHECKING:
-    from airflow_checkpoint_provider.spark.queries.flow import Flow
-    from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-    from airflow_checkpoint_provider.spark.queries.sources import Source
-    from airflow_checkpoint_provider.spark.queries.table_move import TableMove
 
 INTERVAL = 10  # of batches, where no sink says how often its log is compacted
 
@@ -63,16 +56,6 @@ class Sink:
 
         Raises ``SinkMoved`` if that cannot be brought there.
         """
-
-    # -- the queries that read it ------------------------------------------------------------------------------------
-
-    def flow(self, upstream: RunningQuery, downstream: RunningQuery) -> Flow:
-        """Return what runs between the query that writes to the sink and one that reads it."""
-        raise AssertionError(f"{self.target.format} is refused where the query that reads it is started")
-
-    def table_move(self, uid: str, source: Source, edge: Edge) -> TableMove | None:
-        """Return how a source of the query ``uid`` follows the sink, if that is a table; ``edge`` is what it had read of it."""
-        return None
 
     def save(self, files: Iterable[File], target: Location, check: Check) -> bool:
         """Copy files of the sink, which are in flight, into a file set. Calls ``check`` before each. Return False if it cannot."""

@@ -53,6 +53,11 @@ class PlayedSink:
         return tuple(File(name=file.path.rpartition("/")[2], bytes=1, rows=0) for file in files)
 
 
+@pytest.fixture(autouse=True)
+def _flows_of_played_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "flow_between", lambda upstream, downstream: upstream.sink.flow(upstream, downstream))
+
+
 class Played:
     """A query: each batch reads what is there, at most ``limit`` files, in one step; writes it in the next one; and then commits."""
 

@@ -1,0 +1,55 @@
+"""What a query of a checkpoint had to do with others, and what follows for where it begins now. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
+from airflow_checkpoint_provider.spark.queries.links import InFlight, Move
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sink_log import logged
+from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.table_move import TableMove
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Links:
+    """What a query of a checkpoint had to do with others: files in flight from it, and sources that read from them."""
+
+    in_flight: InFlight
+    moves: tuple[Move | TableMove, ...] = ()
+
+
+def restored_links(
+    spark: SparkSession,
+    attempt: Attempt,
+    uid: str,
+    restored: Mapping[str, StateSnapshot],
+    upstreams: Mapping[str, Sequence[Source]],
+    sinks: Mapping[str, Sink],
+) -> Links:
+    """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now, of
+    the ``sinks`` of queries that run.
+    """
+    query = restored[uid].query if uid in restored else None
+    moves = list[Move | TableMove]()
+    for edge in query.edges if query else ():
+        for source in upstreams.get(edge.upstream, ()):
+            sink = sinks[edge.upstream]
+            if isinstance(sink, DeltaSink):
+                moves.append(TableMove(uid, source.offset, edge, sink))
+            elif source.path != edge.path:
+                moves.append(Move(source.folder, _logged(spark, edge.path), _logged(spark, source.path)))
+    return Links(InFlight(attempt, uid, restored.values()), tuple(moves))
+
+
+def _logged(spark: SparkSession, folder: str) -> str:
+    jvm: Any = spark._jvm
+    return logged(jvm.org.apache.hadoop.fs.Path(folder))
