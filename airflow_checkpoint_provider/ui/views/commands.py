@@ -19,7 +19,7 @@ class Command:
 
 
 class Commands:
-    """The commands for one history. Those that change something show first what they would do."""
+    """The commands for one history. Those that stop, go back or delete come with ``--dry-run``."""
 
     def __init__(self, connection: str, state: State) -> None:
         self._connection = connection
