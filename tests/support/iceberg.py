@@ -12,7 +12,6 @@ from typing import Any
 
 from tests.support.jars import fetched
 
-TABLE = "ice.db.rows"
 PATIENCE = 300_000  # milliseconds for which a commit waits for the database
 
 
@@ -22,19 +21,21 @@ def environment() -> dict[str, str]:
 
 
 class Lake:
-    """A catalog with the table ``TABLE``, below a folder. Another process makes the table."""
+    """A catalog with the table ``table``, below a folder. Another process makes the table."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, catalog: str = "ice") -> None:
         folder.mkdir(parents=True)
+        self._catalog, self.table = catalog, f"{catalog}.db.rows"
         self._database, self._tables = folder / "catalog.db", folder / "tables"
 
     def confs(self) -> dict[str, str]:
         """Return the confs by which a driver knows the catalog."""
+        conf = f"spark.sql.catalog.{self._catalog}"
         return {
-            "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
-            "spark.sql.catalog.ice.type": "jdbc",
-            "spark.sql.catalog.ice.uri": f"jdbc:sqlite:{self._database}?busy_timeout={PATIENCE}",
-            "spark.sql.catalog.ice.warehouse": str(self._tables),
+            conf: "org.apache.iceberg.spark.SparkCatalog",
+            f"{conf}.type": "jdbc",
+            f"{conf}.uri": f"jdbc:sqlite:{self._database}?busy_timeout={PATIENCE}",
+            f"{conf}.warehouse": str(self._tables),
         }
 
     @contextmanager

@@ -26,7 +26,7 @@ from tests.integration.runtime.test_queries import (
 )
 from tests.integration.runtime.test_query_traps import has_committed
 from tests.integration.runtime.test_spark_releases import on_path
-from tests.support.iceberg import TABLE, Lake, environment
+from tests.support.iceberg import Lake, environment
 from tests.support.jars import NoJars
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
@@ -38,8 +38,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 FILES = 8
 OTHER = 1_000_000  # the id of a row of another writer
-MAKE_TABLE = f"CREATE NAMESPACE ice.db\nCREATE TABLE {TABLE} (id bigint, key string) USING iceberg"
-APPEND = f"INSERT INTO {TABLE} VALUES ({OTHER}, 'of another writer')"
 
 
 @dataclass
@@ -51,6 +49,17 @@ class Job:
 
     def has_batch(self, number: int) -> Callable[[], bool]:
         return lambda: number in self.lake.batches()
+
+    def make_table(self, folder: Path) -> None:
+        """Let a person make the table, with a row."""
+        table = self.lake.table
+        namespace = f"CREATE NAMESPACE {table.rpartition('.')[0]}"
+        self.person(folder, namespace, f"CREATE TABLE {table} (id bigint, key string) USING iceberg", self.append)
+
+    @property
+    def append(self) -> str:
+        """Return the statement that appends a row."""
+        return f"INSERT INTO {self.lake.table} VALUES ({OTHER}, 'of another writer')"
 
     def person(self, folder: Path, *statements: str) -> None:
         """Let a person run SQL."""
@@ -71,7 +80,7 @@ def on_iceberg(folder: Path, lake: Lake, script: str) -> Home:
 
 def streaming(folder: Path, lake: Lake) -> Home:
     home = on_iceberg(folder, lake, "stream.py")
-    home.env |= {"STREAM_SINK": "iceberg", "STREAM_TABLE": TABLE}
+    home.env |= {"STREAM_SINK": "iceberg", "STREAM_TABLE": lake.table}
     return home
 
 
@@ -101,7 +110,7 @@ def in_batch_one(job: Job, confs: dict[str, str] | None = None) -> Iterator[tupl
 @pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
 def test_killed_query_goes_on_exactly(job: Job, tmp_path: Path, state: str) -> None:
     """Rows of another writer in the same table are no harm. A checkpoint names the snapshot of its batch."""
-    job.person(tmp_path / "person", *MAKE_TABLE.splitlines(), APPEND)
+    job.make_table(tmp_path / "person")
     running_forever(job.home, STREAM_STATE=state)
     with in_batch_one(job) as (killed, hold):
         killed.send(signal.SIGKILL)
@@ -116,7 +125,7 @@ def test_killed_query_goes_on_exactly(job: Job, tmp_path: Path, state: str) -> N
     keys = sorted([*expected_keys(FILES), "of another writer"])
     assert again.result["keys" if state else "ids"] == (keys if state else [*expected(FILES), OTHER])
     query, newest = saved_query(job.home), job.lake.snapshots()[-1]
-    assert (query.sink, query.path, query.batch) == ("iceberg", TABLE, 3)
+    assert (query.sink, query.path, query.batch) == ("iceberg", job.lake.table, 3)
     assert query.newest_file == f"snapshot/{newest['snapshot-id']}"
 
 
@@ -189,7 +198,7 @@ def test_zombie_that_slept_in_the_middle_of_its_commit_writes_its_batch_again(jo
     add_files(source(job.home), FILES, FILES + 1)
     onwards = job.home.run()
     assert onwards.code == 0, onwards.log
-    assert f"its table {TABLE} has the rows of batch 1 twice" in onwards.log
+    assert f"its table {job.lake.table} has the rows of batch 1 twice" in onwards.log
     assert onwards.result["ids"] == sorted([*expected(FILES + 2), *range(2 * ROWS, 4 * ROWS)])
 
 
@@ -216,7 +225,7 @@ def test_query_goes_back_when_its_author_has_rolled_the_table_back(job: Job, tmp
     )
     assert advice, too_early.log
     assert job.lake.batches() == [0, 1, 2, 3]
-    job.person(tmp_path / "person", advice[1], APPEND)
+    job.person(tmp_path / "person", advice[1], job.append)
     again = job.home.run()
     assert again.code == 0, again.log
     assert f"goes back to batch 0 of chk-{number}" in again.log
@@ -235,14 +244,14 @@ def test_fork_begins_a_table_of_its_own(job: Job, tmp_path: Path) -> None:
         wait_until(has_committed(job.home, 1), 300, running.said)
         savepoint = stop_with_savepoint(job.home, running)
     add_files(source(job.home), *range(4, FILES))
-    lake = Lake(tmp_path / "other lake")
+    lake = Lake(tmp_path / "other lake", "copies")
     fork = Job(streaming(tmp_path / "fork", lake), lake)
     fork.home.env |= {"STREAM_IN": str(source(job.home)), "STREAM_RESTORE": savepoint}
-    fork.person(tmp_path / "person", *MAKE_TABLE.splitlines(), APPEND)
+    fork.make_table(tmp_path / "person")
     refused = fork.home.run()
     assert refused.code != 0
     assert "would go on behind batch 1, but its sink" in refused.log
-    fork.person(tmp_path / "other-person", f"TRUNCATE TABLE {TABLE}")
+    fork.person(tmp_path / "other-person", f"TRUNCATE TABLE {lake.table}")
     ended = fork.home.run()
     assert ended.code == 0, ended.log
     assert ended.result["ids"] == expected(FILES)[len(expected(4)) :]
@@ -255,7 +264,7 @@ def test_query_goes_on_behind_snapshots_that_have_expired(job: Job, tmp_path: Pa
     first = job.home.run()
     assert first.code == 0, first.log
     expire = "CALL ice.system.expire_snapshots(table => 'db.rows', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
-    job.person(tmp_path / "person", APPEND, expire)
+    job.person(tmp_path / "person", job.append, expire)
     assert job.lake.batches() == []
     add_files(source(job.home), *range(4, FILES))
     again = job.home.run()
