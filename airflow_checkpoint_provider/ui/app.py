@@ -19,7 +19,15 @@ from starlette.exceptions import HTTPException
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, InvalidName, meaning
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    Damaged,
+    InvalidName,
+    StoreDenied,
+    StoreUnavailable,
+    meaning,
+)
 from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.keys import check_prefix
@@ -42,6 +50,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 THEMES = ("light", "dark")
+LONG = 7  # digits of a map index that no task has
 NO_ADDRESS = "This is no address of a page"
 
 
@@ -122,7 +131,7 @@ async def task(
     request: Request, dag: str, run: str, task: str, viewer: ViewerDep, polls: PollsDep, map_index: str = "-1"
 ) -> Response:
     """Show the history that a task works on, as the task's link names it."""
-    index = int(map_index) if map_index.isdecimal() else -1
+    index = int(map_index) if map_index.isdecimal() and len(map_index) < LONG else -1
     if not await run_in_threadpool(viewer.reads, dag):
         raise _not_found()
     place = await run_in_threadpool(connections.place_of, dag, run, task, index)
@@ -141,7 +150,8 @@ async def files(
         raise _not_found()
     row = checkpoint_row(reading, checkpoint, Commands(place.connection, reading.found.state))
     seal = await _readable(place, viewer, lambda: polls.seal(place.connection, place.history, number))
-    return _page(request, "files.html", page=files_page(row, seal), place=place, live=False)
+    page = await run_in_threadpool(files_page, row, seal)
+    return _page(request, "files.html", page=page, place=place, live=False)
 
 
 async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
@@ -181,7 +191,8 @@ async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[A
         return await read()
     except CheckpointError as error:
         full = await run_in_threadpool(viewer.administers, place.connection)
-        if isinstance(error, CheckpointNotFound | NoConnection) and not full:
+        # Any other error of a connection would tell that there is one
+        if not (full or isinstance(error, StoreUnavailable | StoreDenied | Damaged)):
             raise _not_found() from None
         status = 404 if isinstance(error, CheckpointNotFound | NoConnection) else 503
         text = error.message if full else meaning(type(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -10,13 +11,15 @@ from starlette.concurrency import run_in_threadpool
 
 from airflow_checkpoint_provider.coordinator.histories import job_prefix
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, meaning
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, meaning, printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import SELDOM, Polls, Reading
 from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPage, Storage, job_row
+
+_log = logging.getLogger(__name__)
 
 RUNS = 5  # newest histories of a job that are read
 JOBS = 200  # of a connection that are read
@@ -46,20 +49,26 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
     tasks = [asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[:JOBS]]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
-    rows = [answer for answer in answers if isinstance(answer, JobRow)]
+    rows = [row for found, _ in answers for row in found]
     rows.sort(key=lambda row: (row.completed_at, row.job), reverse=True)
+    if not administers:  # how many jobs there are is not for everybody
+        return Storage(connection, rows)
     # Whose history it is cannot be read either, so only an admin learns of it.
-    broken = [answer for answer in answers if isinstance(answer, BrokenRow)] if administers else []
+    broken = [row for _, found in answers for row in found]
     return Storage(connection, rows, broken, unread=len(unread), left_out=max(0, len(names) - JOBS))
 
 
-async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> JobRow | BrokenRow | None:
-    """Return the row of a job's newest history that the user may see; if there is none, of a history that cannot be read."""
-    found = await _histories(polls, connection, job)
-    visible = await _visible(viewer, connection, (each for each in found if isinstance(each, Reading)))
-    if visible:
-        return job_row(connection, visible[0], utc_now())
-    return next((BrokenRow(job, str(each)) for each in found if isinstance(each, CheckpointError)), None)
+async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tuple[list[JobRow], list[BrokenRow]]:
+    """Return the row of a job's newest history that the user may see, and of a newest history that cannot be read."""
+    try:
+        found = await _histories(polls, connection, job)
+        visible = await _visible(viewer, connection, (each for each in found if isinstance(each, Reading)))
+        rows = [job_row(connection, reading, utc_now()) for reading in visible[:1]]
+    except Exception:  # noqa: BLE001 - one job must not hide the others
+        _log.exception("the row of job %s of connection %s", printable(job), connection)
+        return [], [BrokenRow(job, "This row failed. The log of the API server says why.")]
+    errors = (each for each in found if isinstance(each, CheckpointError))
+    return rows, [BrokenRow(job, str(error)) for error in errors][:1]
 
 
 async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:
@@ -75,8 +84,10 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
     )
     readings = [answer for answer in answers if isinstance(answer, Reading)]
     readings.sort(key=lambda reading: last_moved(reading.found.state), reverse=True)
-    errors = [answer for answer in answers if isinstance(answer, CheckpointError)]
-    return [*readings, *(error for error in errors if not isinstance(error, CheckpointNotFound))]
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    if unexpected := next((error for error in errors if not isinstance(error, CheckpointError)), None):
+        raise unexpected
+    return [*readings, *(e for e in errors if isinstance(e, CheckpointError) and not isinstance(e, CheckpointNotFound))]
 
 
 async def _visible(viewer: Viewer, connection: str, readings: Iterable[Reading]) -> list[Reading]:

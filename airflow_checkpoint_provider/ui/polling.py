@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,8 @@ EVERY = 3.0  # seconds for which an answer is good
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
 SELDOM = 30.0  # the same of what is rarely new: older runs, and the names of jobs and runs
-KEPT = 300  # histories, and answers
+KEPT = 3000  # histories, and answers: two pages of jobs with all that they ask
+UNDER_WAY = 3000  # questions to one store that wait for an answer
 
 T = TypeVar("T")
 
@@ -107,7 +108,9 @@ class Polls:
         self._stores: dict[str, tuple[float, Store]] = {}  # and when it was opened
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
         self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
-        self._limiters: dict[str, CapacityLimiter] = {}
+        self._limiters: dict[str, CapacityLimiter] = {}  # of connections that were opened
+        self._opening = CapacityLimiter(THREADS)  # of all others: anybody can make up names of connections
+        self._under_way = Counter[str]()  # connection -> questions that wait for an answer
 
     async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> Reading:
         """Return a history, as it was at most ``within`` seconds ago. Raise ``CheckpointError``."""
@@ -147,6 +150,7 @@ class Polls:
                 self._stores.pop(connection, None)
             raise
         self._readers[key] = reader
+        self._readers.move_to_end(key)
         while len(self._readers) > KEPT:
             self._readers.popitem(last=False)
         return reading
@@ -182,15 +186,34 @@ class Polls:
         return answered
 
     def _ask_now(self, key: tuple[Any, ...], answer: Callable[[], Any]) -> _Answer:
-        limiter = self._limiters.setdefault(key[0], CapacityLimiter(THREADS))
-        task = asyncio.create_task(anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True))
+        connection = key[0]
+        if self._under_way[connection] >= UNDER_WAY:
+            raise StoreUnavailable(
+                f"the checkpoint storage of connection {connection!r} has {UNDER_WAY} questions to answer. Look again later"
+            )
+        self._forget_old()
+        task = asyncio.create_task(self._answered(connection, answer))
         self._answers.pop(key, None)
         self._answers[key] = asked = _Answer(task)
+        self._under_way[connection] += 1
         task.add_done_callback(asked.end)
-        over = [key for key, other in self._answers.items() if other.ended is not None]
-        for oldest in over[: max(0, len(self._answers) - KEPT)]:
-            del self._answers[oldest]
+        task.add_done_callback(lambda _: self._under_way.subtract([connection]))
         return asked
+
+    async def _answered(self, connection: str, answer: Callable[[], T]) -> T:
+        """Open the store of a connection, then ask it."""
+        if connection not in self._stores:
+            await anyio.to_thread.run_sync(self._store, connection, limiter=self._opening, abandon_on_cancel=True)
+        limiter = self._limiters.setdefault(connection, CapacityLimiter(THREADS))
+        return await anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True)
+
+    def _forget_old(self) -> None:
+        """Forget answers if there are many, the oldest questions first."""
+        over = len(self._answers) - KEPT
+        if over >= 0:
+            ended = [key for key, answer in self._answers.items() if answer.ended is not None]
+            for key in ended[: over + 1]:
+                del self._answers[key]
 
 
 def _where(store: Store) -> tuple[str, Any]:

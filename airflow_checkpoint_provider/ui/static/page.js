@@ -117,6 +117,10 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {} });
     said.textContent = "";
     if (answer.status === 304) return;
+    if (!answer.ok) {
+      said.textContent = `Airflow answers with ${answer.status}. What is shown may be old.`;
+      return;
+    }
     tag = answer.headers.get("ETag");
     replaceMain(await answer.text());
   } catch {

@@ -181,10 +181,14 @@ class FilesPage:
 def files_page(checkpoint: CheckpointRow, seal: Seal) -> FilesPage:
     """Return the files that the metadata of a checkpoint names."""
     files = [
-        FileRow(uid, f"{file_set.path}/{file.name}", f"{file.rows:,}", size(file.bytes))
+        (uid, file_set.path, file)
         for uid, state in sorted(seal.states.items())
         for file_set in state.file_sets
         for file in file_set.files
     ]
+    rows = [
+        FileRow(uid, f"{path}/{file.name}", f"{file.rows:,}", size(file.bytes))
+        for uid, path, file in files[:MOST_FILES]
+    ]
     total = f"{plural(len(files), 'file')}, {size(sum(state.bytes for state in seal.states.values()))}"
-    return FilesPage(checkpoint, files[:MOST_FILES], total, max(0, len(files) - MOST_FILES))
+    return FilesPage(checkpoint, rows, total, max(0, len(files) - MOST_FILES))

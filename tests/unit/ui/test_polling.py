@@ -197,7 +197,7 @@ def test_broken_history_is_an_error_and_is_read_again(running: Recorded, store: 
 
 def test_changed_connection_leads_to_its_new_store(running: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "SELDOM", ALWAYS)
-    stores = iter((running.store, MemoryStore("new")))
+    stores = iter((running.store, running.store, MemoryStore("new")))  # the first two for one question
 
     async def look() -> None:
         polls = Polls(lambda _: next(stores), every=ALWAYS)
@@ -219,3 +219,49 @@ def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.Monk
         return len(polls._answers)
 
     assert run(look()) <= 6
+
+
+def test_made_up_connections_hold_few_threads_and_none_of_a_known_connection(finished: Recorded) -> None:
+    """A look-up that hangs holds a thread of those that all unknown names share."""
+    hangs, asked = threading.Event(), []
+
+    def open_store(connection: str) -> Store:
+        if connection != "known":
+            asked.append(connection)
+            hangs.wait(60)
+        return finished.store
+
+    async def look() -> int:
+        polls = Polls(open_store, every=ALWAYS, limit=60)
+        await polls.history("known", finished.keys.prefix)
+        unknown = [asyncio.create_task(polls.jobs(f"made up {number}")) for number in range(20)]
+        while len(asked) < polling.THREADS:
+            await asyncio.sleep(0.01)
+        await polls.history("known", finished.keys.prefix)
+        found = len(asked)
+        hangs.set()
+        await asyncio.gather(*unknown)
+        return found
+
+    assert run(look()) == polling.THREADS
+
+
+def test_store_with_too_many_questions_is_asked_no_more(finished: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "UNDER_WAY", 3)
+    hangs = threading.Event()
+
+    def open_store(_: str) -> Store:
+        hangs.wait(60)
+        return finished.store
+
+    async def look() -> None:
+        polls = Polls(open_store, every=ALWAYS, limit=60)
+        waiting = [asyncio.create_task(polls.runs("c", f"job{number}")) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match="has 3 questions to answer"):
+            await polls.jobs("c")
+        hangs.set()
+        await asyncio.gather(*waiting)
+        await polls.jobs("c")
+
+    run(look())
