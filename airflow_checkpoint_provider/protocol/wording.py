@@ -85,10 +85,15 @@ def _table_is_ahead(uid: str, table: str, saved: QueryDetail) -> str:
     )
 
 
+def restore_table(table: str, version: int) -> str:
+    """Return the command that takes a Delta table to a version."""
+    return f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}"
+
+
 def take_out(table: str, commit: str | None) -> str | None:
     """Return the command that takes a Delta or Iceberg table back to a commit; None if that is not known."""
     if (version := delta_version(commit)) is not None:
-        return f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}"
+        return restore_table(table, version)
     if (snapshot := iceberg_number(commit)) is not None:
         catalog, _, name = table.partition(".")
         return f"CALL {catalog}.system.rollback_to_snapshot('{name}', {snapshot})"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
+from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, NOTHING, Position
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit
@@ -20,8 +20,6 @@ from airflow_checkpoint_provider.spark.queries.flow import Flow
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
     from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-
-ALL = 2**62  # an index in an offset from which on it stands for all files of a commit
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,6 @@ class Read:
         """
         parsed: dict[str, Any] = json.loads(offset)
         version, index = int(parsed["reservoirVersion"]), int(parsed["index"])
-        if index >= ALL:
-            return cls(version + 1, version + 1)
         touched = version if index < 0 else version + 1
         if parsed["isStartingVersion"]:
             return cls(0, 0 if index < 0 else touched)
@@ -84,9 +80,8 @@ class DeltaFlow(Flow):
         """Return how far all sources have read by the end of ``batch``, and how far any."""
         offsets = self.downstream.located.own.offsets(batch).sources
         try:
-            reads = [
-                Read.parse(offsets[source.offset]) if source.offset in offsets else Read() for source in self._sources
-            ]
+            found = [offsets.get(source.offset, NO_OFFSET) for source in self._sources]
+            reads = [Read() if offset == NO_OFFSET else Read.parse(offset) for offset in found]
         except (ValueError, KeyError, TypeError) as error:
             raise Damaged(
                 f"offsets/{batch} of query '{self.downstream.uid}' is not what Delta writes ({error})"

@@ -6,15 +6,15 @@ table. That is also why this package takes no rows out of it: it would take out 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
-
+from airflow_checkpoint_provider.coordinator.query_location import Position
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail, delta_commit, delta_version
-from airflow_checkpoint_provider.spark.queries.delta_table import DeltaTable
+from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaTable
 from airflow_checkpoint_provider.spark.queries.links import InFlight
 from airflow_checkpoint_provider.spark.queries.sink import CountingSink
 from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
@@ -39,7 +39,7 @@ class DeltaSink(CountingSink):
         return self.table.newest_batch(self.query_id)
 
     def is_empty(self) -> bool:
-        return not self.table.files()
+        return self.table.is_empty()
 
     def newest_file(self, batch: int) -> str | None:
         """Return the commit that wrote ``batch``; None if the table's log does not have it any more."""
@@ -59,48 +59,78 @@ class DeltaSink(CountingSink):
 
     def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
-        found = self.newest_batch()
+        found, base = self.newest_batch(), delta_version(saved.newest_file)
         if self.path != saved.path:
             if not self.is_empty():
                 raise self.lacks_batches(saved, found)
             return GoneBack(batch=saved.batch, sink=self.path)
         if found < saved.batch:
             raise self.lacks_batches(saved, found)
-        if found > saved.batch and self._is_ahead(saved.newest_file):
+        if base is None or self._is_ahead(base):
             why = wording.sink_is_ahead(self.uid, self.path, saved)
             raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=saved.newest_file)
 
-    def _is_ahead(self, newest_file: str | None) -> bool:
-        """Return whether the table holds, or may hold, rows that the query has written behind a commit; any rows if that is not known.
+    def meet(self, position: Position, known: Collection[str | None]) -> None:
+        """As in any sink. A table that was taken back still counts the batches that it lacks."""
+        super().meet(position, known)
+        restored, lacks = self._taken_back()
+        if restored is not None and lacks is not None:
+            undo = wording.restore_table(self.path, restored.version - 1)
+            raise SinkMoved(
+                f"query '{self.uid}' would go on behind batch {position.committed}, but its table {self.path} was restored to version"
+                f" {restored.restored_to}, and lacks rows that the query has written up to version {lacks}. Nothing was started. Go back to"
+                f" a checkpoint with `checkpoints restore --rewind-sink`, or undo that restore: {undo}",
+                sink=self.newest_batch(),
+                checkpoint=position.committed,
+            )
 
-        It does not if the query has written none since, or if the author has restored the table to that commit behind them. What others
-        write after that does not matter.
+    def _taken_back(self) -> tuple[Commit | None, int | None]:
+        """Return the newest restore of the table behind all commits of the query, and the newest version with its rows that it took out."""
+        restored: Commit | None = None
+        for commit in self.table.commits(0):
+            if self.query_id in commit.batches:
+                if restored is None or restored.restored_to is None:
+                    break
+                if commit.files:
+                    return restored, commit.version if commit.version > restored.restored_to else None
+            elif restored is None and commit.restored_to is not None:
+                restored = commit
+        return None, None
+
+    def _is_ahead(self, base: int) -> bool:
+        """Return whether the table holds, or may hold, other rows of the query than it had at the commit ``base``.
+
+        It does not if the query has written none since, or if the author has restored the table to that commit. What others write does
+        not matter.
         """
-        base = delta_version(newest_file)
-        if base is None:
-            return not self.is_empty()
         since = list(self.table.commits(base + 1))  # the newest first
-        own = next((at for at, commit in enumerate(since) if commit.files and self.query_id in commit.batches), None)
-        if own is None and len(since) == self.table.version - base:
-            return False
-        restores = (commit.version for commit in since[:own] if commit.restores)
-        try:
-            return not any(self.table.files(version) == self.table.files(base) for version in restores)
-        except AnalysisException:  # Delta has deleted that version
-            return True
+        kept: Iterable[Commit] = since
+        restore = next((commit for commit in since if commit.restored_to is not None), None)
+        if restore and restore.restored_to is not None:
+            if restore.restored_to < base:
+                return True
+            kept = [c for c in since if c.version > restore.version or c.version <= restore.restored_to]
+        all_known = len(since) == self.table.version - base
+        return not all_known or self._holds_rows(kept)
+
+    def _holds_rows(self, commits: Iterable[Commit]) -> bool:
+        return any(commit.files and self.query_id in commit.batches for commit in commits)
 
     def go_back(self, gone_back: GoneBack, batch: int) -> None:
         """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
-        looked at behind the first, so another attempt need not look again, when others may have written to the table.
+        looked at behind the first, so another attempt need not look again.
         """
         if gone_back.sink != self.path or self.newest_batch() >= batch:
             return
         self._mark(batch - 1)
-        if self._is_ahead(gone_back.newest_file):
+        base = delta_version(gone_back.newest_file)  # None: the table was empty
+        if self._holds_rows(self.table.commits(0)) if base is None else self._is_ahead(base):
+            command = wording.take_out(self.path, gone_back.newest_file)
+            advice = f"Take them out with {command}, then start the job again" if command else "Write to another path"
             raise SinkMoved(
                 f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
-                f" was not started. Restore the table to version {delta_version(gone_back.newest_file)}, then start the job again",
+                f" was not started. {advice}",
                 checkpoint=gone_back.batch,
             )
         self._mark(batch)

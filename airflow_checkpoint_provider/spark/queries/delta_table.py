@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class Commit:
     """One commit of a table: its number, the batches that it holds by the ids of their queries, and the files that it adds.
 
-    ``restores``: it took the table back to an older version.
+    ``restored_to``: the version to which it took the table back, -1 if it does not name one; None if it is no restore.
     """
 
     version: int
     batches: Mapping[str, int]
     files: tuple[File, ...]
-    restores: bool = False
+    restored_to: int | None = None
 
 
 class DeltaTable:
@@ -67,14 +67,9 @@ class DeltaTable:
         """Return what is in the table now, as Delta's own object."""
         return self._table.update(False, self._jvm.scala.Option.empty(), self._jvm.scala.Option.empty())
 
-    def files(self, version: int | None = None) -> frozenset[str]:
-        """Return the files whose rows a reader sees, now or at an older ``version``. Raises what Spark raises if that is gone."""
-        if self.version == NOTHING:
-            return frozenset()
-        reader = self._spark.read.format(DELTA)
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return frozenset(reader.load(self.folder).inputFiles())
+    def is_empty(self) -> bool:
+        """Return whether a reader finds no file, or there is no table."""
+        return int(self._snapshot().numOfFiles()) == 0 if self.version != NOTHING else True
 
     def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
         """Yield the commits from the newest to ``first``, as far as the log still has them. Raises ``Damaged``."""
@@ -92,9 +87,10 @@ class DeltaTable:
                 return commit.version if written == batch else None
         return None
 
-    def first_of(self, query_id: str) -> int | None:
+    def first_of(self, query_id: str) -> Commit | None:
         """Return the first commit of a query that the log still has; None if there is none. Raises ``Damaged``."""
-        return min((commit.version for commit in self.commits(0) if query_id in commit.batches), default=None)
+        own = (commit for commit in self.commits(0) if query_id in commit.batches)
+        return min(own, key=lambda commit: commit.version, default=None)
 
     def _commit(self, version: int) -> Commit | None:
         path = self._jvm.org.apache.hadoop.fs.Path(self.folder, delta_commit(version))
@@ -122,5 +118,12 @@ def _parsed(version: int, actions: list[dict[str, Any]]) -> Commit:
     batches = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
     added = (action["add"] for action in actions if "add" in action)
     files = tuple(File(name=str(file["path"]), bytes=int(file["size"]), rows=0) for file in added if file["dataChange"])
-    restores = any(action.get("commitInfo", {}).get("operation") == "RESTORE" for action in actions)
-    return Commit(version, batches, files, restores)
+    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return Commit(version, batches, files, _restored_to(about))
+
+
+def _restored_to(about: Mapping[str, Any]) -> int | None:
+    if about.get("operation") != "RESTORE":
+        return None
+    version = about.get("operationParameters", {}).get("version")  # None if a moment was named instead
+    return NOTHING if version is None else int(version)

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Posi
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_snapshot
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_number, iceberg_snapshot
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.iceberg_table import IcebergTable
 from airflow_checkpoint_provider.spark.queries.links import InFlight
@@ -47,12 +47,14 @@ class IcebergSink(CountingSink):
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """As in any sink, but Iceberg forgets a batch whose snapshot has expired, and may have one twice."""
         for (batch, snapshot), (before, _) in pairwise(self._table.written(self.query_id)):
-            if batch <= before:
+            if batch <= before and snapshot.changes_rows:
                 say(
                     f"query '{self.uid}': its table {self.path} has the rows of batch {batch} twice. An older driver has written them again,"
                     f" in snapshot {snapshot.id}"
                 )
-        if self.path not in known or not self._has_forgotten():
+        self._count_on()
+        begins = position.committed == NOTHING  # then what it may have written is too new to have expired
+        if begins or self.path not in known or not self._has_forgotten():
             super().meet(position, known)
         elif position.begun != position.committed:
             raise SinkMoved(
@@ -61,6 +63,12 @@ class IcebergSink(CountingSink):
                 " another table",
                 checkpoint=position.committed,
             )
+
+    def _count_on(self) -> None:
+        """Let Iceberg count from the newest batch on: it takes the batch of the newest snapshot, which may be an older one."""
+        tip, newest = next(self._table.written(self.query_id), None), self.newest_batch()
+        if tip and tip[0] < newest:
+            self._table.mark(self.query_id, newest)
 
     def _has_forgotten(self) -> bool:
         """Return whether snapshots have expired, and none of those that are left is of the query."""
@@ -85,16 +93,25 @@ class IcebergSink(CountingSink):
         found = self.newest_batch()
         if found < saved.batch if self.path == saved.path else not self.is_empty():
             raise self.lacks_batches(saved, found)
-        if self._is_ahead(saved.batch):
+        if self._is_ahead(saved.batch, saved.newest_file):
             why = wording.sink_is_ahead(self.uid, self.path, saved)
             raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
         newest = saved.newest_file if self.path == saved.path else None
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=newest)
 
-    def _is_ahead(self, batch: int) -> bool:
-        """Return whether the table holds rows that the query has written behind ``batch``. It does not if its author has rolled it back."""
-        written = self._table.written(self.query_id)
-        return any(number > batch and snapshot.changes_rows for number, snapshot in written)
+    def _is_ahead(self, batch: int, newest_file: str | None) -> bool:
+        """Return whether the table holds, or may hold, rows that the query has written behind ``batch``, whose snapshot ``newest_file`` names.
+
+        It does not if its author has rolled it back. If a snapshot has expired behind that one, nobody can tell.
+        """
+        base, oldest = iceberg_number(newest_file), None
+        for snapshot in self._table.snapshots():
+            if snapshot.id == base:
+                return False
+            if snapshot.of(self.query_id, behind=batch) and snapshot.changes_rows:
+                return True
+            oldest = snapshot
+        return oldest is not None and oldest.before is not None
 
     def go_back(self, gone_back: GoneBack, batch: int) -> None:
         """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
@@ -105,7 +122,7 @@ class IcebergSink(CountingSink):
             return
         if newest < batch - 1:
             self._table.mark(self.query_id, batch - 1)
-        if self._is_ahead(gone_back.batch):
+        if self._is_ahead(gone_back.batch, gone_back.newest_file):
             command = wording.take_out(self.path, gone_back.newest_file)
             advice = f"Take them out with {command}, then start the job again" if command else "Write to another table"
             raise SinkMoved(

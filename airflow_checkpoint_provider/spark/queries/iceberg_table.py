@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY, BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+ABSENT = ("NoSuch", "Parse")  # beginnings of the names of errors for a table that is not there, or has no such name
 CHANGES = ("added-data-files", "deleted-data-files")  # in the summary of a snapshot that changes rows
 
 
@@ -37,18 +38,30 @@ class Snapshot:
         """Return whether it adds rows or takes some away."""
         return any(change in self.summary for change in CHANGES)
 
+    def of(self, query_id: str, *, behind: int) -> bool:
+        """Return whether a query has made it with a batch behind that one."""
+        return self.summary.get(QUERY) == query_id and int(self.summary[BATCH]) > behind
+
 
 class IcebergTable:
-    """The Iceberg table ``name``, as Spark's catalogs spell it. Raises ``WrongUse`` if there is none."""
+    """The Iceberg table ``name``, as Spark's catalogs spell it.
+
+    Raises ``WrongUse`` if there is none, and ``CheckpointError`` if its catalog does not answer.
+    """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         jvm: Any = spark._jvm
         try:
             self._table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
         except Py4JJavaError as error:
-            reason = str(error.java_exception.getMessage()).strip().partition("\n")[0]
-            raise WrongUse(
-                f"Spark cannot open the Iceberg table {name}: {reason}. Create it before the query starts"
+            # Its text may hold the address of a catalog's database, with a password
+            reason = str(error.java_exception.getClass().getSimpleName())
+            if reason.startswith(ABSENT):
+                raise WrongUse(
+                    f"Spark cannot open the Iceberg table {name}: {reason}. Create it before the query starts"
+                ) from None
+            raise CheckpointError(
+                f"Spark cannot open the Iceberg table {name} now: {reason}. Another try may help; Spark's own log may say more"
             ) from None
         self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
         self.name = str(self._table.name())

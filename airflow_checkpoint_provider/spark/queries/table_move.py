@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, Location
-from airflow_checkpoint_provider.errors import Damaged, SinkMoved
+from airflow_checkpoint_provider.errors import SinkMoved
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.protocol.metadata import Edge
@@ -30,7 +30,10 @@ class TableMove:
     sink: DeltaSink
 
     def carry_out(self, own: Location) -> None:
-        """Let the offsets in a location begin behind what the checkpoint's rows have become. Raises ``SinkMoved`` and ``Damaged``."""
+        """Let the offsets in a location begin behind what the checkpoint's rows have become.
+
+        Raises ``SinkMoved``, and ``Damaged`` for a log that nobody can read.
+        """
         for batch in own.batches(OFFSETS):
             name = f"{OFFSETS}/{batch}"
             lines = own.read(name).decode().split("\n")
@@ -40,23 +43,30 @@ class TableMove:
                 own.store.overwrite(own.name(name), "\n".join(lines).encode())
 
     def _moved(self, offset: dict[str, Any]) -> str:
-        table = self.sink.table
+        table, version = self.sink.table, int(offset["reservoirVersion"])
         if offset["reservoirId"] == table.id:
-            since = table.commits(int(offset["reservoirVersion"]))
-            before = next((commit.version for commit in since if commit.restores), None)
+            since = list(table.commits(version))
+            restore = next((commit for commit in since if commit.restored_to is not None), None)
+            if restore is None:
+                return json.dumps(offset)
+            unread = [commit for commit in since if commit.files and commit.version <= (restore.restored_to or 0)]
+            begin = restore.version + 1
         else:
-            before = table.first_of(self.sink.query_id)
-            if before is None:
-                raise Damaged(
-                    f"the log of the table {table.folder} does not name query '{self.edge.upstream}' any more"
-                )
-        if before is None:
-            return json.dumps(offset)
-        if self.edge.in_flight:
+            first = table.first_of(self.sink.query_id)
+            # Its first commit there says from which batch on it counts; it has rows if that is the first batch of all
+            unread, begin = [], 0 if first is None else first.version + (0 if first.files else 1)
+        if self.edge.in_flight or unread:
             raise SinkMoved(
-                f"query '{self.uid}' had yet to read rows of '{self.edge.upstream}' in {self.edge.path}, which are not in flight any more:"
-                " the table was taken back, or is another one. The query was not started. Start from an aligned checkpoint"
+                f"query '{self.uid}' had yet to read rows in {self.edge.path}, which are not in flight any more: the table was taken back, or"
+                " is another one. The query was not started. Start from an aligned checkpoint"
             )
         return json.dumps(
-            offset | {"reservoirId": table.id, "reservoirVersion": before + 1, "index": -1, "isStartingVersion": False}
+            offset
+            | {
+                "sourceVersion": 1,
+                "reservoirId": table.id,
+                "reservoirVersion": begin,
+                "index": -1,
+                "isStartingVersion": False,
+            }
         )

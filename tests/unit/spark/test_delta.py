@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.errors import Damaged, SinkMoved
+from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import Edge, File, QueryDetail, delta_commit, delta_version
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
 from airflow_checkpoint_provider.spark.queries.delta_flow import Read
@@ -34,7 +34,6 @@ def offset(version: int, index: int = -1, *, starts: bool = False, table: str = 
         pytest.param(offset(3), Read(3, 3), id="all before a commit"),
         pytest.param(offset(3, -100), Read(3, 3), id="all before a commit, in another spelling"),
         pytest.param(offset(3, 4), Read(3, 4), id="some files of a commit"),
-        pytest.param(offset(3, 2**63 - 101), Read(4, 4), id="all files of a commit"),
         pytest.param(offset(3, 4, starts=True), Read(0, 4), id="some files of the whole table"),
         pytest.param(offset(3, starts=True), Read(0, 0), id="no file of the whole table"),
     ],
@@ -76,8 +75,12 @@ class Table:
     def commits(self, first: int) -> Iterator[Commit]:
         return (commit for commit in reversed(self._commits) if commit.version >= first)
 
-    def first_of(self, query_id: str) -> int | None:
-        return min((commit.version for commit in self._commits if query_id in commit.batches), default=None)
+    @property
+    def version(self) -> int:
+        return self._commits[-1].version
+
+    def first_of(self, query_id: str) -> Commit | None:
+        return next((commit for commit in self._commits if query_id in commit.batches), None)
 
 
 def moved(table: Table, before: dict[str, Any], *in_flight: File) -> dict[str, Any]:
@@ -98,17 +101,90 @@ def test_source_of_a_fork_begins_behind_the_first_commit_of_its_upstream() -> No
     assert moved(table, offset(30, 2)) == offset(2, table="new")
 
 
+def test_source_of_a_fork_reads_the_first_batch_of_all() -> None:
+    """The upstream had committed nothing, so its first commit has rows, or is not there yet."""
+    assert moved(Table(Commit(0, {}, ()), Commit(1, {"id": 0}, (FILE,))), offset(30)) == offset(1, table="new")
+    assert moved(Table(Commit(0, {}, ())), offset(30)) == offset(0, table="new")
+
+
 def test_source_goes_on_behind_a_table_that_was_taken_back() -> None:
-    commits = [Commit(2, {"id": 5}, (FILE,)), Commit(3, {}, (), restores=True), Commit(4, {"id": 18}, ())]
+    commits = [Commit(2, {"id": 5}, (FILE,)), Commit(3, {}, (), restored_to=1), Commit(4, {"id": 18}, ())]
     assert moved(Table(*commits), offset(2, table="new")) == offset(4, table="new")
     assert moved(Table(*commits), offset(4, 1, table="new")) == offset(4, 1, table="new")
 
 
-def test_rows_in_flight_that_are_in_no_table_any_more_are_refused() -> None:
+def test_rows_that_are_not_in_flight_any_more_are_refused() -> None:
     with pytest.raises(SinkMoved, match="which are not in flight any more"):
         moved(Table(Commit(0, {"id": 4}, ())), offset(30), FILE)
+    of_another = [Commit(2, {"other": 5}, (FILE,)), Commit(3, {"id": 5}, (FILE,)), Commit(4, {}, (), restored_to=2)]
+    with pytest.raises(SinkMoved, match="which are not in flight any more"):
+        moved(Table(*of_another), offset(2, table="new"))
 
 
-def test_table_that_does_not_name_the_upstream_is_damaged() -> None:
-    with pytest.raises(Damaged, match="does not name query 'rows' any more"):
-        moved(Table(Commit(0, {"other": 4}, ())), offset(30))
+# -- going on, and going back ------------------------------------------------------------------------------------------
+
+
+class Sink(DeltaSink):
+    """The sink of the query ``id`` in a table that nobody has to open."""
+
+    def __init__(self, table: Table) -> None:
+        self.uid, self.table = "rows", cast(Any, table)
+
+    query_id = "id"
+
+
+OWN, MARK = ({"id": 1}, (FILE,)), ({"id": 9}, ())
+OTHER = ({"other": 3}, (FILE,))
+
+
+def table(*commits: tuple[dict[str, int], tuple[File, ...]] | int) -> Table:
+    """Return a table with these commits behind version 0; a number restores it to that version."""
+    return Table(
+        Commit(0, {"id": 0}, (FILE,)),
+        *(
+            Commit(version, {}, (), restored_to=one) if isinstance(one, int) else Commit(version, *one)
+            for version, one in enumerate(commits, 1)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("commits", "ahead"),
+    [
+        pytest.param((), False, id="nothing since"),
+        pytest.param((OTHER, MARK), False, id="rows of others, and a batch without rows"),
+        pytest.param((OWN,), True, id="own rows"),
+        pytest.param((OWN, 0), False, id="restored"),
+        pytest.param((OWN, 0, OTHER), False, id="others write behind the restore"),
+        pytest.param((OWN, 0, OWN), True, id="own rows behind the restore"),
+        pytest.param((OWN, OWN, 1), True, id="restored to a version with own rows"),
+        pytest.param((OTHER, OWN, 1), False, id="restored to a version with rows of others"),
+        pytest.param((OWN, 0, -1), True, id="restored to a moment"),
+    ],
+)
+def test_table_is_ahead_of_a_commit_if_it_holds_rows_of_the_query_behind_it(commits: Any, ahead: bool) -> None:
+    assert Sink(table(*commits))._is_ahead(0) == ahead
+
+
+def test_table_that_lacks_rows_of_the_commit_itself_is_refused_too() -> None:
+    """Somebody has restored it to that commit, and then to an older one."""
+    assert Sink(table(OTHER, OWN, OWN, 2, 0))._is_ahead(2)
+
+
+def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
+    assert Sink(Table(Commit(5, *OTHER)))._is_ahead(0)
+
+
+@pytest.mark.parametrize(
+    ("commits", "lacks"),
+    [
+        pytest.param((OWN, OTHER), None, id="no restore"),
+        pytest.param((OWN, 0), 1, id="restored"),
+        pytest.param((OWN, 0, OTHER), 1, id="others write behind the restore"),
+        pytest.param((OWN, OTHER, 1), None, id="rows of others taken out"),
+        pytest.param((OWN, 0, MARK), None, id="gone back"),
+        pytest.param((OWN, 0, 1), None, id="undone"),
+    ],
+)
+def test_table_that_was_taken_back_below_the_query_is_seen(commits: Any, lacks: int | None) -> None:
+    assert Sink(table(*commits))._taken_back()[1] == lacks
