@@ -88,6 +88,8 @@ def moved(table: Table, before: dict[str, Any], *in_flight: File) -> dict[str, A
     own = Location(MemoryStore(), "rows")
     lines = ["v1", "{}", '{"logOffset":7}', json.dumps(before)]
     own.store.overwrite(own.name("offsets/4"), "\n".join(lines).encode())
+    own.store.overwrite(own.name("offsets/3"), "\n".join([*lines[:3], json.dumps(offset(0, table="new"))]).encode())
+    own.store.overwrite(own.name("commits/4"), b"v1")
     sink = cast(DeltaSink, SimpleNamespace(table=table, query_id="id"))
     TableMove("copy", 1, Edge(upstream="rows", path="file:/t", in_flight=in_flight), sink).carry_out(own)
     *others, last = own.read("offsets/4").decode().split("\n")
