@@ -257,6 +257,7 @@ def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
     page.get_by_role("menuitem", name="Checkpoints").click()
     inside(page).get_by_role("link", name=FLIGHTS).click()
     expect(inside(page).get_by_role("heading", level=1)).to_contain_text(FLIGHTS)
+    page.wait_for_url("**/checkpoints/job?*")
     page.reload()  # the address is that of the job
     expect(inside(page).get_by_role("heading", level=1)).to_contain_text(FLIGHTS)
 

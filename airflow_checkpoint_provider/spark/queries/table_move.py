@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, Location
+from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, NOTHING, OFFSETS, Location
 from airflow_checkpoint_provider.errors import SinkMoved
 
 if TYPE_CHECKING:
@@ -32,26 +32,35 @@ class TableMove:
     def carry_out(self, own: Location) -> None:
         """Let the offsets in a location begin behind what the checkpoint's rows have become.
 
-        Raises ``SinkMoved``, and ``Damaged`` for a log that nobody can read.
+        Spark reads the newest committed batch once more, from its beginning to its end, so older offsets move, too. Raises ``SinkMoved``,
+        and ``Damaged`` for a log that nobody can read.
         """
-        committed = own.committed()
-        for batch in own.batches(OFFSETS):
-            if batch < committed:  # nobody goes on from there
-                continue
-            name = f"{OFFSETS}/{batch}"
-            lines = own.read(name).decode().split("\n")
-            number = FIRST_OFFSET + self.source
-            if number < len(lines) and lines[number].startswith("{"):
-                lines[number] = self._moved(json.loads(lines[number]))
-                own.store.overwrite(own.name(name), "\n".join(lines).encode())
+        batches = own.batches(OFFSETS)
+        newest = max(own.committed(), min(batches, default=NOTHING))
+        begin = self._begin(self._line(own, newest)) if batches else None
+        for batch in batches if begin is not None else ():
+            lines = own.read(f"{OFFSETS}/{batch}").decode().split("\n")
+            if line := self._line(own, batch):
+                about = {"sourceVersion": 1, "reservoirId": self.sink.table.id, "reservoirVersion": begin}
+                moved = json.loads(line) | about | {"index": -1, "isStartingVersion": False}
+                lines[FIRST_OFFSET + self.source] = json.dumps(moved)
+                own.store.overwrite(own.name(f"{OFFSETS}/{batch}"), "\n".join(lines).encode())
 
-    def _moved(self, offset: dict[str, Any]) -> str:
-        table, version = self.sink.table, int(offset["reservoirVersion"])
+    def _line(self, own: Location, batch: int) -> str:
+        """Return the offset of the source at the end of a batch; empty if there is none."""
+        offset = own.offsets(batch).sources.get(self.source, NO_OFFSET)
+        return "" if offset == NO_OFFSET else offset
+
+    def _begin(self, line: str) -> int | None:
+        """Return the commit at which the source begins; None if it goes on where it was."""
+        if not line:
+            return None
+        table, offset = self.sink.table, json.loads(line)
         if offset["reservoirId"] == table.id:
-            since = list(table.commits(version))
+            since = list(table.commits(int(offset["reservoirVersion"])))
             restore = next((commit for commit in since if commit.restored_to is not None), None)
             if restore is None:
-                return json.dumps(offset)
+                return None
             unread = [commit for commit in since if commit.files and commit.version <= (restore.restored_to or 0)]
             begin = restore.version + 1
         else:
@@ -63,13 +72,4 @@ class TableMove:
                 f"query '{self.uid}' had yet to read rows in {self.edge.path}, which are not in flight any more: the table was taken back, or"
                 " is another one. The query was not started. Start from an aligned checkpoint"
             )
-        return json.dumps(
-            offset
-            | {
-                "sourceVersion": 1,
-                "reservoirId": table.id,
-                "reservoirVersion": begin,
-                "index": -1,
-                "isStartingVersion": False,
-            }
-        )
+        return begin

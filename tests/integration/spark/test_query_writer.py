@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.errors import NotSupportedYet, VersionMismatch, WrongUse
+from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.spark.queries.writer import Target, examine
 from tests.integration.spark.test_sealed_location import run
 from tests.support.streams import add_files
@@ -84,7 +84,7 @@ def test_conf_with_which_a_query_could_not_go_on_exactly_is_refused(
         (lambda query: query.trigger(continuous="1 second"), NotSupportedYet, "a ContinuousTrigger has no batches"),
         (lambda query: query.trigger(realTime="1 minute"), NotSupportedYet, "a RealTimeTrigger has no batches"),
         (lambda query: query.format("memory"), NotSupportedYet, "writes to 'memory'"),
-        (lambda query: query.format("delta"), NotSupportedYet, "writes to 'delta'"),
+        (lambda query: query.format("delta"), NotInstalled, "writes to delta, and Spark does not have it"),
         (lambda query: query.format("iceberg"), VersionMismatch, "writes to iceberg, which was tried with Spark 4.1.x"),
         (lambda query: query.option("path", ""), WrongUse, "has no path"),
     ],

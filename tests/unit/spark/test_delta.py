@@ -86,7 +86,7 @@ class Table:
 def moved(table: Table, before: dict[str, Any], *in_flight: File) -> dict[str, Any]:
     """Return the offset of a second source when its query begins on ``table``."""
     own = Location(MemoryStore(), "rows")
-    lines = ["v1", "{}", '{"logOffset":7}', json.dumps(before)]
+    lines = ["v1", '{"batchWatermarkMs": 0}', '{"logOffset":7}', json.dumps(before)]
     own.store.overwrite(own.name("offsets/4"), "\n".join(lines).encode())
     own.store.overwrite(own.name("offsets/3"), "\n".join([*lines[:3], json.dumps(offset(0, table="new"))]).encode())
     own.store.overwrite(own.name("commits/4"), b"v1")
