@@ -67,8 +67,7 @@ class DeltaSink(CountingSink):
         if found < saved.batch:
             raise self.lacks_batches(saved, found)
         if base is None or self._is_ahead(base):
-            why = wording.sink_is_ahead(self.uid, self.path, saved)
-            raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
+            raise self.is_ahead_of(saved, found)
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=saved.newest_file)
 
     def meet(self, position: Position, known: Collection[str | None]) -> None:
@@ -126,11 +125,5 @@ class DeltaSink(CountingSink):
         self._mark(batch - 1)
         base = delta_version(gone_back.newest_file)  # None: the table was empty
         if self._holds_rows(self.table.commits(0)) if base is None else self._is_ahead(base):
-            command = wording.take_out(self.path, gone_back.newest_file)
-            advice = f"Take them out with {command}, then start the job again" if command else "Write to another path"
-            raise SinkMoved(
-                f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
-                f" was not started. {advice}",
-                checkpoint=gone_back.batch,
-            )
+            raise self.has_got_rows(gone_back, "another path")
         self._mark(batch)

@@ -69,7 +69,7 @@ class DeltaTable:
 
     def is_empty(self) -> bool:
         """Return whether a reader finds no file, or there is no table."""
-        return int(self._snapshot().numOfFiles()) == 0 if self.version != NOTHING else True
+        return self.version == NOTHING or int(self._snapshot().numOfFiles()) == 0
 
     def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
         """Yield the commits from the newest to ``first``, as far as the log still has them. Raises ``Damaged``."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
-from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import File, QueryDetail
 from airflow_checkpoint_provider.spark.log import say
@@ -82,8 +81,7 @@ class FileSink(CountingSink):
         if beyond is None or (files and path != saved.path):
             raise self.lacks_batches(saved, found)
         if beyond and not allowed:
-            why = wording.sink_is_ahead(self.uid, path, saved)
-            raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
+            raise self.is_ahead_of(saved, found)
         return GoneBack(batch=saved.batch, sink=path, newest_file=newest)
 
     def _beyond(self, files: Sequence[SinkFile], newest: str | None) -> Sequence[SinkFile] | None:

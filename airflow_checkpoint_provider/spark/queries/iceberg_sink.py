@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
 from airflow_checkpoint_provider.errors import SinkMoved
-from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_number, iceberg_snapshot
 from airflow_checkpoint_provider.spark.log import say
@@ -46,13 +45,16 @@ class IcebergSink(CountingSink):
 
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """As in any sink, but Iceberg forgets a batch whose snapshot has expired, and may have one twice."""
-        for (batch, snapshot), (before, _) in pairwise(self._table.written(self.query_id)):
+        written = list(self._table.written(self.query_id))
+        for (batch, snapshot), (before, _) in pairwise(written):
             if batch <= before and snapshot.changes_rows:
                 say(
                     f"query '{self.uid}': its table {self.path} has the rows of batch {batch} twice. An older driver has written them again,"
                     f" in snapshot {snapshot.id}"
                 )
-        self._count_on()
+        newest = max((batch for batch, _ in written), default=NOTHING)
+        if written and written[0][0] < newest:  # Iceberg takes the batch of the newest snapshot for the newest one
+            self._table.mark(self.query_id, newest)
         begins = position.committed == NOTHING  # then what it may have written is too new to have expired
         if begins or self.path not in known or not self._has_forgotten():
             super().meet(position, known)
@@ -63,12 +65,6 @@ class IcebergSink(CountingSink):
                 " another table",
                 checkpoint=position.committed,
             )
-
-    def _count_on(self) -> None:
-        """Let Iceberg count from the newest batch on: it takes the batch of the newest snapshot, which may be an older one."""
-        tip, newest = next(self._table.written(self.query_id), None), self.newest_batch()
-        if tip and tip[0] < newest:
-            self._table.mark(self.query_id, newest)
 
     def _has_forgotten(self) -> bool:
         """Return whether snapshots have expired, and none of those that are left is of the query."""
@@ -94,8 +90,7 @@ class IcebergSink(CountingSink):
         if found < saved.batch if self.path == saved.path else not self.is_empty():
             raise self.lacks_batches(saved, found)
         if self._is_ahead(saved.batch, saved.newest_file):
-            why = wording.sink_is_ahead(self.uid, self.path, saved)
-            raise SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
+            raise self.is_ahead_of(saved, found)
         newest = saved.newest_file if self.path == saved.path else None
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=newest)
 
@@ -123,11 +118,5 @@ class IcebergSink(CountingSink):
         if newest < batch - 1:
             self._table.mark(self.query_id, batch - 1)
         if self._is_ahead(gone_back.batch, gone_back.newest_file):
-            command = wording.take_out(self.path, gone_back.newest_file)
-            advice = f"Take them out with {command}, then start the job again" if command else "Write to another table"
-            raise SinkMoved(
-                f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
-                f" was not started. {advice}",
-                checkpoint=gone_back.batch,
-            )
+            raise self.has_got_rows(gone_back, "another table")
         self._table.mark(self.query_id, batch)

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.copying import copy_of
 from airflow_checkpoint_provider.coordinator.query_location import Location, parsed_file
@@ -22,9 +21,6 @@ from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFi
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
-
-if TYPE_CHECKING:
-    pass
 
 
 class InFlight:

@@ -139,6 +139,21 @@ class CountingSink(Sink, ABC):
             checkpoint=saved.batch,
         )
 
+    def is_ahead_of(self, saved: QueryDetail, found: int) -> SinkMoved:
+        """Return the error for a sink that holds what was written behind ``saved``, up to batch ``found``."""
+        why = wording.sink_is_ahead(self.uid, self.path or "", saved)
+        return SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
+
+    def has_got_rows(self, gone_back: GoneBack, elsewhere: str) -> SinkMoved:
+        """Return the error for a table that has got rows of the query on its way back. ``elsewhere``: a place without such rows."""
+        command = wording.take_out(self.path or "", gone_back.newest_file)
+        advice = f"Take them out with {command}, then start the job again" if command else f"Write to {elsewhere}"
+        return SinkMoved(
+            f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
+            f" was not started. {advice}",
+            checkpoint=gone_back.batch,
+        )
+
 
 def _batches(newest: int) -> str:
     return "no batches any more" if newest == NOTHING else f"batches up to {newest}"
