@@ -48,6 +48,7 @@ pytestmark = pytest.mark.slow
 
 FILES = 8
 OTHER = 1_000_000  # the id of a row of another writer
+ROW_OF_ANOTHER = f"{OTHER}L AS id, 'of another writer' AS key"
 
 
 def with_delta(home: Home, **env: str) -> Home:
@@ -65,10 +66,23 @@ def table(stream: Home) -> Home:
     return with_delta(stream, STREAM_SINK="delta")
 
 
-def person(table: Path, folder: Path, **env: str) -> None:
-    """Let a person restore the table to a version, or append a row."""
-    ended = with_delta(Home(folder, "tables.py"), TABLE=str(table), **env).run()
+def person(folder: Path, statement: str) -> None:
+    """Let a person run a statement of SQL."""
+    ended = with_delta(Home(folder, "sql.py"), SQL=statement).run()
     assert ended.code == 0, ended.log
+
+
+def restoring(table: Path, version: object) -> str:
+    return f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}"
+
+
+def making(table: Path) -> str:
+    """Return the statement that makes a table with a row of another writer."""
+    return f"CREATE TABLE delta.`{table}` USING delta AS SELECT {ROW_OF_ANOTHER}"
+
+
+def appending(table: Path) -> str:
+    return f"INSERT INTO delta.`{table}` SELECT {ROW_OF_ANOTHER}"
 
 
 def has_batch(home: Home, number: int) -> Callable[[], bool]:
@@ -98,7 +112,7 @@ def in_batch_one(home: Home, confs: dict[str, str] | None = None) -> Iterator[tu
 def test_killed_query_goes_on_exactly(table: Home, tmp_path: Path, state: str) -> None:
     """Rows of another writer in the same table are no harm. A checkpoint names the commit of its batch."""
     add_files(source(table), 0, 1)
-    person(table.out, tmp_path / "person", TABLE_APPEND=str(OTHER))
+    person(tmp_path / "person", making(table.out))
     running_forever(table, STREAM_STATE=state)
     with in_batch_one(table) as (killed, hold):
         killed.send(signal.SIGKILL)
@@ -159,7 +173,7 @@ def test_query_goes_back_when_its_author_has_restored_the_table(table: Home, tmp
     advice = re.search("RESTORE TABLE delta.`(.*)` TO VERSION AS OF (.*): this", too_early.log)
     assert advice, too_early.log
     assert (advice[1], rows_in_table(table.out)) == (f"file:{table.out}", expected(FILES))
-    person(Path(advice[1].removeprefix("file:")), tmp_path / "person", TABLE_RESTORE=advice[2])
+    person(tmp_path / "person", restoring(Path(advice[1].removeprefix("file:")), advice[2]))
     again = table.run()
     assert again.code == 0, again.log
     assert f"goes back to batch 0 of chk-{number}" in again.log
@@ -187,7 +201,7 @@ def test_retry_goes_on_behind_a_way_back_though_others_have_written_since(
         killed.send(signal.SIGKILL)
         killed.wait()
     ending(table)
-    person(table.out, tmp_path / "person", TABLE_RESTORE="0")
+    person(tmp_path / "person", restoring(table.out, 0))
     restore(table, number, rewind_sink=True)
     hold = holding(table)
     hold.touch()
@@ -196,7 +210,7 @@ def test_retry_goes_on_behind_a_way_back_though_others_have_written_since(
         killed.send(signal.SIGKILL)
         killed.wait()
     hold.unlink()
-    person(table.out, tmp_path / "other", TABLE_APPEND=str(OTHER))
+    person(tmp_path / "other", appending(table.out))
     again = table.run()
     assert again.code == 0, again.log
     assert rows_in_table(table.out) == [*expected(4), OTHER]
@@ -211,7 +225,7 @@ def test_fork_begins_a_table_of_its_own(table: Home, tmp_path: Path) -> None:
     add_files(source(table), *range(4, FILES))
     fork = with_delta(Home(tmp_path / "fork", "stream.py"), STREAM_SINK="delta")
     fork.env |= {"STREAM_IN": str(source(table)), "STREAM_RESTORE": savepoint}
-    person(fork.out, tmp_path / "person", TABLE_APPEND=str(OTHER))
+    person(tmp_path / "person", making(fork.out))
     refused = fork.run()
     assert refused.code != 0
     assert "would go on behind batch 1, but its sink" in refused.log
@@ -251,7 +265,7 @@ def restored(home: Home, taken: Checkpoint, folder: Path) -> None:
     """Let a person restore all tables to a savepoint, and let the queries go back to it."""
     for uid, query in queries(home, taken).items():
         version = delta_version(query.newest_file)
-        person(home.out / uid, folder / uid, TABLE_RESTORE=str(version))
+        person(folder / uid, restoring(home.out / uid, version))
     source_of = change.Source(f"chk-{taken.id}", rewind_sink=True)
     change.restore(home.store, "chain", None, source_of, change.Approval(yes=True))
 
