@@ -54,6 +54,7 @@ class Offsets:
     sources: Mapping[int, str]
     watermark_ms: int
     confs: Mapping[str, str] = field(default_factory=dict)  # with which the state was written
+    began_ms: int = 0  # when the batch began, since 1970
 
     @classmethod
     def parse(cls, body: bytes, batch: int, what: str) -> Offsets:
@@ -64,13 +65,14 @@ class Offsets:
                 raise ValueError(f"its version is {version[:20]!r}")
             about = json.loads(metadata or '{"batchWatermarkMs": 0}')
             watermark, confs = int(about["batchWatermarkMs"]), dict(about.get("conf", {}))
+            began = int(about.get("batchTimestampMs", 0))
             sources = dict(enumerate(lines))
             if not sources:
                 raise ValueError("it names no source")
             for offset in sources.values():
                 if offset != NO_OFFSET:
                     json.loads(offset)
-            return cls(batch, sources, watermark, confs)
+            return cls(batch, sources, watermark, confs, began)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(
                 f"{what} is not what Spark writes ({error}); somebody or something changed it, or the disk lost its end"

@@ -87,7 +87,8 @@ def _table_is_ahead(uid: str, table: str, saved: QueryDetail) -> str:
 
 def restore_table(table: str, version: int) -> str:
     """Return the command that takes a Delta table to a version."""
-    return f"RESTORE TABLE delta.`{table}` TO VERSION AS OF {version}"
+    quoted = table.replace("`", "``")
+    return f"RESTORE TABLE delta.`{quoted}` TO VERSION AS OF {version}"
 
 
 def take_out(table: str, commit: str | None) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, NOTHING, Position
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, Declined
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit
 from airflow_checkpoint_provider.spark.queries.flow import Flow
@@ -65,15 +65,20 @@ class DeltaFlow(Flow):
 
     def _written(self, whole: int, oldest: int, newest: int) -> list[Commit]:
         """Return the commits of the upstream that are not known. At the first look, that are those behind the batch ``oldest``, or that
-        the downstream may not have read: from the commit ``whole`` on.
+        the downstream may not have read: from the commit ``whole`` on. Raises ``Declined`` if the log does not have those any more.
         """
-        found = []
-        for commit in self._sink.table.commits(0 if self._newest is None else self._newest + 1, newest):
-            batch = commit.batches.get(self._sink.query_id)
+        found, first, seen = list[Commit](), 0 if self._newest is None else self._newest + 1, newest + 1
+        for commit in self._sink.table.commits(first, newest):
+            batch, seen = commit.batches.get(self._sink.query_id), commit.version
             if batch is not None and commit.files:
                 found.append(commit)
             if batch is not None and batch <= oldest and commit.version < whole:
                 break
+        if seen > max(first, whole):
+            raise Declined(
+                f"query '{self.downstream.uid}' has yet to read commits of {self._sink.path} from {whole} on, and the table's log has none"
+                f" before {seen} any more. So nobody can tell what is in flight. A later checkpoint can, when the query has read them"
+            )
         return found
 
     def _read(self, batch: int) -> Read:

@@ -6,6 +6,7 @@ table. That is also why this package takes no rows out of it: it would take out 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,10 @@ class DeltaSink(CountingSink):
 
     def is_empty(self) -> bool:
         return self.table.is_empty()
+
+    def remembers_since(self) -> float | None:
+        kept = self.table.batches_kept_s
+        return None if kept is None else time.time() - kept
 
     def newest_file(self, batch: int) -> str | None:
         """Return the commit that wrote ``batch``; None if the table's log does not have it any more."""

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
-from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_number, iceberg_snapshot
 from airflow_checkpoint_provider.spark.log import say
@@ -55,21 +54,12 @@ class IcebergSink(CountingSink):
         newest = max((batch for batch, _ in written), default=NOTHING)
         if written and written[0][0] < newest:  # Iceberg takes the batch of the newest snapshot for the newest one
             self._table.mark(self.query_id, newest)
-        begins = position.committed == NOTHING  # then what it may have written is too new to have expired
-        if begins or self.path not in known or not self._has_forgotten():
-            super().meet(position, known)
-        elif position.begun != position.committed:
-            raise SinkMoved(
-                f"query '{self.uid}' goes on with batch {position.begun}, which had begun, and the snapshots of its batches have expired in"
-                f" its table {self.path}. So nobody can tell whether the table has the rows of that batch. Nothing was started. Write to"
-                " another table",
-                checkpoint=position.committed,
-            )
+        super().meet(position, known)
 
-    def _has_forgotten(self) -> bool:
-        """Return whether snapshots have expired, and none of those that are left is of the query."""
+    def remembers_since(self) -> float | None:
+        """Return when the oldest snapshot was made that has not expired; None if none has."""
         *_, oldest = (None, *self._table.snapshots())
-        return oldest is not None and oldest.before is not None and self.newest_batch() == NOTHING
+        return oldest.at_ms / 1000 if oldest and oldest.before is not None else None
 
     def newest_file(self, batch: int) -> str | None:
         """Return the snapshot that ``batch`` made; None if the table does not have it any more."""

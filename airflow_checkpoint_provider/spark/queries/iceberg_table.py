@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,11 @@ CHANGES = ("added-data-files", "deleted-data-files")  # in the summary of a snap
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of a table: its id, that of the one before, and its summary."""
+    """A snapshot of a table: its id, that of the one before, when it was made (since 1970), and its summary."""
 
     id: int
     before: int | None
+    at_ms: int
     summary: Mapping[str, str]
 
     @property
@@ -46,35 +48,26 @@ class Snapshot:
 class IcebergTable:
     """The Iceberg table ``name``, as Spark's catalogs spell it.
 
-    Raises ``WrongUse`` if there is none, and ``CheckpointError`` if its catalog does not answer.
+    Each use of it raises ``WrongUse`` if there is none, and ``CheckpointError`` if its catalog does not answer.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         jvm: Any = spark._jvm
-        try:
+        with _typed_errors(name):
             self._table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
-        except Py4JJavaError as error:
-            # Its text may hold the address of a catalog's database, with a password
-            reason = str(error.java_exception.getClass().getSimpleName())
-            if reason.startswith(ABSENT):
-                raise WrongUse(
-                    f"Spark cannot open the Iceberg table {name}: {reason}. Create it before the query starts"
-                ) from None
-            raise CheckpointError(
-                f"Spark cannot open the Iceberg table {name} now: {reason}. Another try may help; Spark's own log may say more"
-            ) from None
         self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
         self.name = str(self._table.name())
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""
         # The format of this text is Iceberg's specification. One call, where the objects would need five for each snapshot
-        metadata = json.loads(self._to_json(self._table.operations().refresh()))
+        with _typed_errors(self.name):
+            metadata = json.loads(self._to_json(self._table.operations().refresh()))
         known = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
         number = metadata.get("current-snapshot-id")
         while snapshot := known.get(number):
             before = snapshot.get("parent-snapshot-id")
-            yield Snapshot(number, before, snapshot.get("summary", {}))
+            yield Snapshot(number, before, int(snapshot["timestamp-ms"]), snapshot.get("summary", {}))
             number = before
 
     def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
@@ -85,4 +78,21 @@ class IcebergTable:
 
     def mark(self, query_id: str, batch: int) -> None:
         """Let the table count the batches of a query up to ``batch``, in a snapshot that adds no rows."""
-        self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
+        with _typed_errors(self.name):
+            self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
+
+
+@contextmanager
+def _typed_errors(table: str) -> Iterator[None]:
+    """Raise a typed error instead of that of a catalog, whose text may hold the address of its database, with a password."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getClass().getSimpleName())
+        if reason.startswith(ABSENT):
+            raise WrongUse(
+                f"Spark cannot open the Iceberg table {table}: {reason}. Create it before the query starts"
+            ) from None
+        raise CheckpointError(
+            f"Spark cannot use the Iceberg table {table} now: {reason}. Another try may help; Spark's own log may say more"
+        ) from None

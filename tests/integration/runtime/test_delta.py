@@ -216,6 +216,20 @@ def test_retry_goes_on_behind_a_way_back_though_others_have_written_since(
     assert rows_in_table(table.out) == [*expected(4), OTHER]
 
 
+def test_query_goes_on_behind_batches_that_the_table_has_forgotten(table: Home, tmp_path: Path) -> None:
+    add_files(source(table), *range(4))
+    first = table.run()
+    assert first.code == 0, first.log
+    kept = "'delta.setTransactionRetentionDuration' = 'interval 1 second'"
+    person(tmp_path / "person", f"ALTER TABLE delta.`{table.out}` SET TBLPROPERTIES ({kept})")
+    add_files(source(table), *range(4, FILES))
+    again = table.run()
+    assert again.code == 0, again.log
+    assert "has forgotten which batches it has, and is told batch 1" in again.log
+    assert rows_in_table(table.out) == expected(FILES)
+    assert batches_in_table(table.out) == [0, 1, 1, 2, 3]
+
+
 def test_fork_begins_a_table_of_its_own(table: Home, tmp_path: Path) -> None:
     running_forever(table)
     add_files(source(table), *range(4))

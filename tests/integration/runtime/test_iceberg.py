@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.spark.queries.sink import CLOCKS
 from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_queries import (
     ending,
@@ -38,6 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 FILES = 8
 OTHER = 1_000_000  # the id of a row of another writer
+EXPIRE = "CALL ice.system.expire_snapshots(table => 'db.rows', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
 
 
 @dataclass
@@ -263,14 +266,44 @@ def test_query_goes_on_behind_snapshots_that_have_expired(job: Job, tmp_path: Pa
     add_files(source(job.home), *range(4))
     first = job.home.run()
     assert first.code == 0, first.log
-    expire = "CALL ice.system.expire_snapshots(table => 'db.rows', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
-    job.person(tmp_path / "person", job.append, expire)
+    job.person(tmp_path / "person", job.append, EXPIRE)
     assert job.lake.batches() == []
     add_files(source(job.home), *range(4, FILES))
     again = job.home.run()
     assert again.code == 0, again.log
     assert again.result["ids"] == [*expected(FILES), OTHER]
     assert job.lake.batches() == [1, 2, 3]
+
+
+def test_batch_that_had_begun_before_snapshots_expired_is_refused(job: Job, tmp_path: Path) -> None:
+    """If it began behind a snapshot that is left, the table would have its own snapshot, too. So it is written again."""
+    running_forever(job.home)
+    with in_batch_one(job) as (killed, hold):
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    hold.unlink()
+    job.person(tmp_path / "person", job.append, EXPIRE)
+    assert job.lake.batches() == []
+    add_files(source(job.home), *range(4, FILES))
+    ending(job.home)
+    refused = job.home.run()
+    assert refused.code != 0
+    assert "nobody can tell whether it has the rows of that batch" in refused.log
+    assert job.lake.batches() == []
+    begin_later(Location(job.home.store, f"{History('stream').prefix}/{locations(job.home)[-1]}"), 2 * CLOCKS)
+    again = job.home.run()
+    assert again.code == 0, again.log
+    assert f"its sink {job.lake.table} has forgotten which batches it has, and is told batch 0" in again.log
+    assert again.result["ids"] == [*expected(FILES), OTHER]
+
+
+def begin_later(location: Location, seconds: float) -> None:
+    """Let batch 1 have begun so many seconds later, as behind a longer pause."""
+    version, about, *sources = location.read("offsets/1").decode().split("\n")
+    began = json.loads(about)
+    began["batchTimestampMs"] += int(seconds * 1000)
+    body = "\n".join([version, json.dumps(began), *sources]).encode()
+    location.store.overwrite(location.name("offsets/1"), body)
 
 
 def test_branch_is_refused(job: Job) -> None:

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.coordinator.query_location import Location, Position
+from airflow_checkpoint_provider.errors import Declined, SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import Edge, File, QueryDetail, delta_commit, delta_version
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
-from airflow_checkpoint_provider.spark.queries.delta_flow import Read
+from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow, Read
 from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit
 from airflow_checkpoint_provider.spark.queries.table_move import TableMove
@@ -61,6 +61,7 @@ def test_refusal_to_go_back_names_the_version_to_which_the_table_is_restored() -
     assert (
         "RESTORE TABLE delta.`s3a://lake/t` TO VERSION AS OF 12: this also takes out what others have written" in said
     )
+    assert "delta.`/lake/a``b`" in sink_is_ahead("rows", "/lake/a`b", detail(delta_commit(12)))
     assert "does not say any more which commit wrote that batch" in sink_is_ahead("rows", "s3a://lake/t", detail(None))
 
 
@@ -72,7 +73,7 @@ class Table:
     def __init__(self, *commits: Commit) -> None:
         self._commits = commits
 
-    def commits(self, first: int) -> Iterator[Commit]:
+    def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
         return (commit for commit in reversed(self._commits) if commit.version >= first)
 
     @property
@@ -190,3 +191,38 @@ def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
 )
 def test_table_that_was_taken_back_below_the_query_is_seen(commits: Any, lacks: int | None) -> None:
     assert Sink(table(*commits))._taken_back()[1] == lacks
+
+
+# -- reading what another query writes -----------------------------------------------------------------------------------
+
+
+def flow(table: Table, read: dict[str, Any]) -> DeltaFlow:
+    """Return what runs to a query that has read the table up to there by the end of its batch 0."""
+    own = Location(MemoryStore(), "copy")
+    own.store.overwrite(own.name("offsets/0"), f'v1\n{{"batchWatermarkMs": 0}}\n{json.dumps(read)}'.encode())
+    downstream = SimpleNamespace(
+        uid="copy", upstreams={"rows": [SimpleNamespace(offset=0)]}, located=SimpleNamespace(own=own)
+    )
+    return DeltaFlow(cast(Any, SimpleNamespace(uid="rows")), cast(Any, downstream), Sink(table))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(offset(4), id="behind a commit"),
+        pytest.param(offset(5, 0, starts=True), id="some of the whole table"),
+    ],
+)
+def test_commits_that_the_log_does_not_have_any_more_may_be_in_flight(read: dict[str, Any]) -> None:
+    of_others = Table(Commit(5, *OTHER))
+    with pytest.raises(
+        Declined, match=r"has yet to read commits of file:/t from [04] on, and the table's log has none before 5"
+    ):
+        flow(of_others, read).look([Position(9, 9)], [Position(0, 0)])
+
+
+def test_commits_that_were_read_may_be_gone() -> None:
+    found = flow(Table(Commit(5, *OWN), Commit(6, *OTHER)), offset(5))
+    found.look([Position(1, 1)], [Position(0, 0)])
+    assert found.consistent(Position(1, 1), Position(0, 0))
+    assert not found.aligned(Position(1, 1), Position(0, 0))
