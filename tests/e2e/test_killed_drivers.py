@@ -16,8 +16,11 @@ SPARK = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) ")  # how lines o
 
 @pytest.mark.parametrize(
     ("dag", "victim"),
-    [("stages", Run.driver), ("stages", Run.jvm), ("stages_s3", Run.driver)],
-    ids=["driver", "jvm", "driver in s3"],
+    [
+        pytest.param("stages", Run.driver, id="driver", marks=pytest.mark.slow),
+        pytest.param("stages", Run.jvm, id="jvm"),
+        pytest.param("stages_s3", Run.driver, id="driver in s3"),
+    ],
 )
 def test_retry_continues_after_the_last_stage(lab: Lab, dag: str, victim: Callable[[Run], int]) -> None:
     run = lab.at_two(dag, "three")

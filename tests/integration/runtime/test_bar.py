@@ -14,13 +14,14 @@ CONF = "spark.ui.showConsoleProgress"
 TERMINAL = (sys.executable, str(ROOT / "tests" / "support" / "terminal.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("below", "conf", "shown"),
     [
         pytest.param(TERMINAL, None, True, id="in a terminal"),
-        pytest.param(TERMINAL, "false", False, id="in a terminal, but switched off", marks=pytest.mark.slow),
-        pytest.param((), None, False, id="without a terminal", marks=pytest.mark.slow),
+        pytest.param(TERMINAL, "false", False, id="in a terminal, but switched off"),
+        pytest.param((), None, False, id="without a terminal"),
     ],
 )
 def test_bar_is_shown_only_in_a_terminal_while_a_stage_is_computed(

@@ -111,6 +111,7 @@ def test_run_completes_after_kills_in_checkpoints_and_deletions(home: Home, undi
     check(home, ended, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_run_on_s3_completes_after_kills_in_uploads_and_deletions(home: Home, undisturbed: Undisturbed) -> None:

@@ -69,14 +69,14 @@ def test_next_run_goes_on_behind_the_last_batch(stream: Home) -> None:
     assert {entry.kind for entry in newest.states} == {"query"}
 
 
-TAKING_OVER = ("located",)
-MORE_OF_TAKING_OVER = (
+TAKING_OVER = (
     "poisoned",
     "before-poison",
     "swept",
     "before-copy",
     "copied",
     "before-location",
+    "located",
     "started",
     "caught-up",
     "before-settling",
@@ -86,9 +86,8 @@ MORE_OF_TAKING_OVER = (
 )
 
 
-@pytest.mark.parametrize(
-    "step", [*TAKING_OVER, *(pytest.param(step, marks=pytest.mark.slow) for step in MORE_OF_TAKING_OVER)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", TAKING_OVER)
 def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream: Home, step: str) -> None:
     running_forever(stream, STREAM_STATE="1")
     add_files(source(stream), *range(4))
@@ -105,10 +104,9 @@ def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream
     assert rows_in(stream.out, "key") == expected_keys(FILES)
 
 
-@EVERYWHERE
-@pytest.mark.parametrize(
-    "state", [pytest.param("", id="no state", marks=pytest.mark.slow), pytest.param("1", id="deduplicated")]
-)
+@pytest.mark.slow  # test_query_states.py kills drivers of all kinds of queries in the fast suite
+@pytest.mark.parametrize("stream", ["disk", "S3"], indirect=True)
+@pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
 def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
     """The batch in which it was killed runs again with the same files, though more have arrived."""
     running_forever(stream, STREAM_STATE=state)
