@@ -150,6 +150,7 @@ def test_query_that_the_script_leaves_out_does_not_fit(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stream", ["disk", "S3"], indirect=True)
 def test_command_compares_another_version_while_the_job_runs(
     stream: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
