@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator import compaction, garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
@@ -64,7 +64,7 @@ def delete_leftovers(coordinator: Coordinator) -> None:
     journal = coordinator.journal
     garbage.remove_orphans(garbage.unshared(coordinator))
     _delete_beats(coordinator)
-    garbage.delete_entries(journal, 0, journal.state.n // journal.segment)
+    compaction.delete_entries(journal, 0, journal.state.n // journal.segment)
     _make_stubs(journal)
     journal.wrote_boundary = False
 
@@ -78,7 +78,7 @@ def _delete_beats(coordinator: Coordinator) -> None:
 
 def _make_stubs(journal: Journal) -> None:
     last = journal.state.n // journal.segment
-    for segment in garbage.uncompacted(journal, last):
-        garbage.make_stub(journal, segment)
-    if not garbage.is_compacted(journal, last):
+    for segment in compaction.uncompacted(journal, last):
+        compaction.make_stub(journal, segment)
+    if not compaction.is_compacted(journal, last):
         journal.store.overwrite(journal.keys.entry(journal.state.n), closed_stub(journal.state).to_bytes())

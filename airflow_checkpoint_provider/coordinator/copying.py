@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.coordinator.renumbering import CODEC, empty_sna
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import QueryLocation, chain_of
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, chain_of
 from airflow_checkpoint_provider.storage.base import Store
 from airflow_checkpoint_provider.storage.copy import copy_all
 

@@ -7,7 +7,7 @@ deletions. There are five verbs:
   (an entry), in this order, so that nobody restores from what is half gone.
 * *delete*: the files of what was condemned.
 * *remove orphans*: folders that nothing refers to, and what aborted savepoints have left at their targets.
-* *compact*: the entries of the journal behind its newest boundaries.
+* *compact*: the entries of the journal behind its newest boundaries; see ``compaction``.
 * *dispose*: a savepoint, by its owner; see ``savepoint.dispose``.
 """
 
@@ -19,13 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, takewhile
+from itertools import chain
 from typing import TypeVar
 
 from airflow_checkpoint_provider.coordinator import savepoint_target, sealing
+from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import Entry
-from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
@@ -38,7 +37,6 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDI
 from airflow_checkpoint_provider.protocol.transitions import apply
 from airflow_checkpoint_provider.storage.base import Store, exists
 
-KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 
 T = TypeVar("T")
@@ -374,59 +372,3 @@ def delete_target(store: Store, aborted: Checkpoint) -> None:
         target = store.beside(pointer.root, limited=False)
         if not exists(target, pointer.metadata):
             target.delete_under(pointer.name)
-
-
-# -- the journal ---------------------------------------------------------------------------------------------------------
-
-
-def compact(journal: Journal) -> None:
-    """Delete the entries of old segments, oldest first, void entries included; then replace their boundaries by stubs.
-
-    A segment's entries may be deleted once the next boundary has been seen: every later reader starts from that boundary's
-    snapshot. One more segment is kept, so that a slow reader seldom has to start again. Boundaries are never deleted: a stub
-    keeps the number taken. Only the state of a complete read is acted on. Cost: a few requests, however long the history is,
-    because a stub says that everything before it is compacted. Needs no lock: it changes nothing that the journal believes.
-    """
-    last = journal.state.n // journal.segment
-    for segment in uncompacted(journal, last - 1):
-        delete_entries(journal, segment, segment + 1)
-        if segment <= last - KEPT_SNAPSHOTS:
-            make_stub(journal, segment)
-            journal.compacted = segment + 1
-    journal.wrote_boundary = journal.state.n // journal.segment > last  # another thread wrote one meanwhile
-
-
-def uncompacted(journal: Journal, end: int) -> list[int]:
-    """Return the segments below number ``end`` that are not compacted yet, oldest first.
-
-    A process searches their beginning once, because a boundary that is no stub may have megabytes. Later it looks only whether
-    its last stub is still there: a history that was deleted by hand and begun anew must not be compacted for the old one.
-    """
-    if journal.compacted and is_compacted(journal, journal.compacted - 1):
-        return [*range(journal.compacted, end)]
-    return [*takewhile(lambda segment: not is_compacted(journal, segment), range(end - 1, -1, -1))][::-1]
-
-
-def is_compacted(journal: Journal, segment: int) -> bool:
-    """Return whether the boundary says that this segment and all before it are compacted.
-
-    The boundary of a closed history does not say so: the history may have been opened again in this segment.
-    """
-    entry = journal.entry(segment * journal.segment)
-    return entry is not None and entry.stub and entry.closed is None
-
-
-def delete_entries(journal: Journal, first: int, beyond: int) -> None:
-    """Delete the entries in the segments from ``first`` up to ``beyond``, except their boundaries."""
-    boundaries = [journal.keys.entry(segment * journal.segment) for segment in range(first, beyond + 1)]
-    keys = (listed.key for listed in journal.store.list(journal.keys.journal, after=boundaries[0]))
-    # A stub says that nothing is left before it, so each key is compared, in whatever order the store lists them
-    journal.store.delete([key for key in keys if boundaries[0] < key < boundaries[-1] and key not in boundaries])
-
-
-def make_stub(journal: Journal, segment: int) -> None:
-    """Overwrite a boundary by a stub. Entry 0 keeps the full names, because the name of a folder may be shortened."""
-    state, number = journal.state, segment * journal.segment
-    names = {"job": state.job, "scope": state.scope, "item": state.item} if number == 0 else {}
-    stub = Entry(inc=state.incarnation, n=number, nonce="", at="", by={}, events=(), stub=True, extra=names)
-    journal.store.overwrite(journal.keys.entry(number), stub.to_bytes())

@@ -24,7 +24,8 @@ from airflow_checkpoint_provider.coordinator.query_location import Location, Pos
 from airflow_checkpoint_provider.coordinator.sealing import Poison, poison_of, reached, seal, stays_sealed
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, QueryLocation, State
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 
 DRIVER = "driver"  # that has said itself how its attempt ended
 

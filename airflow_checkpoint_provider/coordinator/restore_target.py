@@ -13,7 +13,8 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
-from airflow_checkpoint_provider.protocol.state import Query, State
+from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
 

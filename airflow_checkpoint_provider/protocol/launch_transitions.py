@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Query, Released, Run, State
+from airflow_checkpoint_provider.protocol.query_records import Query, Released
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Run, State
 from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
 
 _Query = TypeVar("_Query", Query, Released)

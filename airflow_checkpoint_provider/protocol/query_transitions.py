@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.state import Query, QueryLocation, Released, State
+from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation, Released
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.updates import merged_extra, swap
 
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import GoneBack, LaunchSpec, Point, Request, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import (
-    Batch,
     Checkpointing,
     Epochs,
     FileSetPath,
     JobIdOrEmpty,
-    LocationPath,
     Number,
     Outcome,
     Plan,
@@ -29,12 +27,11 @@ from airflow_checkpoint_provider.protocol.fields import (
     Size,
     Time,
     TimeOrEmpty,
-    Uid,
-    Uri,
 )
 from airflow_checkpoint_provider.protocol.keys import check_savepoint_target, file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
+from airflow_checkpoint_provider.protocol.query_records import Query, Released
 from airflow_checkpoint_provider.protocol.records import Check, Record, Shared, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
@@ -153,57 +150,6 @@ class FileSetEntry(Record):
 
     number: Number
     path: FileSetPath
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryLocation(Record):
-    """A checkpoint location of a streaming query, which one attempt wrote. The fields are those of ``QueryLocated``."""
-
-    path: LocationPath
-    branch: Size
-    taken_from: LocationPath | None = None
-    begun: Batch = -1
-    committed: Batch = -1
-    gone_back: GoneBack | None = None
-    adopted: Uri | None = None
-    sink: str | None = None
-
-
-def chain_of(locations: tuple[QueryLocation, ...]) -> tuple[QueryLocation, ...]:
-    """Return the newest location and those from which it was copied, the newest first."""
-    gone_back = (n for n, location in enumerate(reversed(locations), 1) if location.gone_back)
-    return locations[::-1][: next(gone_back, None)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Query(Record):
-    """A streaming query, and its locations that may still be needed, the newest last. ``was`` are its names before it was renamed."""
-
-    uid: str
-    locations: tuple[QueryLocation, ...]
-    was: tuple[str, ...] = added(())
-
-    @property
-    def newest(self) -> QueryLocation:
-        return self.locations[-1]
-
-    def check(self) -> None:
-        if not self.locations:
-            raise ValueError(f"query {self.uid!r} without a location is no query")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Released(Record):
-    """A streaming query that goes on without this package, in the location at the URI ``to``. ``locations`` are those that it had
-    here: what an older driver still writes there may be needed. ``was`` are its names before it was renamed.
-    """
-
-    uid: Uid
-    to: Uri
-    begun: Batch
-    committed: Batch
-    locations: tuple[QueryLocation, ...] = ()
-    was: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import FileSetEntry, Query, State, Status
+from airflow_checkpoint_provider.protocol.state import FileSetEntry, State, Status
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {

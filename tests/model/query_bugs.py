@@ -22,7 +22,8 @@ from airflow_checkpoint_provider.coordinator.sealing import Poison
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
-from airflow_checkpoint_provider.protocol.state import Query, State
+from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import locations, running
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery

@@ -17,7 +17,7 @@ import pytest
 import airflow_checkpoint_provider
 from airflow_checkpoint_provider.coordinator import liveness, savepoint_target
 from airflow_checkpoint_provider.coordinator.entry import Entry
-from airflow_checkpoint_provider.protocol import events, metadata, state
+from airflow_checkpoint_provider.protocol import events, metadata, query_records, state
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
 from airflow_checkpoint_provider.protocol.records import Record, canonical, checked, parse
 
@@ -155,8 +155,8 @@ EXPLAINED: dict[str, type] = {
     "A **run**": state.Run,
     "A **branch**": state.Branch,
     "A **checkpoint**": state.Checkpoint,
-    "A **query** in": state.Query,
-    "A **location**": state.QueryLocation,
+    "A **query** in": query_records.Query,
+    "A **location**": query_records.QueryLocation,
     "A **file set**": state.FileSetEntry,
     "A **state** in": metadata.StateSnapshot,
     "Its **measures**": metadata.Measures,

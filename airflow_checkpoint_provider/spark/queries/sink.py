@@ -149,7 +149,9 @@ class CountingSink(Sink, ABC):
                 " has. So nobody can tell whether it has the rows of that batch. Nothing was started. Write to another path",
                 checkpoint=committed,
             )
-        say(f"query '{self.uid}': its sink {self.path} has forgotten which batches it has, and is told batch {committed}")
+        say(
+            f"query '{self.uid}': its sink {self.path} has forgotten which batches it has, and is told batch {committed}"
+        )
         self.fill_up(committed)
 
     def next_number(self, begun: int) -> int:

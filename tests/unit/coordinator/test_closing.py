@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator.closing import close, delete_leftovers, finish
+from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.garbage import compact
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_checkpoint_provider.coordinator.closing import close
+from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.garbage import compact
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import OtherIncarnation, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c

@@ -11,7 +11,8 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.protocol.state import Query, Released, State
+from airflow_checkpoint_provider.protocol.query_records import Query, Released
+from airflow_checkpoint_provider.protocol.state import State
 from tests.support.histories import History, launch, refusal, start
 
 UID = "orders"

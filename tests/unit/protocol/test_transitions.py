@@ -12,17 +12,9 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.protocol.metadata import Versions
+from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import (
-    ABORTED,
-    CONDEMNED,
-    KEPT_TOKENS,
-    Claim,
-    Query,
-    QueryLocation,
-    Run,
-    State,
-)
+from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, KEPT_TOKENS, Claim, Run, State
 from airflow_checkpoint_provider.protocol.transitions import apply, fold
 from tests.support.histories import History, at, entry, token
 

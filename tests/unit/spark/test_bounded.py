@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.compaction import KEPT_SNAPSHOTS
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.garbage import KEPT_SNAPSHOTS
 from airflow_checkpoint_provider.coordinator.savepoint import dispose
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
