@@ -34,7 +34,7 @@ def _each(topics: Any) -> Iterator[tuple[Partition, int]]:
 @dataclass(frozen=True)
 class Gap:
     """A partition in which a query would read on at ``offset``, and which has no rows there. It has those from ``earliest`` up to
-    before ``latest``; None: it is not there, or its end is not known.
+    before ``latest``; None: the source has no such partition, or its end is not known.
     """
 
     partition: Partition
@@ -46,14 +46,15 @@ class Gap:
         topic, number = self.partition
         name = f"{topic}-{number}"
         if self.earliest is None:
-            return f"{name} is not there (the query reads on at offset {self.offset})"
+            return f"{name} is not there, or the source does not name it (the query reads on at offset {self.offset})"
         if self.offset < self.earliest:
             lost = self.earliest - self.offset
             return (
                 f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} are gone"
             )
         return (
-            f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was made anew"
+            f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was made anew, or has lost its"
+            " newest rows"
         )
 
 
@@ -63,14 +64,16 @@ def gaps(
     latest: Mapping[Partition, int] | None = None,
     until: Mapping[Partition, int] | None = None,
 ) -> list[Gap]:
-    """Return the partitions that do not have all rows from ``needed`` on, in their order.
+    """Return the partitions that do not have all rows from ``needed`` on, in their order. One that came later has to begin with 0.
 
     ``latest`` is where they end, if that is known. ``until`` is the end of a batch that begins at ``needed``, if one has begun.
     """
+    ends = until or {}
+    starts = dict.fromkeys((*earliest, *ends), 0) | dict(needed)
     return [
         gap
-        for partition, offset in sorted(needed.items())
-        if (gap := _gap(partition, offset, earliest, latest, (until or {}).get(partition, offset)))
+        for partition, offset in sorted(starts.items())
+        if (gap := _gap(partition, offset, earliest, latest, ends.get(partition, offset)))
     ]
 
 

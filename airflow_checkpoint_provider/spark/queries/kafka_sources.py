@@ -14,7 +14,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -37,11 +37,25 @@ TABLE = "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"
 ERRORS = "org.apache.kafka.common.errors."
 NO_TOPIC = f"{ERRORS}UnknownTopicOrPartitionException"
 LOSS_ALLOWED = "failOnDataLoss"
+TOPICS = "subscribe"
 NO_LOCATION = "unused"  # a source writes there only when its query begins
 
 PACE = 60.0  # seconds between two looks at the earliest offsets
 
 Offsets = dict[Partition, int]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What Kafka lacks of the rows that a source reads next. ``allowed``: Spark leaves them out, because of ``failOnDataLoss=false``."""
+
+    gaps: Sequence[Gap]
+    allowed: bool
+
+    def since(self, batch: int) -> str:
+        """Return what is said of rows that came behind ``batch``."""
+        left_out = f". Spark leaves them out, as {LOSS_ALLOWED}=false says" if self.allowed else ""
+        return f"Kafka does not have all rows since batch {batch}: {some([str(gap) for gap in self.gaps])}{left_out}"
 
 
 class KafkaSources:
@@ -58,17 +72,33 @@ class KafkaSources:
         ``batch`` is the number that its newest committed batch had before the query went back.
         Raises ``SourceMoved`` if some are gone, unless the source has ``failOnDataLoss=false``, and ``SourceUnavailable``.
         """
+        for loss in self.losses(own, position):
+            told = f"query '{self._uid}': {loss.since(batch)}"
+            if not loss.allowed:
+                raise SourceMoved(
+                    f"{told}. The query was not started. A newer checkpoint may still have all its rows: `checkpoints list` says"
+                    f' which. To go on without these rows, write .option("{LOSS_ALLOWED}", "false") at the source, and name no topic'
+                    " there that is gone",
+                    checkpoint=batch,
+                    gaps=loss.gaps,
+                )
+            say(told)
+
+    def losses(self, own: Location, position: Position) -> Iterator[Loss]:
+        """Yield what the brokers lack behind ``position`` of a location of the query. Raises ``SourceUnavailable``."""
         if not self._sources or position.committed == NOTHING:
             return
         needed, until = own.offsets(position.committed).sources, own.offsets(position.begun).sources
         for number, source in self._sources.items():
             wanted = kafka_offsets(needed.get(number))
-            lost = self._lost(source, wanted, kafka_offsets(until.get(number))) if wanted else ()
-            if lost:
-                self._refuse(lost, batch, allowed=not source.extraOptions().getBoolean(LOSS_ALLOWED, True))
+            if wanted is not None:
+                loss = self._loss(source, wanted, kafka_offsets(until.get(number)))
+                if loss.gaps:
+                    yield loss
 
-    def _lost(self, source: Any, wanted: Offsets, until: Offsets | None) -> Sequence[Gap]:
-        """Return the partitions that lack rows."""
+    def _loss(self, source: Any, wanted: Offsets, until: Offsets | None) -> Loss:
+        """Return the partitions that lack rows. A topic that the source names must be there, whatever ``failOnDataLoss`` says."""
+        options = source.extraOptions()
         with self._reader(source) as reader:
             try:
                 earliest = reader.fetchEarliestOffsets()
@@ -77,21 +107,11 @@ class KafkaSources:
                 if _root(error).getClass().getName() != NO_TOPIC:
                     raise
                 topics = set(reader.admin().listTopics().names().get())
-                return [Gap(place, offset, None) for place, offset in sorted(wanted.items()) if place[0] not in topics]
-            return gaps(wanted, self._offsets(earliest), self._offsets(latest), until)
-
-    def _refuse(self, lost: Sequence[Gap], batch: int, *, allowed: bool) -> None:
-        which = some([str(gap) for gap in lost])
-        begins = f"query '{self._uid}' goes on behind batch {batch}, but Kafka does not have all rows since: {which}"
-        if allowed:
-            say(f"{begins}. Spark leaves them out, as {LOSS_ALLOWED}=false says")
-            return
-        raise SourceMoved(
-            f"{begins}. The query was not started. A newer checkpoint may still have all its rows: `checkpoints list` says which."
-            f' To go on without these rows, write .option("{LOSS_ALLOWED}", "false") at the source',
-            checkpoint=batch,
-            gaps=lost,
-        )
+                named = {(name.strip(), 0): 0 for name in (options.get(TOPICS) or "").split(",") if name.strip()}
+                places = sorted((named | wanted).items())
+                return Loss([Gap(place, at, None) for place, at in places if place[0] not in topics], allowed=False)
+            lost = gaps(wanted, self._offsets(earliest), self._offsets(latest), until)
+            return Loss(lost, allowed=not options.getBoolean(LOSS_ALLOWED, True))
 
     def follow(self, runs: Callable[[], bool], heart: Heart) -> None:
         """Show the earliest offsets in the heartbeat, every minute while the query runs.
@@ -128,7 +148,8 @@ class KafkaSources:
             yield stream.kafkaOffsetReader()
         except Py4JJavaError as error:
             raise SourceUnavailable(
-                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}). The query was not started"
+                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}), so nobody knows whether the query could go on."
+                " Look at the brokers and at the options of the source, and try again"
             ) from None
         finally:
             stream.stop()
