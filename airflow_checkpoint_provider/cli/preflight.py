@@ -17,8 +17,8 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
-from airflow_checkpoint_provider.errors import PreflightFailed, Refused
-from airflow_checkpoint_provider.protocol.preflight import Answer, Order
+from airflow_checkpoint_provider.errors import PreflightFailed, Refused, SourceUnavailable
+from airflow_checkpoint_provider.protocol.preflight import Answer, Order, QueryFit
 from airflow_checkpoint_provider.storage import Store
 
 STDERR = 2  # the file of this process, which its child inherits
@@ -56,6 +56,13 @@ def _run(command: Sequence[str], order: Order) -> str:
 
 def _report(answer: Answer) -> Report:
     fits = answer.queries
-    rows = [(fit.query, "no" if fit.differences else "ok", "; ".join(fit.differences) or fit.note) for fit in fits]
-    refused = [f"query '{fit.query}' does not fit {answer.checkpoint}" for fit in fits if fit.differences]
-    return Report(COMPARED, rows, asdict(answer), errors=tuple(map(Refused, refused)))
+    rows = [(fit.query, _verdict(fit), fit.told) for fit in fits]
+    refused = [Refused(f"query '{fit.query}' does not fit {answer.checkpoint}") for fit in fits if fit.differences]
+    unknown = [SourceUnavailable(fit.unknown) for fit in fits if fit.unknown]
+    return Report(COMPARED, rows, asdict(answer), errors=(*refused, *unknown))
+
+
+def _verdict(fit: QueryFit) -> str:
+    if fit.differences:
+        return "no"
+    return "unknown" if fit.unknown else "ok"

@@ -69,16 +69,13 @@ def copy_of(name: str) -> str:
     return f"{_IN_FLIGHT}{name.rpartition('/')[2]}.copy"
 
 
-def copy_saved(
-    saved: StateSnapshot, store: Store, keys: Keys, own: Location, *, left_out: str | None = None, by: int = 0
-) -> list[str]:
-    """Copy the files of a query in a checkpoint whose file sets lie at ``keys``, but for ``left_out`` and for copies of files in flight.
-    ``by`` is added to the numbers of their batches. Return the names of what was copied.
+def copy_saved(saved: StateSnapshot, store: Store, keys: Keys, own: Location, *, by: int = 0) -> list[str]:
+    """Copy the files of a query in a checkpoint whose file sets lie at ``keys``, but for copies of files in flight. ``by`` is added to
+    the numbers of their batches. Return the names of what was copied.
     """
     copied = list[str]()
     for file_set in saved.file_sets:
-        names = [file.name for file in file_set.files]
-        names = [name for name in names if name != left_out and not name.startswith(_IN_FLIGHT)]
+        names = [file.name for file in file_set.files if not file.name.startswith(_IN_FLIGHT)]
         copy_files(Found(Location(store, keys.file_set(file_set.path))), own, names, by)
         copied += names
     name_own_files(own, copied)

@@ -9,6 +9,7 @@ start, and reads no row.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from urllib.parse import unquote
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -49,8 +50,7 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
             opened = open_pointer(pointer_of(pointer), coordinator.store)
             for uid, saved in opened.seal.states.items():
                 if saved.query:
-                    begun = f"{OFFSETS}/{saved.query.batch + 1}"  # a batch that had begun
-                    copy_saved(saved, opened.store, opened.keys, copy_at(folder, uid), left_out=begun)
+                    copy_saved(saved, opened.store, opened.keys, copy_at(folder, uid))
         except (CheckpointNotFound, Damaged):
             folder.store.delete_under(folder.key)
             if tries == TRIES or pointer == checkpoint_of(coordinator, source):
@@ -69,11 +69,11 @@ def begin_again(own: Location, batch: int) -> None:
     own.store.overwrite(own.name(f"{OFFSETS}/{batch + 1}"), own.read(f"{OFFSETS}/{batch}"))
 
 
-def newest_files(own: Location) -> dict[int, str]:
-    """Return the newest file that each file source has read, by the number of the source. Raises ``Damaged``."""
+def newest_files(own: Location, folders: Collection[int]) -> dict[int, str]:
+    """Return the newest file that each file source has read, by the number of its folder. Raises ``Damaged``."""
     newest: dict[int, tuple[int, str]] = {}
     for name in own.sizes():
-        if match := SOURCE.fullmatch(name):
+        if (match := SOURCE.fullmatch(name)) and int(match[1]) in folders:  # in others, Kafka has its first offsets
             source = int(match[1])
             newest[source] = max(newest.get(source, (-1, "")), (int(match[2]), name))
     return {source: _last_path(own, name) for source, (_, name) in newest.items()}

@@ -32,11 +32,18 @@ class Order:
 
 @dataclass(frozen=True)
 class QueryFit:
-    """A query, and what of it does not fit the checkpoint; nothing if it could go on. ``note`` is for people."""
+    """A query, and what of it does not fit the checkpoint; nothing if it could go on. ``note`` is for people. ``unknown`` says what
+    could not be compared, because Kafka does not answer."""
 
     query: str
     differences: tuple[str, ...] = ()
     note: str = ""
+    unknown: str = ""
+
+    @property
+    def told(self) -> str:
+        """Return all that is said of the query; empty if it fits."""
+        return "; ".join(filter(None, (*self.differences, self.unknown, self.note)))
 
 
 @dataclass(frozen=True)
@@ -54,5 +61,5 @@ class Answer:
     def parse(cls, text: str) -> Answer:
         """Return what a driver has written."""
         data = json.loads(text)
-        fits = (QueryFit(fit["query"], tuple(fit["differences"]), fit["note"]) for fit in data["queries"])
+        fits = (QueryFit(**{**fit, "differences": tuple(fit["differences"])}) for fit in data["queries"])
         return cls(data["checkpoint"], tuple(fits))

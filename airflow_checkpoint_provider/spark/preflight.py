@@ -73,9 +73,9 @@ class PreflightJob:
             return
         fits = (*self._fits.values(), *self._left_out())
         for fit in fits:
-            say(f"query '{fit.query}': {'; '.join(fit.differences) or fit.note or 'ok'}")
+            say(f"query '{fit.query}': {fit.told or 'ok'}")
         Path(self._order.answer).write_text(Answer(self._checkpoint, fits).to_json())
-        raise SystemExit(int(ExitCode.REFUSED if any(fit.differences for fit in fits) else ExitCode.FINISHED))
+        raise SystemExit(int(_exit_code(fits)))
 
     def _left_out(self) -> list[QueryFit]:
         why = "the script does not start it"
@@ -101,7 +101,7 @@ class PreflightJob:
         elif saved.query is None:
             self._fits[uid] = QueryFit(uid, (f"the checkpoint holds a {saved.kind} of that name",))
         else:
-            self._fits[uid] = QueryFit(uid, self._preflight.differences(uid, writer, saved.query, rescale=rescale))
+            self._fits[uid] = self._preflight.compare(uid, writer, saved.query, rescale=rescale)
         return ComparedQuery()
 
     def await_queries(self) -> None:
@@ -135,6 +135,12 @@ class PreflightJob:
     @property
     def restored(self) -> None:
         """Return None: nothing was restored."""
+
+
+def _exit_code(fits: Sequence[QueryFit]) -> ExitCode:
+    if any(fit.differences for fit in fits):
+        return ExitCode.REFUSED
+    return ExitCode.FAILED if any(fit.unknown for fit in fits) else ExitCode.FINISHED
 
 
 class ComparedQuery(Query):

@@ -1,13 +1,14 @@
 """Whether a query could go on from a checkpoint, found out by Spark itself. Runs in the Spark driver.
 
 Spark starts the query on a copy of its files, for one batch that reads nothing and writes nothing. What Spark goes on with in silence is
-compared here: the confs in the checkpoint, the folders of file sources, and the sink.
+compared here: the confs in the checkpoint, the folders of file sources, and the sink. Brokers of Kafka are asked as at a start.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -16,8 +17,10 @@ from pyspark.errors import PySparkException
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, newest_files
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.preflight import QueryFit
+from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
@@ -39,16 +42,21 @@ class Preflight:
     def __init__(self, spark: SparkSession, folder: Location) -> None:
         self._spark, self._folder = spark, folder
 
-    def differences(self, uid: str, writer: DataStreamWriter, saved: QueryDetail, *, rescale: bool) -> tuple[str, ...]:
+    def compare(self, uid: str, writer: DataStreamWriter, saved: QueryDetail, *, rescale: bool) -> QueryFit:
         """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint."""
         try:
             target = examine(self._spark, uid, writer)
             sink = tuple(self._of_sink(uid, target, writer, saved))
             if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
-                return sink
-            return (*sink, *self._of_location(uid, writer, saved.batch, rescale=rescale))
+                return QueryFit(uid, sink)
+            position = Position(saved.begun, saved.batch)
+            kafka = self._of_kafka(uid, writer, position)
+            rest = tuple(
+                self._of_location(uid, writer, position, rescale=rescale)
+            )  # it overwrites a batch that had begun
         except CheckpointError as error:
-            return (error.message,)
+            return QueryFit(uid, (error.message,))
+        return replace(kafka, differences=(*sink, *kafka.differences, *rest))
 
     def _of_sink(self, uid: str, target: Target, writer: DataStreamWriter, saved: QueryDetail) -> Iterator[str]:
         path = sink_of(self._spark, uid, target, writer).path or ""
@@ -57,11 +65,20 @@ class Preflight:
         elif path != saved.path:
             yield f"it writes to {path}, and has written to {saved.path}"
 
-    def _of_location(self, uid: str, writer: DataStreamWriter, batch: int, *, rescale: bool) -> Iterator[str]:
-        own = copy_at(self._folder, uid)
+    def _of_kafka(self, uid: str, writer: DataStreamWriter, position: Position) -> QueryFit:
+        """Return what the brokers say. If they do not answer, that is no difference."""
+        try:
+            losses = list(KafkaSources(self._spark, uid, writer).losses(copy_at(self._folder, uid), position))
+        except SourceUnavailable as error:
+            return QueryFit(uid, unknown=error.message)
+        left_out = "; ".join(loss.since(position.committed) for loss in losses if loss.allowed)
+        return QueryFit(uid, tuple(loss.since(position.committed) for loss in losses if not loss.allowed), left_out)
+
+    def _of_location(self, uid: str, writer: DataStreamWriter, position: Position, *, rescale: bool) -> Iterator[str]:
+        own, batch = copy_at(self._folder, uid), position.committed
         if rescale:
             rescaling = Rescaling(self._spark, uid)
-            if rescaling.needed(own, Position(batch, batch)):
+            if rescaling.needed(own, position):
                 draft, own = own, copy_at(self._folder, uid, "rescaled")
                 rescaling.rescale(draft, own, batch)
         yield from self._of_confs(own, batch)
@@ -90,7 +107,6 @@ class Preflight:
     def _of_sources(self, own: Location, sources: Sequence[Source]) -> Iterator[str]:
         """Yield the file sources that read another folder. Spark would go on with the files there."""
         folders = {source.folder: _LOCAL.sub("", source.path) for source in sources if not _PATTERN.search(source.path)}
-        for number, path in newest_files(own).items():
-            folder = folders.get(number)
-            if folder and not _LOCAL.sub("", path).startswith(f"{folder}/"):
-                yield f"source {number} reads {folder}, and has read {path}"
+        for number, path in newest_files(own, folders).items():
+            if not _LOCAL.sub("", path).startswith(f"{folders[number]}/"):
+                yield f"source {number} reads {folders[number]}, and has read {path}"

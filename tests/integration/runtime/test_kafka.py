@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.integration.runtime.test_going_back import restore, saved
+from tests.integration.runtime.test_preflight import preflight
 from tests.integration.runtime.test_queries import (
     ending,
     exact,
@@ -27,6 +28,7 @@ from tests.integration.runtime.test_queries import (
 )
 from tests.support.jars import NoJars
 from tests.support.kafka import Kafka
+from tests.support.processes import free_port
 from tests.support.runs import Home
 from tests.support.streams import ROWS, expected, row, rows_in
 from tests.support.waiting import wait_until
@@ -178,6 +180,51 @@ def test_topic_that_comes_later_must_have_its_first_row(kafka: Kafka, topic: str
     allowed = stream.run()
     assert allowed.code == 0, allowed.log
     assert rows_in(stream.out) == [*expected(2), *expected(3)[2 * ROWS + 10 :]]
+
+
+def test_preflight_asks_kafka_as_a_start_does(
+    kafka: Kafka, topic: str, stream: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It refuses what a start would refuse. Where no broker answers it says so, and shows no password."""
+
+    def compared(**options: str) -> tuple[int, str]:
+        stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(options)
+        return preflight(stream, monkeypatch), capfd.readouterr().out
+
+    send(kafka, topic, 0, 1)
+    ended = stream.run()
+    assert ended.code == 0, ended.log
+    code, told = compared()
+    assert (code, told.split()) == (0, ["QUERY", "FITS", "DIFFERS", "rows", "ok"])
+    send(kafka, topic, 2, 3)
+    kafka.forget(topic, 40, partition=1)
+    since = "Kafka does not have all rows since batch 0:"
+    gone = f"{since} {topic}-1 begins with offset 40, and the query reads on at 30: 10 are gone"
+    code, told = compared()
+    assert (code, told.splitlines()[1]) == (3, f"rows   no    {gone}")
+    code, told = compared(failOnDataLoss="false")
+    assert (code, told.splitlines()[1]) == (
+        0,
+        f"rows   ok    {gone}. Spark leaves them out, as failOnDataLoss=false says",
+    )
+    kafka.delete(topic)
+    no_topic, no_partition = (
+        f"{topic}-{number} is not there, or the source does not name it (the query reads on at offset 30)"
+        for number in range(PARTITIONS)
+    )
+    code, told = compared(failOnDataLoss="false")
+    assert (code, told.splitlines()[1]) == (3, f"rows   no    {since} {no_topic}, {no_partition}"), "Spark would fail"
+    kafka.create(topic)
+    code, told = compared()
+    anew = f"{topic}-0 ends before offset 0, and the query reads up to 30: the topic was made anew, or has lost its newest rows"
+    assert (code, told.splitlines()[1]) == (3, f"rows   no    {since} {anew}, {no_partition}")
+    nobody = {"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(IMPATIENT | WITH_PASSWORD | nobody)
+    assert preflight(stream, monkeypatch) == 1
+    said = capfd.readouterr()
+    assert "rows   unknown  query 'rows': Kafka does not say which rows it has (org.apache.kafka" in said.out
+    assert "[CKP406]" in said.err
+    assert PASSWORD not in said.out + said.err
 
 
 def test_list_says_which_checkpoints_can_be_replayed(kafka: Kafka, topic: str, stream: Home) -> None:

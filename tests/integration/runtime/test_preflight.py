@@ -149,6 +149,17 @@ def test_query_that_the_script_leaves_out_does_not_fit(
     assert version.compared(monkeypatch) == {"renamed": (), UID: ("the script does not start it",)}
 
 
+def preflight(home: Home, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compare the script with the newest checkpoint, as a person would who has the confs of its first driver. Return the exit code."""
+    properties = home.folder / "driver-1" / "spark.properties"
+    options = environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell", **home.env)
+    script = (sys.executable, str(home.script), str(home.out))
+    with monkeypatch.context() as patch:
+        for name, value in options.items():
+            patch.setenv(name, value)
+        return main(("--root", home.store.uri, "preflight", home.script.stem, "--", *script))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", ["disk", "S3"], indirect=True)
 def test_command_compares_another_version_while_the_job_runs(
@@ -158,24 +169,10 @@ def test_command_compares_another_version_while_the_job_runs(
     add_files(source(stream), 0, 1)
     with stream.started() as running:
         wait_until(lambda: bool(stream.coordinator().state.newest_first()), 120, running.said)
-        properties = stream.folder / "driver-1" / "spark.properties"
-        options = environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell", **stream.env)
-        for name, value in options.items():
-            monkeypatch.setenv(name, value)
-        command = (
-            "--root",
-            stream.store.uri,
-            "preflight",
-            "stream",
-            "--",
-            sys.executable,
-            str(stream.script),
-            str(stream.out),
-        )
-        assert main(command) == 0
+        assert preflight(stream, monkeypatch) == 0
         assert capsys.readouterr().out.split() == ["QUERY", "FITS", "DIFFERS", "rows", "ok"]
-        monkeypatch.delenv("STREAM_STATE")
-        assert main(command) == 3
+        del stream.env["STREAM_STATE"]
+        assert preflight(stream, monkeypatch) == 3
         assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in capsys.readouterr().out
         assert running.process.poll() is None
         assert stream.coordinator().state.last_epoch == 1
