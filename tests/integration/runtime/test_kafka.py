@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.cli.lists import list_
 from airflow_checkpoint_provider.cli.show import show
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_preflight import preflight
@@ -26,6 +27,7 @@ from tests.integration.runtime.test_queries import (
     running_forever,
     saved_query,
 )
+from tests.integration.runtime.test_query_traps import blind, has_committed, launches, newest, taking_over
 from tests.support.jars import NoJars
 from tests.support.kafka import Kafka
 from tests.support.processes import free_port
@@ -49,6 +51,8 @@ IMPATIENT = {
     "kafka.request.timeout.ms": "3000",
     "fetchOffset.numRetries": "1",
 }
+IN_PAIRS = json.dumps({"minOffsetsPerTrigger": str(2 * ROWS)})
+"""Options of a source that begins no batch before the rows of two files are there."""
 _topics = itertools.count(1)
 
 
@@ -87,7 +91,7 @@ def begun(home: Home, batch: int) -> Callable[[], bool]:
 def test_killed_query_goes_on_exactly(kafka: Kafka, topic: str, stream: Home) -> None:
     """The batch in which it was killed runs again with the same offsets, though more rows have arrived. A snapshot holds its offsets."""
     hold = holding(stream)
-    running_forever(stream)
+    running_forever(stream, STREAM_KAFKA_OPTIONS=IN_PAIRS)
     send(kafka, topic, 0, 1)
     with stream.started() as killed:
         wait_until(has_batches(stream, 1), 120, killed.said)
@@ -99,6 +103,7 @@ def test_killed_query_goes_on_exactly(kafka: Kafka, topic: str, stream: Home) ->
     hold.unlink()
     send(kafka, topic, *range(4, 8))
     ending(stream)
+    del stream.env["STREAM_KAFKA_OPTIONS"]
     again = stream.run()
     assert again.code == 0, again.log
     assert "goes on with batch 1, begun by an earlier attempt" in again.log
@@ -261,7 +266,7 @@ def test_killed_batch_of_the_kafka_sink_is_there_at_least_once(kafka: Kafka, top
     """One of its two tasks has written its rows. They are written again; no other row is, and none is lost."""
     kafka.create(f"{topic}-out")
     hold = holding(stream)
-    running_forever(stream, STREAM_SINK="kafka", STREAM_HOLD_PARTITION="1")
+    running_forever(stream, STREAM_SINK="kafka", STREAM_HOLD_PARTITION="1", STREAM_KAFKA_OPTIONS=IN_PAIRS)
     send(kafka, topic, 0, 1)
     with stream.started() as killed:
         wait_until(lambda: len(written(kafka, topic)) == 2 * ROWS, 120, killed.said)
@@ -274,10 +279,47 @@ def test_killed_batch_of_the_kafka_sink_is_there_at_least_once(kafka: Kafka, top
     hold.unlink()
     send(kafka, topic, 4, 5)
     ending(stream)
+    del stream.env["STREAM_KAFKA_OPTIONS"]
     again = stream.run()
     assert again.code == 0, again.log
     assert "writes to kafka: it gets the rows of the batch that had begun again after a restart" in again.log
     assert sorted(written(kafka, topic)) == sorted([*expected(6), *twice])
+
+
+def test_batch_of_a_zombie_is_in_the_kafka_sink_twice_and_nothing_else_is(
+    kafka: Kafka, topic: str, stream: Home
+) -> None:
+    """It sleeps in the middle of its batch while another driver writes that one and all others. When it wakes it finishes the batch,
+    and finds the poison behind it. The query goes on.
+    """
+    tries = launches(stream)
+    kafka.create(f"{topic}-out")
+    hold = holding(stream)
+    blind(stream, STREAM_SINK="kafka", STREAM_HOLD_PARTITION="1", STREAM_KAFKA_OPTIONS=IN_PAIRS)
+    del stream.env["STREAM_STATE"]
+    send(kafka, topic, 0, 1)
+    with stream.started(confs=tries.plan()) as zombie:
+        wait_until(has_committed(stream, 0), 120, zombie.said)
+        sealed = newest(stream)
+        hold.touch()
+        send(kafka, topic, 2, 3)
+        wait_until(lambda: len(written(kafka, topic)) == 3 * ROWS, 120, zombie.said)
+        zombie.send(signal.SIGSTOP)
+        send(kafka, topic, 4, 5)
+        taking_over(stream)
+        del stream.env["STREAM_KAFKA_OPTIONS"]
+        ended = stream.run(confs=tries.plan(2))
+        assert ended.code == 0, ended.log
+        hold.unlink()
+        zombie.send(signal.SIGCONT)
+        assert zombie.wait().code == 79, zombie.said()
+    assert newest_batch(sealed) == (1, True)
+    again = [id_ for file in (2, 3) for id_ in range(file * ROWS, (file + 1) * ROWS)]
+    assert sorted(written(kafka, topic)) == sorted([*expected(6), *again])
+    send(kafka, topic, 6, 7)
+    followed = stream.run()
+    assert followed.code == 0, followed.log
+    assert sorted(written(kafka, topic)) == sorted([*expected(8), *again])
 
 
 def written(kafka: Kafka, topic: str) -> list[int]:
