@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     Position,
     location_at,
 )
-from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, seal, stays_sealed
+from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, reached, seal, stays_sealed
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, WrongUse
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
@@ -98,7 +98,7 @@ class Locations:
             position, gone_back = self._follow(query, start, own)
             chain = () if gone_back else self._chain(query)
         elif start.adopt is not None:
-            adopted = self._adoptable(uid, start.adopt, restored, sink)
+            adopted = self._adoptable(start, start.adopt)
             position = self._adopt(uid, adopted, own)
             chain = (adopted,)
         else:
@@ -177,10 +177,10 @@ class Locations:
             empty(own)
             self._seals.clear()
 
-    def _adoptable(self, uid: str, uri: str, restored: StateSnapshot | None, sink: Sink) -> Location:
+    def _adoptable(self, start: Start, uri: str) -> Location:
         """Return the location at ``uri``, which the query may take over. Nothing is changed."""
-        released = self._attempt.state.released_query(uid)
-        if restored and not released:
+        uid, released = start.uid, self._attempt.state.released_query(start.uid)
+        if start.restored and not released:
             raise WrongUse(
                 f"query '{uid}' starts from a checkpoint, and adopt={uri!r} names another place. Leave adopt out"
             )
@@ -189,8 +189,10 @@ class Locations:
             raise WrongUse(
                 f"query '{uid}' was released to {released.to}, and goes on there. Write adopt={released.to!r}"
             )
-        sink.location = location
-        examine_adopted(location, uid, self._attempt.state.incarnation, sink)
+        start.sink.location = location
+        examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
+        position = reached(location)
+        start.sources.meet(location, position, position.committed)
         return location
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:

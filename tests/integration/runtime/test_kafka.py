@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.protocol.keys import History
+from tests.integration.runtime.test_adopting import location_of
 from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_preflight import preflight
 from tests.integration.runtime.test_queries import (
@@ -165,6 +166,26 @@ def test_start_on_a_topic_that_was_made_anew_is_refused_with_numbers(kafka: Kafk
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps({"failOnDataLoss": "false"})
     allowed = stream.run()
     assert "Spark leaves them out, as failOnDataLoss=false says" in allowed.log
+
+
+def test_query_that_runs_already_is_not_sealed_if_kafka_lacks_its_rows(kafka: Kafka, topic: str, stream: Home) -> None:
+    uri, location = location_of(stream)
+    send(kafka, topic, 0, 1)
+    stream.env["STREAM_PLAIN"] = uri
+    plain = stream.run()
+    assert plain.code == 0, plain.log
+    del stream.env["STREAM_PLAIN"]
+    stream.env["STREAM_ADOPT"] = uri
+    send(kafka, topic, 2)
+    kafka.forget(topic, 40)
+    refused = stream.run()
+    assert "[CKP405]" in refused.log
+    assert newest_batch(location) == (0, False)
+    stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps({"failOnDataLoss": "false"})
+    allowed = stream.run()
+    assert allowed.code == 0, allowed.log
+    assert newest_batch(location) == (0, True)
+    assert rows_in(stream.out) == [*expected(2), *expected(3)[2 * ROWS + 10 :]]
 
 
 def test_topic_that_comes_later_must_have_its_first_row(kafka: Kafka, topic: str, stream: Home) -> None:
