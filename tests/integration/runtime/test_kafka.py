@@ -113,6 +113,29 @@ def test_killed_query_goes_on_exactly(kafka: Kafka, topic: str, stream: Home) ->
     assert (query.batch, json.loads(query.sources["0"])) == (3, {topic: {"0": 4 * ROWS, "1": 4 * ROWS}})
 
 
+def test_query_that_was_killed_before_its_first_batch_reads_what_came_since(
+    kafka: Kafka, topic: str, stream: Home
+) -> None:
+    """With ``startingOffsets=latest``, Spark writes where the query begins, and then what its first batch reads."""
+    kafka.create(f"{topic}-out")
+    running_forever(stream, STREAM_SINK="kafka", STREAM_KAFKA_OPTIONS=json.dumps({"startingOffsets": "latest"}))
+    send(kafka, topic, 0)
+    with stream.started() as killed:
+        wait_until(has_committed(stream, 0), 120, killed.said)
+        killed.send(signal.SIGKILL)
+        killed.wait()
+    location = newest(stream)
+    begins = location.read("sources/0/0")
+    assert f'{{"{topic}":{{"0":{ROWS},"1":0}}}}'.encode() in begins
+    for log in ("offsets", "commits"):
+        location.store.delete_under(location.name(log))  # as if it had been killed a moment earlier
+    send(kafka, topic, 1, 2)
+    ending(stream)
+    again = stream.run()
+    assert again.code == 0, again.log
+    assert sorted(written(kafka, topic)) == expected(3)[ROWS:]
+
+
 def test_start_behind_rows_that_kafka_has_forgotten_is_refused_with_numbers(
     kafka: Kafka, topic: str, stream: Home, tmp_path: Path
 ) -> None:
