@@ -108,10 +108,11 @@ class Locations:
         start.sources.meet(own, position, gone_back.batch if gone_back else position.committed)
         if not gone_back:
             sink.meet(position, _known_sinks(query, restored))
-            sink.fill_up(position.committed, None if query else in_flight)
         if start.rescaling and start.rescaling.needed(own, position):
             path, own = self._rescaled(uid, start.rescaling, own, position.committed)
             sink.location = own
+        if not gone_back:
+            sink.fill_up(position.committed, None if query else in_flight)
         self._name(uid, path, query, position, gone_back, adopted, sink.path)
         if gone_back:
             sink.go_back(gone_back, position.committed)
