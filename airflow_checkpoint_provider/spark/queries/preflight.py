@@ -75,13 +75,11 @@ class Preflight:
         return QueryFit(uid, tuple(loss.since(position.committed) for loss in losses if not loss.allowed), left_out)
 
     def _of_location(self, uid: str, writer: DataStreamWriter, position: Position, *, rescale: bool) -> Iterator[str]:
-        own, batch = copy_at(self._folder, uid), position.committed
-        if rescale:
-            rescaling = Rescaling(self._spark, uid)
-            if rescaling.needed(own, position):
-                draft, own = own, copy_at(self._folder, uid, "rescaled")
-                rescaling.rescale(draft, own, batch)
-        yield from self._of_confs(own, batch)
+        own, batch, rescaling = copy_at(self._folder, uid), position.committed, Rescaling(self._spark, uid)
+        if rescale and rescaling.needed(own, position):
+            draft, own = own, copy_at(self._folder, uid, "rescaled")
+            rescaling.rescale(draft, own, batch)
+        yield from self._of_confs(own, batch, rescaling)
         begin_again(own, batch)
         try:
             self._run(writer, own)
@@ -90,13 +88,13 @@ class Preflight:
             why = _WHY.search(str(error))
             yield " ".join((why[1] if why else str(error)).split())
 
-    def _of_confs(self, own: Location, batch: int) -> Iterator[str]:
+    def _of_confs(self, own: Location, batch: int, rescaling: Rescaling) -> Iterator[str]:
         """Yield the confs of the state that stay, though the session has others."""
         for name, stored in sorted(own.offsets(batch).confs.items() if Found(own).stores else ()):
             now = self._spark.conf.get(name, stored)
             if now != stored:
-                advice = ". Set it so, or start it with rescale=True" if name == PARTITIONS else ". Set it so"
-                yield f"{name} is {now}, and stays {stored}{advice}"
+                other = name == PARTITIONS and rescaling.possible(own, batch)
+                yield f"{name} is {now}, and stays {stored}. Set it so{', or start it with rescale=True' if other else ''}"
 
     def _run(self, writer: DataStreamWriter, own: Location) -> None:
         """Run the batch that reads nothing. Raises what Spark raises."""

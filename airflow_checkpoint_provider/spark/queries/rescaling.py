@@ -46,14 +46,16 @@ class Rescaling:
         found = Found(location)
         if position.begun == NOTHING or not found.stores:
             return False
-        confs = location.offsets(position.begun).confs
+        # A copy for a preflight lacks the offsets of a batch that had begun
+        confs = location.offsets(max(position.committed, 0)).confs
         self._stored = int(confs[PARTITIONS])
         if self._stored == self._partitions:
             return False
         if position.begun != position.committed:
             raise WrongUse(
                 f"query '{self._uid}' has state in {self._stored} partitions, and batch {position.begun} has begun with that number."
-                f" Nothing was started. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain"
+                f" Nothing was started. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain. Then start it with"
+                f" {self._partitions}"
             )
         if not self._spark.version.startswith(SPARK):
             raise self._refused(f"the tool comes with Spark {SPARK}x, and this is {self._spark.version}")
@@ -62,6 +64,13 @@ class Rescaling:
         if found.undivided:  # of an aggregation, Spark's tool puts it where no query reads it
             raise self._refused("an aggregation without a key, or a limit, has all of its state in one partition")
         return True
+
+    def possible(self, location: Location, batch: int) -> bool:
+        """Return whether the state behind ``batch`` can get the number of the session, and has another one."""
+        try:
+            return self.needed(location, Position(batch, batch))
+        except NotSupportedYet:
+            return False
 
     def rescale(self, draft: Location, own: Location, batch: int) -> str:
         """Write the files of a query behind ``batch`` to ``own``, from those in ``draft``. Return what was done, for the log.

@@ -16,7 +16,8 @@ from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.preflight import Answer, Order
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Script
-from tests.integration.runtime.test_queries import running_forever, source
+from tests.integration.runtime.test_queries import holding, in_batch_one, running_forever, source, stop_with_savepoint
+from tests.jobs.matrix import PROVIDER, ROCKSDB
 from tests.support.drivers import environment
 from tests.support.runs import Home
 from tests.support.streams import add_files
@@ -133,12 +134,55 @@ def test_what_spark_goes_on_with_in_silence_is_named(
     ran.spark.conf.set(PARTITIONS, "7")
     sink, conf, source = version.compared(monkeypatch)[UID]
     assert sink == f"it writes to file:{tmp_path}/other, and has written to file:{tmp_path}/out"
-    assert conf == f"{PARTITIONS} is 7, and stays {before}. Set it so, or start it with rescale=True"
+    assert conf == f"{PARTITIONS} is 7, and stays {before}. Set it so"  # Spark cannot divide a state in HDFS files
     assert source == f"source 0 reads {tmp_path}/elsewhere, and has read file://{tmp_path}/in/0002.json"
     version.source, version.sink, version.format = "in", "out", "json"
     assert version.compared(monkeypatch)[UID][0] == "it writes to json, and has written to parquet"
     version.format, version.rescale = "parquet", True
     assert "Spark can divide only that of RocksDB" in version.compared(monkeypatch)[UID][0]
+
+
+@pytest.mark.slow
+def test_other_number_of_partitions_fits_with_rescale(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "spark", script.spark.newSession())
+    script.spark.conf.set(PROVIDER, ROCKSDB)
+    add_files(tmp_path / "in", *range(3))
+    version = Version(script, tmp_path)
+    version.run()
+    before = script.spark.conf.get(PARTITIONS)
+    script.spark.conf.set(PARTITIONS, "7")
+    told = f"{PARTITIONS} is 7, and stays {before}. Set it so, or start it with rescale=True"
+    assert version.compared(monkeypatch)[UID] == (told,)
+    version.rescale = True
+    assert version.compared(monkeypatch)[UID] == ()
+
+
+def preflight(home: Home, monkeypatch: pytest.MonkeyPatch, *options: str, **confs: str) -> int:
+    """Compare the script with a checkpoint, as a person would who has the confs of its first driver and other ``confs``. Return the
+    exit code.
+    """
+    properties = home.folder / "preflight.properties"
+    before = (home.folder / "driver-1" / "spark.properties").read_text()
+    properties.write_text(before + "".join(f"{name} {value}\n" for name, value in confs.items()))
+    environ = environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell", **home.env)
+    script = (sys.executable, str(home.script), str(home.out))
+    with monkeypatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        return main(("--root", home.store.uri, "preflight", home.script.stem, *options, "--", *script))
+
+
+@pytest.mark.slow
+def test_batch_that_was_broken_off_must_run_with_the_old_number(
+    stream: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running_forever(stream, STREAM_STATE="1", STREAM_RESCALE="1")
+    with in_batch_one(stream, holding(stream), {PROVIDER: ROCKSDB, PARTITIONS: "2"}) as running:
+        savepoint = stop_with_savepoint(stream, running)
+    assert preflight(stream, monkeypatch, "--from", savepoint, **{PARTITIONS: "5"}) == 3
+    assert "has state in 2 partitions, and batch 1 has begun with that number" in capsys.readouterr().out
 
 
 def test_query_that_the_script_leaves_out_does_not_fit(
@@ -147,17 +191,6 @@ def test_query_that_the_script_leaves_out_does_not_fit(
     version = Version(ran, tmp_path)
     version.uid = "renamed"
     assert version.compared(monkeypatch) == {"renamed": (), UID: ("the script does not start it",)}
-
-
-def preflight(home: Home, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Compare the script with the newest checkpoint, as a person would who has the confs of its first driver. Return the exit code."""
-    properties = home.folder / "driver-1" / "spark.properties"
-    options = environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell", **home.env)
-    script = (sys.executable, str(home.script), str(home.out))
-    with monkeypatch.context() as patch:
-        for name, value in options.items():
-            patch.setenv(name, value)
-        return main(("--root", home.store.uri, "preflight", home.script.stem, "--", *script))
 
 
 @pytest.mark.slow
