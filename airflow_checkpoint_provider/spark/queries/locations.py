@@ -194,6 +194,8 @@ class Locations:
         examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
         position = reached(location)
         start.sources.meet(location, position, position.committed)
+        if start.rescaling:
+            start.rescaling.refuse_to_adopt(location)
         return location
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS, copy_logs, take_state
+from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.text import state_messages
@@ -46,8 +47,7 @@ class Rescaling:
         found = Found(location)
         if position.begun == NOTHING or not found.stores:
             return False
-        # A copy for a preflight lacks the offsets of a batch that had begun
-        confs = location.offsets(max(position.committed, 0)).confs
+        confs = location.offsets(position.begun).confs
         self._stored = int(confs[PARTITIONS])
         if self._stored == self._partitions:
             return False
@@ -71,6 +71,20 @@ class Rescaling:
             return self.needed(location, Position(batch, batch))
         except NotSupportedYet:
             return False
+
+    def refuse_to_adopt(self, location: Location) -> None:
+        """Raise ``NotSupportedYet`` if the state in a location from elsewhere has another number of partitions. Nothing is changed.
+
+        A query that still runs there may begin a batch until its location is sealed. That must run with the old number: the query
+        would be refused, and its old driver would have ended.
+        """
+        batch = max(reached(location).committed, 0)
+        if self.needed(location, Position(batch, batch)):
+            raise NotSupportedYet(
+                f"query '{self._uid}' has state in {self._stored} partitions in {location.uri}, and is taken over only with that number."
+                f" Nothing was changed. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain. Then start it with"
+                f" {self._partitions}"
+            )
 
     def rescale(self, draft: Location, own: Location, batch: int) -> str:
         """Write the files of a query behind ``batch`` to ``own``, from those in ``draft``. Return what was done, for the log.
