@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -44,7 +45,8 @@ class Reading:
     """A history as it was just read.
 
     ``beat`` is the newest heartbeat of its driver, ``alive`` whether that lives (None: no driver, or not known yet). ``missing``
-    has the applications that a pending checkpoint waits for, by its id.
+    has the applications that a pending checkpoint waits for, by its id. ``start_is_hidden``: the next attempt starts at a point of
+    a run that the viewer may not read.
     """
 
     found: FoundHistory
@@ -53,6 +55,7 @@ class Reading:
     alive: bool | None = None
     missing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     earliest: tuple[EarliestOffsets, ...] = ()
+    start_is_hidden: bool = False
 
 
 class Reader:
@@ -60,6 +63,7 @@ class Reader:
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._keys = store, Keys(prefix)
+        self.where = _where(store)
         self._coordinator = Coordinator(Journal(store, self._keys, READER))
         self._liveness = Liveness(store)
         self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
@@ -105,6 +109,7 @@ class Polls:
 
     def __init__(self, open_store: Callable[[str], Store], *, every: float = EVERY, limit: float = LIMIT) -> None:
         self._open_store, self._every, self.limit = open_store, every, limit
+        self._lock = threading.Lock()  # of the next two: several threads answer
         self._stores: dict[str, tuple[float, Store]] = {}  # and when it was opened
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
         self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
@@ -138,32 +143,43 @@ class Polls:
 
     def _poll(self, connection: str, prefix: str) -> Reading:
         key, store = (connection, prefix), self._store(connection)
-        reader = self._readers.get(key) or Reader(store, prefix)
+        reader = self._reader(key, store)
         try:
             reading = reader.poll()
         except StoreUnavailable:
             raise
         except CheckpointError as error:
             # Begin anew next time: the history may have been replaced, the connection may have new keys.
-            self._readers.pop(key, None)
-            if isinstance(error, StoreDenied):
-                self._stores.pop(connection, None)
+            with self._lock:
+                self._readers.pop(key, None)
+                if isinstance(error, StoreDenied):
+                    self._stores.pop(connection, None)
             raise
-        self._readers[key] = reader
-        self._readers.move_to_end(key)
-        while len(self._readers) > KEPT:
-            self._readers.popitem(last=False)
+        with self._lock:
+            self._readers[key] = reader
+            self._readers.move_to_end(key)
+            while len(self._readers) > KEPT:
+                self._readers.popitem(last=False)
         return reading
+
+    def _reader(self, key: tuple[str, str], store: Store) -> Reader:
+        """Return the reader of a history. One that an old poll has left there reads the store that the connection named then."""
+        with self._lock:
+            kept = self._readers.get(key)
+        return kept if kept and kept.where == _where(store) else Reader(store, key[1])
 
     def _store(self, connection: str) -> Store:
         """Return the store of a connection, which is looked up again now and then: somebody may have changed it."""
-        opened, store = self._stores.get(connection, (0.0, None))
-        if store is None or time.monotonic() - opened >= SELDOM:
-            before, store = store, self._open_store(connection)
-            self._stores[connection] = (time.monotonic(), store)
-            if before is not None and _where(before) != _where(store):
-                for key in [key for key in self._readers if key[0] == connection]:
-                    self._readers.pop(key, None)
+        now = time.monotonic()
+        with self._lock:
+            opened, store = self._stores.get(connection, (now, None))
+        if store is None or now - opened >= SELDOM:
+            fresh = self._open_store(connection)
+            with self._lock:
+                # What a thread has looked up later stays: this look-up may have taken long.
+                if self._stores.get(connection, (now, None))[0] <= now:
+                    self._stores[connection] = (now, fresh)
+                store = self._stores[connection][1]
         return store
 
     # -- on the event loop -------------------------------------------------------------------------------------------

@@ -208,6 +208,56 @@ def test_changed_connection_leads_to_its_new_store(running: Recorded, monkeypatc
     run(look())
 
 
+def test_late_answer_of_the_old_store_leaves_no_reader_behind(
+    hanging: Hanging, running: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection changes while the old store hangs. When it answers at last, it must not be asked again."""
+    monkeypatch.setattr(polling, "SELDOM", ALWAYS)
+    old = Recorded(hanging)
+    hanging.answers.set()
+    three_stages(old)
+    hanging.answers.clear()
+    hanging.asked = 0
+    second_attempt(running)
+    stores: list[Store] = [hanging]
+
+    async def look() -> str:
+        polls = Polls(lambda _: stores[-1], every=ALWAYS, limit=60)
+        late = asyncio.create_task(polls.history("c", old.keys.prefix))
+        while not hanging.asked:
+            await asyncio.sleep(0.01)
+        stores.append(running.store)
+        await polls.jobs("c")  # looks the connection up again
+        hanging.answers.set()
+        await late
+        reading: Reading = await polls.history("c", running.keys.prefix)
+        return reading.root
+
+    assert run(look()) == running.store.uri
+
+
+def test_slow_lookup_does_not_bring_the_old_store_back(running: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads look the connection up; the first one gets the old address, and its answer comes last."""
+    slow, looked, lookups = threading.Event(), threading.Event(), iter(range(2))
+    old = MemoryStore("old")
+
+    def open_store(_: str) -> Store:
+        if next(lookups) == 0:
+            looked.set()
+            assert slow.wait(60)
+            return old
+        return running.store
+
+    polls = Polls(open_store, every=ALWAYS)
+    first = threading.Thread(target=polls._store, args=("c",))
+    first.start()
+    assert looked.wait(60)
+    assert polls._store("c") is running.store
+    slow.set()
+    first.join(60)
+    assert polls._store("c") is running.store
+
+
 def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "KEPT", 5)
 
