@@ -24,6 +24,9 @@ TONES = {
 """The colours of states, each of which is written out too. Any other state is quiet."""
 
 
+HIDDEN_START = "a checkpoint of a run that you may not read"
+
+
 @dataclass(frozen=True)
 class Label:
     """A state as people read it, and the tone of its colour."""
@@ -63,7 +66,10 @@ class BrokenRow:
 
 @dataclass(frozen=True)
 class Storage:
-    """The jobs of one connection. ``problem``: why it cannot be listed. ``unread`` jobs are being read."""
+    """The jobs of one connection, whose name is empty if the user may not know it. ``problem``: why it cannot be listed.
+
+    ``unread`` jobs are being read.
+    """
 
     connection: str
     rows: Sequence[JobRow] = ()
@@ -71,6 +77,11 @@ class Storage:
     problem: str = ""
     unread: int = 0
     left_out: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there is nothing to say of it, so that nobody need know that it exists."""
+        return not (self.rows or self.broken or self.problem or self.unread or self.left_out)
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
         checkpoint=line.last_checkpoint or "",
         completed_at=last.completed_at if last else "",
         unprotected_since=unprotected_since(reading),
-        next_start=line.next_start or "",
+        next_start=HIDDEN_START if reading.start_is_hidden else line.next_start or "",
         savepoints=len(found.state.savepoints),
         pending=len(found.state.pending),
     )

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_checkpoint_provider.coordinator import statistics
-from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets
+from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.keys import location_path
+from airflow_checkpoint_provider.protocol.state import Branch, Launch, Query, QueryLocation
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
-from tests.support.recorded import RUN, Recorded, second_attempt, three_stages
+from airflow_checkpoint_provider.ui.polling import Reading
+from airflow_checkpoint_provider.ui.views.job import job_page
+from airflow_checkpoint_provider.ui.views.jobs import HIDDEN_START, job_row
+from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from tests.support.viewers import CONNECTION, Reads
+
+OWNERS = {"one": "flights_etl", "two": "orders"}
+"""The DAG of each run."""
 
 
-class Reads(Viewer):
-    """A user who may read the task instances of some DAGs; Airflow's own answers are tested in a real API server."""
+class SharedHistory(Recorded):
+    """The history of a job whose runs belong to two DAGs."""
 
-    def __init__(self, *dags: str, admin: bool = False) -> None:
-        super().__init__(None)
-        self._dags = {"flights_etl": False, "": False} | dict.fromkeys(dags, True)
-        self._connections = {"c": admin}
+    def __init__(self) -> None:
+        super().__init__(scope="")
+
+    def token(self, run: str = "", generation: int = 0) -> Token:
+        return replace(super().token(run, generation), dag=OWNERS[run])
 
 
-def two_runs() -> State:
+def shared() -> SharedHistory:
+    recorded = SharedHistory()
+    recorded.started("22:00:20", run="one")
+    recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
+    recorded.ended("22:20:00")
+    recorded.started("23:00:00", run="two")
+    return recorded
+
+
+def read(recorded: Recorded, beat: Beat | None = None) -> Reading:
+    state = recorded.state
+    missing = {checkpoint.id: ("",) for checkpoint in state.pending}
+    return Reading(FoundHistory(recorded.keys, state), recorded.store.uri, beat, True, missing)
+
+
+def seen(viewer: Viewer, reading: Reading) -> Reading:
+    visible = viewer.visible(reading, CONNECTION)
+    assert visible
+    return visible
+
+
+def two_runs() -> Recorded:
     recorded = Recorded(scope="")
     recorded.started("22:00:20", run="one")
     recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
@@ -25,27 +61,28 @@ def two_runs() -> State:
     recorded.started("23:00:00", run="two")
     recorded.stage("clean", "23:10:00", "23:10:03", work_s=500, kib=30)
     recorded.triggered("stage 'more'", "23:20:00")
-    return recorded.state
+    return recorded
 
 
 def test_user_who_may_read_the_dag_sees_all_of_it() -> None:
-    state = two_runs()
-    assert Reads("flights_etl").visible(state, "c") is state
+    reading = read(two_runs())
+    assert Reads("flights_etl").visible(reading, CONNECTION) is reading
 
 
 def test_admin_sees_a_history_whose_owner_is_not_known() -> None:
     recorded = Recorded(job="script")  # no dot: no DAG
     recorded.started("22:00:20")
-    assert Reads("flights_etl").visible(recorded.state, "c") is None
-    assert Reads(admin=True).visible(recorded.state, "c") is recorded.state
+    reading = read(recorded)
+    assert Reads("flights_etl").visible(reading, CONNECTION) is None
+    assert Reads(admin=True).visible(reading, CONNECTION) is reading
 
 
 def test_user_who_may_not_read_the_dag_sees_nothing() -> None:
-    assert Reads("another").visible(two_runs(), "c") is None
+    assert Reads("another").visible(read(two_runs()), CONNECTION) is None
 
 
 def test_nothing_of_another_run_is_left() -> None:
-    seen = of_runs(two_runs(), {"two"}, unknown=False)
+    seen = of_runs(two_runs().state, {"two"}, unknown=False)
     assert [run.key for run in seen.runs] == ["two"]
     assert [attempt.epoch for attempt in seen.attempts] == [2]
     assert {epoch for checkpoint in seen.checkpoints for epoch in checkpoint.epochs} == {2}
@@ -53,26 +90,114 @@ def test_nothing_of_another_run_is_left() -> None:
     assert [launch.spec.run for launch in seen.launches] == ["two"]
 
 
+def listing(recorded: Recorded, launches: tuple[Launch, ...]) -> Reading:
+    """Return the reading of a history that lists no other launches any more."""
+    reading = read(recorded)
+    return replace(reading, found=replace(reading.found, state=replace(recorded.state, launches=launches)))
+
+
 def test_run_whose_launch_is_not_listed_any_more_is_hidden() -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
-    state = recorded.state
-    assert of_runs(state, {RUN}, unknown=False) is state
-    forgotten = State.from_json(state.to_json() | {"launches": []})
-    assert Reads("flights_etl").visible(forgotten, "c") is None
-    assert Reads(admin=True).visible(forgotten, "c") is forgotten
+    assert of_runs(recorded.state, {RUN}, unknown=False) is recorded.state
+    forgotten = listing(recorded, ())
+    assert Reads("flights_etl").visible(forgotten, CONNECTION) is None
+    assert Reads(admin=True).visible(forgotten, CONNECTION) is forgotten
 
 
 def test_run_before_the_listed_launches_is_for_admins() -> None:
-    state = two_runs()
-    newer = State.from_json(state.to_json() | {"launches": [state.launches[1].to_json()]})
-    shown, to_admin = Reads("flights_etl").visible(newer, "c"), Reads("flights_etl", admin=True).visible(newer, "c")
-    assert shown
+    recorded = two_runs()
+    newer = listing(recorded, recorded.state.launches[1:])
+    shown = seen(Reads("flights_etl"), newer).found.state
     assert [run.key for run in shown.runs] == ["two"]
     assert [attempt.epoch for attempt in shown.attempts] == [2]
-    assert to_admin is newer
+    assert Reads("flights_etl", admin=True).visible(newer, CONNECTION) is newer
 
 
 def test_admin_of_the_connection_needs_the_permission_of_the_dag_too() -> None:
-    assert Reads("another", admin=True).visible(two_runs(), "c") is None
+    assert Reads("another", admin=True).visible(read(two_runs()), CONNECTION) is None
+
+
+# -- a history that runs of two DAGs share -------------------------------------------------------------------------------
+
+
+def next_start(viewer: Viewer, recorded: Recorded) -> str:
+    return job_row(CONNECTION, seen(viewer, read(recorded)), at("23:59:00")).next_start
+
+
+def test_next_start_is_that_of_the_whole_history() -> None:
+    """A part of the history has an older checkpoint, where the next attempt does not start."""
+    recorded = shared()
+    assert next_start(Reads("flights_etl"), recorded) == "chk-1"
+    assert next_start(Reads("orders"), recorded) == HIDDEN_START
+    recorded.stage("clean", "23:10:00", "23:10:03", work_s=500, kib=30)
+    assert next_start(Reads("flights_etl"), recorded) == HIDDEN_START
+    assert next_start(Reads("orders"), recorded) == "chk-2"
+    assert next_start(Reads("orders", "flights_etl"), recorded) == "chk-2"
+
+
+def test_page_of_a_part_says_that_the_next_start_is_hidden() -> None:
+    recorded = shared()
+    page = job_page(Place(CONNECTION, recorded.keys.prefix), seen(Reads("orders"), read(recorded)), at("23:59:00"))
+    assert {fact.label: fact.text for fact in page.head.facts}["Next attempt starts from"] == HIDDEN_START
+
+
+def test_branch_is_hidden_with_the_run_that_has_opened_it() -> None:
+    recorded = shared()
+    recorded.ended("23:20:00")
+    branch = Branch(
+        number=1, base=Point(pointer="s3://lake/jobs/other/job/chk-7"), token=recorded.token("two"), reason="why"
+    )
+    whole = replace(recorded.state, branch=branch)
+    assert of_runs(whole, {"one"}, unknown=False).branch == Branch(number=1)
+    assert of_runs(whole, {"two"}, unknown=False).branch == branch
+    at_hidden = replace(branch, base=Point(id=1))
+    assert of_runs(replace(whole, branch=at_hidden), {"two"}, unknown=False).branch == Branch(number=1)
+
+
+def test_suspension_is_hidden_with_the_run_that_was_stopped() -> None:
+    recorded = shared()
+    recorded.suspended("23:30:00")
+    assert recorded.state.suspended
+    assert of_runs(recorded.state, {"one"}, unknown=False).suspended is None
+    assert of_runs(recorded.state, {"two"}, unknown=False).suspended == recorded.state.suspended
+
+
+def test_end_of_a_history_is_hidden_with_its_newest_run() -> None:
+    closed = replace(shared().state, closing_reason="why", closed=True)
+    hidden, shown = (of_runs(closed, {run}, unknown=False) for run in ("one", "two"))
+    assert (hidden.closing_reason, hidden.closed) == (None, False)
+    assert (shown.closing_reason, shown.closed) == ("why", True)
+
+
+def test_query_is_hidden_with_the_run_that_runs_it() -> None:
+    location = QueryLocation(path=location_path("totals", 2, "nonce"), branch=0)
+    whole = replace(shared().state, queries=(Query(uid="totals", locations=(location,)),))
+    assert of_runs(whole, {"one"}, unknown=False).queries == ()
+    assert of_runs(whole, {"two"}, unknown=False).queries == whole.queries
+
+
+def test_heartbeat_is_hidden_with_the_run_whose_driver_it_is() -> None:
+    earliest = (EarliestOffsets(uid="totals", at=at("23:10:00"), sources={}),)
+    beat = Beat(counter=3, at=at("23:10:00"), activity="stage 'secret'", earliest=earliest)
+    recorded = shared()
+    recorded.triggered("stage 'more'", "23:20:00")
+    whole = replace(read(recorded, beat), earliest=earliest)
+    hidden, shown = seen(Reads("flights_etl"), whole), seen(Reads("orders"), whole)
+    assert (hidden.beat, hidden.alive, hidden.missing, hidden.earliest) == (None, None, {}, ())
+    assert (shown.beat, shown.alive, shown.missing, shown.earliest) == (beat, True, {2: ("",)}, earliest)
+
+
+def test_number_of_the_newest_attempt_is_hidden_too() -> None:
+    hidden = job_row(CONNECTION, seen(Reads("flights_etl"), read(shared())), at("23:59:00"))
+    assert (hidden.run, hidden.attempt) == ("one", 1)
+
+
+def test_nothing_of_a_hidden_run_is_named_on_the_page() -> None:
+    recorded = shared()
+    recorded.suspended("23:30:00")
+    reading = seen(Reads("flights_etl"), read(recorded, Beat(counter=3, at=at("23:10:00"), activity="by orders")))
+    page = job_page(Place(CONNECTION, recorded.keys.prefix), reading, at("23:59:00"))
+    assert "orders" not in repr(page)
+    assert "'two'" not in repr(page)
