@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from airflow_checkpoint_provider import __version__
@@ -22,7 +21,6 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,
-    Damaged,
     InvalidName,
     StoreDenied,
     StoreUnavailable,
@@ -34,6 +32,7 @@ from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import EVERY, Polls, Reading
+from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
 from airflow_checkpoint_provider.ui.views.job import job_page
@@ -66,7 +65,8 @@ class Problem(Exception):
 
 def _not_found() -> Problem:
     """Return one answer for what does not exist and for what the user may not see."""
-    return Problem(404, "Not found", "There is no such history, or you may not read the DAG that it belongs to.")
+    text = "There is no such history, or you may not read the DAG that it belongs to, or it is damaged. An admin sees which."
+    return Problem(404, "Not found", text)
 
 
 def build(polls: Polls | None = None) -> FastAPI:
@@ -119,7 +119,7 @@ PlaceDep = Annotated[Place, Depends(_place)]
 async def jobs(request: Request, viewer: ViewerDep, polls: PollsDep) -> Response:
     """Show the newest run of each job that the user may see."""
     page = await listing.jobs_page(polls, viewer)
-    return _page(request, "jobs.html", page=page, live=page.live)
+    return await _page(request, "jobs.html", page=page, live=page.live)
 
 
 async def job(request: Request, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
@@ -132,11 +132,11 @@ async def task(
 ) -> Response:
     """Show the history that a task works on, as the task's link names it."""
     index = int(map_index) if map_index.isdecimal() and len(map_index) < LONG else -1
-    if not await run_in_threadpool(viewer.reads, dag):
+    if not await in_thread(viewer.reads, dag):
         raise _not_found()
-    place = await run_in_threadpool(connections.place_of, dag, run, task, index)
+    place = await in_thread(connections.place_of, dag, run, task, index)
     if place is None:
-        return _page(request, "nothing.html", dag=dag, run=run, task=task, live=True)
+        return await _page(request, "nothing.html", dag=dag, run=run, task=task, live=True)
     return await _job(request, _place(place.connection, place.history, place.run), viewer, polls)
 
 
@@ -148,10 +148,10 @@ async def files(
     checkpoint = reading.found.state.checkpoint(number)
     if checkpoint is None:
         raise _not_found()
-    row = checkpoint_row(reading, checkpoint, Commands(place.connection, reading.found.state))
-    seal = await _readable(place, viewer, lambda: polls.seal(place.connection, place.history, number))
-    page = await run_in_threadpool(files_page, row, seal)
-    return _page(request, "files.html", page=page, place=place, live=False)
+    seal = await _readable(place, viewer, lambda: polls.seal(place.connection, place.history, number), known=True)
+    row = await in_thread(checkpoint_row, reading, checkpoint, Commands(place.connection, reading.found.state))
+    page = await in_thread(files_page, row, seal)
+    return await _page(request, "files.html", page=page, place=place, live=False)
 
 
 async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
@@ -159,15 +159,17 @@ async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
     reading = await _read(place, viewer, polls)
-    image = await run_in_threadpool(charts.DRAWINGS[name], reading.found.state, place.run, theme)
+    image = await in_thread(charts.DRAWINGS[name], reading.found.state, place.run, theme)
     return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
 
 
 async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
     reading = await _read(place, viewer, polls)
-    page = await run_in_threadpool(job_page, place, reading, utc_now())
+    page = await in_thread(job_page, place, reading, utc_now())
     others = await listing.other_runs(polls, viewer, place, reading)
-    return _page(request, "job.html", page=page, others=others, place=place, n=reading.found.state.n, live=page.live)
+    return await _page(
+        request, "job.html", page=page, others=others, place=place, n=reading.found.state.n, live=page.live
+    )
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
@@ -176,23 +178,23 @@ async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> 
 async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
     """Return the part of a history that the user may see. Raise ``Problem``: the same one if there is no such part."""
     reading: Reading = await _readable(place, viewer, lambda: polls.history(place.connection, place.history))
-    state = await run_in_threadpool(viewer.visible, reading.found.state, place.connection)
-    if state is None:
+    visible = await in_thread(viewer.visible, reading, place.connection)
+    if visible is None:
         raise _not_found()
-    return replace(reading, found=replace(reading.found, state=state))
+    return visible
 
 
-async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[Any]]) -> Any:
+async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[Any]], *, known: bool = False) -> Any:
     """Return what ``read`` returns; raise its error as a page.
 
-    The text of an error may quote what is stored. Whoever does not administer the connection reads what its code means.
+    The text of an error may quote what is stored. Whoever does not administer the connection reads what its code means. If the
+    user does not know yet that there is such a history (``known``), only an error of the whole storage is told.
     """
     try:
         return await read()
     except CheckpointError as error:
-        full = await run_in_threadpool(viewer.administers, place.connection)
-        # Any other error of a connection would tell that there is one
-        if not (full or isinstance(error, StoreUnavailable | StoreDenied | Damaged)):
+        full = await in_thread(viewer.administers, place.connection)
+        if not (full or known or isinstance(error, StoreUnavailable | StoreDenied)):
             raise _not_found() from None
         status = 404 if isinstance(error, CheckpointNotFound | NoConnection) else 503
         text = error.message if full else meaning(type(error))
@@ -219,9 +221,13 @@ def _environment() -> Environment:
 _TEMPLATES = _environment()
 
 
-def _page(request: Request, template: str, *, status: int = 200, live: bool, **values: Any) -> Response:
+def _rendered(template: str, values: dict[str, Any]) -> str:
+    return _TEMPLATES.get_template(template).render(values)
+
+
+async def _page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page; without its text if the browser has the same one."""
-    html = _TEMPLATES.get_template(template).render(live=live, **values)
+    html = await in_thread(_rendered, template, values)
     tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
     if status == 200 and request.headers.get("If-None-Match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
@@ -239,7 +245,7 @@ def _secured(response: Response) -> Response:
 
 
 async def _say_problem(request: Request, problem: Any) -> Response:
-    return _page(request, "problem.html", status=problem.status, problem=problem, live=problem.status == 503)
+    return await _page(request, "problem.html", status=problem.status, problem=problem, live=problem.status == 503)
 
 
 async def _say_refusal(request: Request, error: Any) -> Response:
@@ -256,5 +262,5 @@ async def _say_invalid(request: Request, error: Any) -> Response:
 
 async def _say_failure(request: Request, error: Exception) -> Response:
     """Answer an unexpected error, which goes on to the log of the API server."""
-    problem = Problem(500, "This page failed", "The log of the API server says why.")
+    problem = Problem(500, "This page failed", "The log of the API server says why.", CheckpointError.code)
     return _secured(await _say_problem(request, problem))  # this answer passes no middleware

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
-
-from starlette.concurrency import run_in_threadpool
 
 from airflow_checkpoint_provider.coordinator.histories import job_prefix
 from airflow_checkpoint_provider.coordinator.journal import utc_now
@@ -17,6 +14,7 @@ from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import SELDOM, Polls, Reading
+from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPage, Storage, job_row
 
 _log = logging.getLogger(__name__)
@@ -27,25 +25,25 @@ JOBS = 200  # of a connection that are read
 
 async def jobs_page(polls: Polls, viewer: Viewer) -> JobsPage:
     """Return the jobs of all connections. A connection that does not answer says so, and delays no other."""
-    shown = await run_in_threadpool(connections.shown)
+    shown = await in_thread(connections.shown)
     storages = await asyncio.gather(*(_storage(polls, viewer, connection) for connection in shown))
-    return JobsPage([storage for storage in storages if storage != Storage(storage.connection)])
+    return JobsPage([storage for storage in storages if not storage.empty])
 
 
 async def other_runs(polls: Polls, viewer: Viewer, place: Place, reading: Reading) -> list[JobRow]:
     """Return the newest other histories of the job of a page."""
     found = await _histories(polls, place.connection, reading.found.state.job)
-    visible = await _visible(viewer, place.connection, (each for each in found if isinstance(each, Reading)))
-    here = reading.found.keys.prefix
-    return [job_row(place.connection, each, utc_now()) for each in visible if each.found.keys.prefix != here]
+    others = [each for each in found if isinstance(each, Reading) and each.found.keys != reading.found.keys]
+    return await in_thread(_rows, viewer, place.connection, others, len(others))
 
 
 async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
-    administers = await run_in_threadpool(viewer.administers, connection)
+    administers = await in_thread(viewer.administers, connection)
     try:
         names = await polls.jobs(connection)
     except CheckpointError as error:
-        return Storage(connection, problem=_text(error, administers))
+        # Others learn that one fails, because a job of theirs may be there; not which one.
+        return Storage(connection if administers else "", problem=_text(error, administers))
     tasks = [asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[:JOBS]]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
@@ -62,11 +60,12 @@ async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tu
     """Return the row of a job's newest history that the user may see, and of a newest history that cannot be read."""
     try:
         found = await _histories(polls, connection, job)
-        visible = await _visible(viewer, connection, (each for each in found if isinstance(each, Reading)))
-        rows = [job_row(connection, reading, utc_now()) for reading in visible[:1]]
+        readings = [each for each in found if isinstance(each, Reading)]
+        rows = await in_thread(_rows, viewer, connection, readings, 1)
     except Exception:  # noqa: BLE001 - one job must not hide the others
         _log.exception("the row of job %s of connection %s", printable(job), connection)
-        return [], [BrokenRow(job, "This row failed. The log of the API server says why.")]
+        failed = CheckpointError("This row failed. The log of the API server says why.")
+        return [], [BrokenRow(job, str(failed))]
     errors = (each for each in found if isinstance(each, CheckpointError))
     return rows, [BrokenRow(job, str(error)) for error in errors][:1]
 
@@ -90,14 +89,10 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
     return [*readings, *(e for e in errors if isinstance(e, CheckpointError) and not isinstance(e, CheckpointNotFound))]
 
 
-async def _visible(viewer: Viewer, connection: str, readings: Iterable[Reading]) -> list[Reading]:
-    return await run_in_threadpool(
-        lambda: [
-            replace(reading, found=replace(reading.found, state=state))
-            for reading in readings
-            if (state := viewer.visible(reading.found.state, connection)) is not None
-        ]
-    )
+def _rows(viewer: Viewer, connection: str, readings: list[Reading], most: int) -> list[JobRow]:
+    """Return the rows of the first ``most`` histories of which the user may see something."""
+    visible = filter(None, (viewer.visible(reading, connection) for reading in readings))
+    return [job_row(connection, reading, utc_now()) for reading in itertools.islice(visible, most)]
 
 
 def _text(error: CheckpointError, full: bool) -> str:

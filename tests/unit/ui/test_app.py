@@ -1,0 +1,153 @@
+"""The answers of the pages, without an Airflow: what a viewer is told of what is damaged, hidden or fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_checkpoint_provider.errors import StoreUnavailable
+from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.storage import MemoryStore, Store
+from airflow_checkpoint_provider.ui import app
+from airflow_checkpoint_provider.ui.access import Viewer
+from airflow_checkpoint_provider.ui.polling import Polls
+from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.support.viewers import CONNECTION, Reads
+
+ADMIN = Reads("flights_etl", "orders", admin=True)
+ABSENT = Place(CONNECTION, "jobs/nobody/job")
+
+
+@contextmanager
+def serving(open_store: Callable[[str], Store], viewer: Viewer) -> Iterator[TestClient]:
+    """Serve the pages to one viewer."""
+    served = app.build(Polls(open_store, every=0.0, limit=60))
+    served.dependency_overrides[app._viewer] = lambda: viewer
+    with TestClient(served, raise_server_exceptions=False) as client:
+        yield client
+
+
+def get(store: Store, viewer: Viewer, path: str) -> tuple[int, str]:
+    """Return the answer for a path to one viewer."""
+    with serving(lambda _: store, viewer) as client:
+        answer = client.get(path)
+        return answer.status_code, answer.text
+
+
+def page_of(recorded: Recorded) -> str:
+    return f"/job?{Place(CONNECTION, recorded.keys.prefix).query}"
+
+
+@pytest.fixture
+def flights() -> Recorded:
+    recorded = Recorded()
+    three_stages(recorded)
+    second_attempt(recorded)
+    return recorded
+
+
+@pytest.fixture
+def damaged(flights: Recorded) -> Recorded:
+    key = flights.keys.entry(1)
+    flights.store.overwrite(key, (flights.store.read(key) or b"")[:-9])
+    return flights
+
+
+def test_damaged_history_looks_absent_to_who_may_not_know_of_it(damaged: Recorded) -> None:
+    """Whose history it is cannot be read, so the reader of its DAG is told nothing either."""
+    for viewer in (Reads("another"), Reads("flights_etl")):
+        absent = get(damaged.store, viewer, f"/job?{ABSENT.query}")
+        assert absent[0] == 404
+        assert get(damaged.store, viewer, page_of(damaged)) == absent
+
+
+def test_admin_reads_why_a_history_is_damaged(damaged: Recorded) -> None:
+    status, text = get(damaged.store, ADMIN, page_of(damaged))
+    assert (status, "[CKP621]" in text, "journal/" in text) == (503, True, True)
+
+
+def test_damaged_files_of_a_visible_checkpoint_are_said_to_its_reader(flights: Recorded) -> None:
+    key = flights.keys.seal(6)
+    flights.store.overwrite(key, (flights.store.read(key) or b"")[:-9])
+    path = page_of(flights).replace("/job?", "/files?") + "&id=6"
+    status, text = get(flights.store, Reads("flights_etl"), path)
+    assert (status, "[CKP62" in text, flights.keys.prefix in text) == (503, True, False)
+
+
+def test_storage_that_does_not_answer_is_said_to_everybody() -> None:
+    class Silent(MemoryStore):
+        def read(self, key: str) -> bytes | None:
+            raise StoreUnavailable(f"no answer for {key}")
+
+    status, text = get(Silent("silent"), Reads(), f"/job?{ABSENT.query}")
+    assert (status, "[CKP613]" in text, "nobody" in text) == (503, True, False)
+
+
+def test_page_that_fails_has_a_code_and_no_traceback(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("a detail")
+
+    monkeypatch.setattr(app, "job_page", fails)
+    status, text = get(flights.store, ADMIN, page_of(flights))
+    assert (status, "[CKP900]" in text) == (500, True)
+    assert "a detail" not in text
+
+
+def test_headers_forbid_scripts_also_where_a_page_fails(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "job_page", None)
+    with serving(lambda _: flights.store, ADMIN) as client:
+        for path in (page_of(flights), "/nothing", "/job", "/static/page.css"):
+            policy = client.get(path).headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+
+
+def test_unchanged_page_is_answered_without_its_text(flights: Recorded) -> None:
+    with serving(lambda _: flights.store, ADMIN) as client:
+        tag = client.get(page_of(flights)).headers["etag"]
+        again = client.get(page_of(flights), headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_text_of_the_store_is_escaped() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.aborted(4, "02:55:00", "expired", "<script>alert(1)</script>")
+    _, text = get(recorded.store, ADMIN, page_of(recorded))
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+@pytest.mark.parametrize("name", ["jobs.html", "job.html", "files.html"])
+def test_pages_are_rendered_beside_the_event_loop(
+    flights: Recorded, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large page takes long. Meanwhile the API server must answer everybody else."""
+    loops, rendered = set[int](), set[int]()
+    get_template, history = app._TEMPLATES.get_template, Polls.history
+
+    def noted(template: str, *others: Any) -> Any:
+        if template == name:
+            rendered.add(threading.get_ident())
+        return get_template(template, *others)
+
+    async def asked(polls: Polls, *place: Any, **options: Any) -> Any:
+        loops.add(threading.get_ident())
+        return await history(polls, *place, **options)
+
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    monkeypatch.setattr(app._TEMPLATES, "get_template", noted)
+    monkeypatch.setattr(Polls, "history", asked)
+    path = {
+        "jobs.html": "/jobs",
+        "job.html": page_of(flights),
+        "files.html": page_of(flights).replace("job?", "files?") + "&id=6",
+    }
+    status, _ = get(flights.store, ADMIN, path[name])
+    assert (status, len(rendered), len(loops)) == (200, 1, 1)
+    assert rendered.isdisjoint(loops)

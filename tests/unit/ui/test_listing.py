@@ -1,0 +1,160 @@
+"""The list of jobs: which rows a viewer gets, beside histories and connections that cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.storage import MemoryStore, Store
+from airflow_checkpoint_provider.ui import listing
+from airflow_checkpoint_provider.ui.access import Viewer
+from airflow_checkpoint_provider.ui.polling import Polls
+from airflow_checkpoint_provider.ui.views.jobs import JobsPage, Storage
+from tests.support.faults import FaultyStore, served
+from tests.support.recorded import RUN, Recorded, finished_and_running, second_attempt, three_stages
+from tests.support.viewers import CONNECTION, Reads
+
+FLIGHTS, ORDERS, BROKEN = "flights_etl.delays", "orders.totals", "flights_etl.broken"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore("lake")
+
+
+@pytest.fixture
+def readable(store: MemoryStore) -> Recorded:
+    flights = Recorded(store, FLIGHTS)
+    three_stages(flights)
+    Recorded(store, ORDERS, scope="").started("22:00:20", run="one")
+    return flights
+
+
+@pytest.fixture
+def broken(store: MemoryStore, readable: Recorded) -> Recorded:
+    recorded = Recorded(store, BROKEN)
+    recorded.started("22:00:20")
+    hurt(recorded)
+    return recorded
+
+
+def hurt(recorded: Recorded) -> None:
+    key = recorded.keys.entry(1)
+    recorded.store.overwrite(key, (recorded.store.read(key) or b"")[:-9])
+
+
+def listed(store: Store, viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> JobsPage:
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    return asyncio.run(listing.jobs_page(Polls(lambda _: store, every=0.0, limit=60), viewer))
+
+
+def only(page: JobsPage) -> Storage:
+    (storage,) = page.storages
+    return storage
+
+
+def test_broken_history_is_a_row_beside_the_readable_ones(
+    store: MemoryStore, broken: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
+    assert [row.job for row in storage.rows] == [FLIGHTS, ORDERS]
+    assert [(row.job, "[CKP621]" in row.problem) for row in storage.broken] == [(BROKEN, True)]
+
+
+def test_broken_history_is_hidden_from_others(
+    store: MemoryStore, broken: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = only(listed(store, Reads("flights_etl"), monkeypatch))
+    assert ([row.job for row in storage.rows], storage.broken) == ([FLIGHTS], ())
+
+
+def test_older_run_is_shown_beside_a_newest_one_that_is_broken(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurt(finished_and_running(store, 30))
+    storage = only(listed(store, Reads("flights_etl", admin=True), monkeypatch))
+    assert [(row.job, row.run) for row in storage.rows] == [(FLIGHTS, RUN)]
+    assert [row.job for row in storage.broken] == [FLIGHTS]
+
+
+def test_row_that_fails_hides_no_other(store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_row = listing.job_row
+
+    def fails_for_orders(connection: str, reading: listing.Reading, now: str) -> listing.JobRow:
+        if reading.found.state.job == ORDERS:
+            raise ZeroDivisionError
+        return job_row(connection, reading, now)
+
+    monkeypatch.setattr(listing, "job_row", fails_for_orders)
+    storage = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
+    assert [row.job for row in storage.rows] == [FLIGHTS]
+    assert [(row.job, "[CKP900]" in row.problem) for row in storage.broken] == [(ORDERS, True)]
+
+
+class Denied(MemoryStore):
+    def folders(self, prefix: str) -> list[str]:  # type: ignore[override]
+        raise StoreDenied(f"connection {CONNECTION!r} may not list {prefix}")
+
+
+def test_connection_with_a_problem_is_named_to_its_admin_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = only(listed(Denied("denied"), Reads(admin=True), monkeypatch))
+    other = only(listed(Denied("denied"), Reads("flights_etl"), monkeypatch))
+    assert (admin.connection, f"connection {CONNECTION!r}" in admin.problem) == (CONNECTION, True)
+    assert (other.connection, CONNECTION in other.problem.replace("[CKP611]", "").split()) == ("", False)
+    assert "[CKP611]" in other.problem
+
+
+def test_user_who_sees_nothing_learns_of_no_connection(
+    store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert listed(store, Reads("another"), monkeypatch).storages == []
+
+
+def test_jobs_that_are_too_many_are_counted_for_the_admin(
+    store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "JOBS", 1)
+    admin = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
+    assert (len(admin.rows), admin.left_out) == (1, 1)
+    assert only(listed(store, Reads("flights_etl", "orders"), monkeypatch)).left_out == 0
+
+
+def test_other_runs_are_the_newest_but_the_one_of_the_page(store: MemoryStore) -> None:
+    newest = finished_and_running(store, 30)
+    place = Place(CONNECTION, newest.keys.prefix)
+
+    async def look() -> list[str]:
+        polls = Polls(lambda _: store, every=0.0, limit=60)
+        reading = await polls.history(CONNECTION, newest.keys.prefix)
+        return [row.run for row in await listing.other_runs(polls, Reads("flights_etl"), place, reading)]
+
+    assert asyncio.run(look()) == [RUN]
+
+
+def test_list_of_jobs_asks_for_each_dag_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        Recorded(store, f"flights_etl.task-{number}").started("22:00:20")
+    viewer = Reads("flights_etl")
+    assert len(only(listed(store, viewer, monkeypatch)).rows) == 5
+    assert viewer.asked == ["flights_etl"]
+
+
+def test_list_of_jobs_reads_each_history_once(
+    store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_attempt(readable)
+    counted = FaultyStore(store, served)
+    listed(counted, Reads("flights_etl"), monkeypatch)
+    first = dict(counted.requests)
+    counted.requests.clear()
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+
+    async def two_viewers() -> None:
+        polls = Polls(lambda _: counted, every=1e9, limit=60)
+        await asyncio.gather(*(listing.jobs_page(polls, Reads("flights_etl")) for _ in range(2)))
+
+    asyncio.run(two_viewers())
+    assert dict(counted.requests) == first
