@@ -193,7 +193,6 @@ def verify(store: Store, pointer: str, *, deep: bool = False) -> Report:
 
 # -- statistics ----------------------------------------------------------------------------------------------------------
 
-NOT_IN_FORCE = ("interval_s", "min_pause_s")  # options that the driver logs as without effect: no timer paces anything
 PARTS = ("state", "sync", "new", "size")
 
 
@@ -202,12 +201,13 @@ def statistics(store: Store, job: str, run: str | None, number: str | None) -> R
     found, _, number = shown(store, job, run, number)
     if number is not None:
         return _statistics_of(found, listed(found, number))
-    answer = numbers.checkpoints(found.state)
-    config = found.state.config.to_json()
-    for name in NOT_IN_FORCE:
-        config.pop(name, None)
-    data = answer | {"config": config}
-    lines = summary_table.statistics(found.state, answer)
+    answer, config = numbers.checkpoints(found.state), found.state.config
+    queries_run = bool(_newest_beat(store, found, found.newest_run).queries)
+    paced = config.to_json() | {"interval_s": config.interval_s, "min_pause_s": config.min_pause_s}
+    data = answer | {"config": paced, "not_in_force": [] if queries_run else list(query_progress.OF_QUERIES)}
+    pace = f"interval {duration(config.interval_s)}, min_pause {duration(config.min_pause_s)}"
+    pace += "" if queries_run else f": {query_progress.NO_QUERY}"
+    lines = [*summary_table.statistics(found.state, answer), labelled("pace", pace)]
     return Report(summary_table.SPREAD, summary_table.spreads(answer), data, lines)
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.text.units import NONE, ago, batch, between, clock, size, table
 
+OF_QUERIES = ("interval_s", "min_pause_s", "mode", "aligned_timeout_s")
+"""The options that are in force only while a query runs, as a configuration stores them."""
+NO_QUERY = "not in force (no query runs)"
+
 HEADER = ("query", "newest batch", "ended", "rows/s in", "rows/s done", "rows behind", "state rows", "state")
 
 

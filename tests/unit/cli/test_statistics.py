@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from airflow_checkpoint_provider.coordinator import statistics
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress
+from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
@@ -23,7 +25,8 @@ def test_statistics_prints_a_table(lake: LocalStore, checkpoints: Command) -> No
         f"STATISTICS {FLIGHTS}, run {RUN}",
         "  counts      6 checkpoints: 5 completed, 1 failed, 0 in progress; 1 attempt restored",
     ]
-    assert done.lines[-4].split() == ["completed", "min", "avg", "p50", "p90", "p99", "max"]
+    assert done.lines[-1] == "  pace        interval 10 min, min_pause 0.0 s: not in force (no query runs)"
+    assert done.lines[-5].split() == ["completed", "min", "avg", "p50", "p90", "p99", "max"]
 
 
 def test_restored_savepoint_is_named_by_its_directory(job: Job, checkpoints: Command) -> None:
@@ -37,19 +40,33 @@ def test_restored_savepoint_is_named_by_its_directory(job: Job, checkpoints: Com
     assert line.split() == ["restored", made.target, *day_and_time(job.state.attempts[-1].at).split()]
 
 
+OF_QUERIES = ["interval_s", "min_pause_s", "mode", "aligned_timeout_s"]
+
+
 def test_statistics_as_json(running: Recorded, checkpoints: Command) -> None:
     found = json.loads(checkpoints("show", FLIGHTS, "--statistics", "-o", "json").out)
-    assert found.pop("config") == running.state.config.to_json()
+    assert found.pop("config") == running.state.config.to_json() | {"interval_s": 600, "min_pause_s": 0}
+    assert found.pop("not_in_force") == OF_QUERIES
     assert found == statistics.checkpoints(running.state)
     assert found["counts"] == {"restored": 0, "total": 4, "in_progress": 1, "completed": 3, "failed": 0}
 
 
-def test_statistics_have_no_interval_because_none_is_in_force(store: LocalStore, checkpoints: Command) -> None:
+def test_pace_is_in_force_while_a_query_runs(store: LocalStore, checkpoints: Command) -> None:
     job = Job(store)
     job.start(interval="2 min", min_pause="1 min", timeout="3 min")
-    config = json.loads(checkpoints("show", "orders", "--statistics", "-o", "json").out)["config"]
-    assert set(config) == {"timeout_s", "retention"}
-    assert config["timeout_s"] == 180
+    found = json.loads(checkpoints("show", "orders", "--statistics", "-o", "json").out)
+    assert (found["config"]["interval_s"], found["config"]["min_pause_s"], found["not_in_force"]) == (
+        120,
+        60,
+        OF_QUERIES,
+    )
+    job.coordinator.journal.append(
+        LocateQuery(epoch=1, uid="totals", path="query/totals/1-abc", taken_from=None, begun=-1, committed=-1)
+    )
+    Heart(store, job.keys.attempt_beat(1), Beat(epoch=1, queries=(QueryProgress(uid="totals", batch=7),))).pulse()
+    found = json.loads(checkpoints("show", "orders", "--statistics", "-o", "json").out)
+    assert found["not_in_force"] == []
+    assert checkpoints("show", "orders", "--statistics").lines[-1] == "  pace        interval 2 min, min_pause 1 min"
 
 
 def test_statistics_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Command) -> None:
