@@ -227,9 +227,12 @@ def _state(state: State, checkpoint: Checkpoint) -> str:
     return "restored" if restored else _STATES.get(checkpoint.status, checkpoint.status)
 
 
-def _async_s(checkpoint: Checkpoint) -> float:
-    """Return the seconds from trigger to completion, if the driver triggered it at its barrier. The job runs beside that."""
-    return between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.request.barrier else 0.0
+def _async_s(checkpoint: Checkpoint) -> float | None:
+    """Return the seconds from trigger to completion, if the driver triggered it at its barrier. The job runs beside that.
+
+    If somebody has asked for it, nobody knows when its barrier came.
+    """
+    return between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.request.barrier else None
 
 
 def _last_sign(state: State, attempt: AttemptRecord) -> str:

@@ -7,6 +7,7 @@ same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,13 +17,20 @@ from pygal.style import Style
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
-from airflow_checkpoint_provider.text.summary_table import attempts_of, row
+from airflow_checkpoint_provider.text.summary_table import attempts_of
 from airflow_checkpoint_provider.text.units import DAY, duration, size
+from airflow_checkpoint_provider.ui.views.checkpoints import split
 from airflow_checkpoint_provider.ui.views.job import ATTEMPTS, shown_checkpoints
 
-BLUE, GREEN, RED, ORANGE, PURPLE, GREY = "#3b82f6", "#16a34a", "#dc2626", "#d97706", "#9333ea", "#8b8f98"
+BLUE, GREEN, RED, ORANGE, PURPLE, GREY = "#2563eb", "#15803d", "#b91c1c", "#b45309", "#7e22ce", "#71717a"
+BLACK = "#3f3f46"
 INK = {"light": "#3f3f46", "dark": "#d4d4d8"}
 LINES = {"light": "#d4d4d8", "dark": "#3f3f46"}
+LETTERED = (
+    "file://style.css",
+    "file://graph.css",
+    "inline:.text-overlay text.label { text-anchor: middle; transform: translateX(-3px); font-weight: bold; fill: #fff !important; }",
+)
 MOMENTS = 6  # that are written below the timeline
 Drawing = Callable[[State, str, str], bytes]
 
@@ -32,11 +40,12 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     attempts = (attempts_of(state, run) if run else state.attempts)[-ATTEMPTS:]
     epochs = {attempt.epoch for attempt in attempts}
     checkpoints = [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
-    marks = _marks(attempts, checkpoints, theme)
+    marks = _marks(attempts, checkpoints)
     moments = _moments(state, attempts)
-    colours = (GREY, *(colour for colour, _ in marks.values()))
     chart = pygal.XY(
-        **_options(theme, colours),
+        **_options(theme, (GREY, *(mark.colour for mark in marks))),
+        css=LETTERED,
+        print_labels=True,
         height=90 + 34 * len(attempts),
         show_x_guides=True,
         x_value_formatter=lambda at: datetime.fromtimestamp(at, UTC).strftime(_time_format(moments)),
@@ -50,34 +59,61 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     )
     chart.x_labels = moments
     chart.add("attempt", [point for attempt in attempts for point in _life(state, attempt)], show_dots=False)
-    for name, (_, points) in marks.items():
-        chart.add(name, points, stroke=False, dots_size=6)
+    for mark in marks:
+        chart.add(mark.legend, mark.points, stroke=False, dots_size=8)
     return _svg(chart)
 
 
-def _marks(
-    attempts: Sequence[AttemptRecord], checkpoints: Sequence[Checkpoint], theme: str
-) -> dict[str, tuple[str, list[tuple[float, int]]]]:
-    """Return the kinds of marks on the timeline that there are: name, colour, and places."""
-    marks = {
-        "completed": (GREEN, [_mark(c) for c in checkpoints if c.completed_at and not c.savepoint]),
-        "aborted": (RED, [_mark(c) for c in checkpoints if c.status == ABORTED]),
-        "pending": (ORANGE, [_mark(c) for c in checkpoints if c.status == PENDING]),
-        "savepoint": (PURPLE, [_mark(c) for c in checkpoints if c.completed_at and c.savepoint]),
-        "suspended": (INK[theme], [_mark(c) for c in checkpoints if c.completed_at and kind_named(c.kind).suspends]),
-        "restored": (BLUE, [_restored(attempt) for attempt in attempts if attempt.restore_point]),
-    }
-    return {name: mark for name, mark in marks.items() if mark[1]}
+@dataclass(frozen=True)
+class Mark:
+    """A kind of marks on the timeline. Each mark is a dot with a ``letter`` in it, which the legend explains."""
+
+    letter: str
+    name: str
+    colour: str
+    places: list[tuple[float, int]]
+
+    @property
+    def legend(self) -> str:
+        return f"{self.letter}: {self.name}"
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        return [{"value": place, "label": self.letter} for place in self.places]
+
+
+def _marks(attempts: Sequence[AttemptRecord], checkpoints: Sequence[Checkpoint]) -> list[Mark]:
+    """Return the kinds of marks on the timeline that there are."""
+    done = [checkpoint for checkpoint in checkpoints if checkpoint.completed_at]
+    stops = [checkpoint for checkpoint in done if kind_named(checkpoint.kind).suspends]
+    savepoints = [checkpoint for checkpoint in done if checkpoint.savepoint and checkpoint not in stops]
+    marks = (
+        Mark("C", "completed", GREEN, [_mark(checkpoint) for checkpoint in done if not checkpoint.savepoint]),
+        Mark("A", "aborted", RED, [_mark(checkpoint) for checkpoint in checkpoints if checkpoint.status == ABORTED]),
+        Mark("P", "pending", ORANGE, [_mark(checkpoint) for checkpoint in checkpoints if checkpoint.status == PENDING]),
+        Mark("S", "savepoint", PURPLE, [_mark(checkpoint) for checkpoint in savepoints]),
+        Mark("X", "suspended with a savepoint", BLACK, [_mark(checkpoint) for checkpoint in stops]),
+        Mark("R", "restored", BLUE, [_restored(attempt) for attempt in attempts if attempt.restore_point]),
+    )
+    return [mark for mark in marks if mark.places]
 
 
 def durations(state: State, run: str, theme: str) -> bytes:
-    """Return the durations of the newest checkpoints."""
+    """Return the durations of the newest checkpoints, each as high as its parts together."""
     done = _completed(state, run)
-    chart = pygal.StackedBar(**_options(theme, (BLUE, GREEN)), value_formatter=duration, height=260)
+    parts = [split(state, checkpoint) for checkpoint in done]
+    drawn = {
+        "waiting": (ORANGE, [part.waiting or 0.0 for part in parts]),
+        "synchronous": (BLUE, [part.synchronous for part in parts]),
+        "asynchronous": (GREEN, [part.asynchronous or 0.0 for part in parts]),
+        "not split": (GREY, [part.unsplit for part in parts]),
+    }
+    shown = {name: (colour, values) for name, (colour, values) in drawn.items() if any(values)}
+    colours = [colour for colour, _ in shown.values()]
+    chart = pygal.StackedBar(**_options(theme, colours), value_formatter=duration, height=260)
     _label_some(chart, [f"chk-{checkpoint.id}" for checkpoint in done])
-    rows = [row(state, checkpoint) for checkpoint in done]
-    chart.add("synchronous", [line.sync_s or 0.0 for line in rows])
-    chart.add("asynchronous", [line.async_s or 0.0 for line in rows])
+    for name, (_, values) in shown.items():
+        chart.add(name, values)
     return _svg(chart)
 
 
@@ -89,7 +125,7 @@ def sizes(state: State, run: str, theme: str) -> bytes:
     )
     _label_some(chart, [f"chk-{checkpoint.id}" for checkpoint in done])
     chart.add("size", [checkpoint.bytes for checkpoint in done])
-    chart.add("new bytes", [checkpoint.new_bytes for checkpoint in done])
+    chart.add("new bytes, dashed", [checkpoint.new_bytes for checkpoint in done], stroke_style={"dasharray": "6, 4"})
     return _svg(chart)
 
 
@@ -107,7 +143,7 @@ def _options(theme: str, colours: Sequence[str]) -> dict[str, Any]:
         background="transparent", plot_background="transparent", foreground=INK[theme], foreground_strong=INK[theme],
         foreground_subtle=LINES[theme], colors=tuple(colours), opacity=".9", opacity_hover=".9", font_family="sans-serif",
         label_font_size=12, major_label_font_size=12, legend_font_size=12, guide_stroke_color=LINES[theme],
-        major_guide_stroke_color=LINES[theme], no_data_font_size=14,
+        major_guide_stroke_color=LINES[theme], no_data_font_size=14, value_font_size=3, value_label_font_size=11,
     )  # fmt: skip
     return {
         "style": style,

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.text import messages, replay
 from airflow_checkpoint_provider.text.summary_table import row
-from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, duration, plural, size
+from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.commands import Command, Commands
 from airflow_checkpoint_provider.ui.views.jobs import Label
-
-UNKNOWN = -1  # of a number in the statistics
 
 
 @dataclass(frozen=True)
@@ -91,19 +88,51 @@ def checkpoint_row(reading: Reading, checkpoint: Checkpoint, commands: Commands)
     )
 
 
+@dataclass(frozen=True)
+class Split:
+    """The parts of a completed checkpoint's duration, in seconds; None is unknown, and ``unsplit`` what they leave.
+
+    ``waiting`` is the time in the queue, and until its queries had reached a common cut. The job stood still for ``synchronous``,
+    and went on beside ``asynchronous``.
+    """
+
+    waiting: float | None
+    synchronous: float
+    asynchronous: float | None
+    unsplit: float = 0.0
+
+    @property
+    def duration(self) -> float:
+        return (self.waiting or 0.0) + self.synchronous + (self.asynchronous or 0.0) + self.unsplit
+
+
+def split(state: State, checkpoint: Checkpoint) -> Split:
+    """Return the parts of a completed checkpoint. They begin with the request for it, or with its barrier."""
+    about = row(state, checkpoint)
+    queued = between(checkpoint.queued_at, checkpoint.triggered_at)
+    synchronous = about.sync_s or 0.0
+    if about.async_s is None:  # it was triggered before its barrier, whose time is not known
+        triggered = between(checkpoint.triggered_at, checkpoint.completed_at)
+        synchronous = min(synchronous, triggered)
+        return Split(None, synchronous, None, queued + triggered - synchronous)
+    # It was triggered behind its synchronous part; its queries looked for a cut after that
+    aligned = min(about.async_s, max((entry.measures.alignment_s for entry in checkpoint.states), default=0.0))
+    return Split(queued + aligned, synchronous, about.async_s - aligned)
+
+
 def _cost(state: State, checkpoint: Checkpoint) -> Cost:
-    """Return the cost. It waited in the queue, and until its queries had reached a common cut."""
-    line, about = statistics.entry(checkpoint), row(state, checkpoint)
-    took_ms: int = line["end_to_end_duration"]
-    took = NONE if took_ms == UNKNOWN else duration(took_ms / 1000)
     if not checkpoint.completed_at:
-        return Cost(took)
-    aligned_s = max((entry.measures.alignment_s for entry in checkpoint.states), default=0.0)
+        ended = checkpoint.ended_at
+        return Cost(duration(between(checkpoint.triggered_at, ended)) if ended else NONE)
+    parts = split(state, checkpoint)
+    waiting, asynchronous = (
+        NONE if seconds is None else duration(seconds) for seconds in (parts.waiting, parts.asynchronous)
+    )
     return Cost(
-        took,
-        duration(about.sync_s or 0.0),
-        duration(about.async_s or 0.0),
-        duration(line["time_in_queue"] / 1000 + aligned_s),
+        duration(parts.duration),
+        duration(parts.synchronous),
+        asynchronous,
+        waiting,
         size(checkpoint.bytes),
         size(checkpoint.new_bytes),
         size(checkpoint.in_flight_bytes),
