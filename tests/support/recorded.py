@@ -174,6 +174,10 @@ class Recorded:
     def completed(self, barrier: str, triggered: str, completed: str) -> int:
         number = self.triggered(barrier, triggered)
         self.clock = at(completed)
+        return self.completed_now(number)
+
+    def completed_now(self, number: int) -> int:
+        """The driver acknowledges a pending checkpoint, and completes it."""
         self.states = {
             uid: state
             if state.measures.checkpoint

@@ -18,8 +18,17 @@ class Command:
     changes: bool = False
 
 
+DRY_RUN = "--dry-run"
+SCRIPT = ("--", "spark-submit", "app.py")
+
+
+def of_storage(connection: str) -> list[Command]:
+    """Return the command for all jobs of a connection."""
+    return [Command("List the jobs", _line(connection, ("jobs",)))]
+
+
 class Commands:
-    """The commands for one history. Those that stop, go back or delete come with ``--dry-run``."""
+    """The commands for one history. Those that stop, go back or delete come with ``--dry-run``. Words in capitals are to be replaced."""
 
     def __init__(self, connection: str, state: State) -> None:
         self._connection = connection
@@ -28,29 +37,22 @@ class Commands:
 
     def of_job(self) -> list[Command]:
         """Return the commands for the job, or its run."""
-        commands = [
+        return [
             self._reads("Print the table of checkpoints", "show", *self._names),
             self._reads("Print statistics", "show", *self._names, "--statistics"),
             self._reads("Tell why the newest attempt started where it did", "story", *self._names),
             self._reads("List all checkpoints and savepoints", "list", *self._names),
-        ]
-        if self._state.running():
-            commands += [
-                self._changes("Trigger a checkpoint", "trigger", *self._names),
-                self._changes("Trigger a savepoint", "savepoint", *self._names),
-                self._changes("Stop the job with a savepoint", "stop", *self._names, "--dry-run"),
-            ]
-        restore = ("restore", *self._names, "--from")
-        return [
-            *commands,
-            self._changes("Let the next attempt start where the run began", *restore, "run-start", "--dry-run"),
-            self._reads("Check another script against the newest checkpoint", "preflight", self._job, "--", "spark-submit", "app.py"),
-            *(
-                self._changes(f"Let query '{query.uid}' go on without checkpoints", "release", self._job, query.uid, "--to", "FOLDER", "--dry-run")
-                for query in self._state.queries
-            ),
-            self._changes("Delete what has expired", "prune", *self._names, "--dry-run"),
+            *(self._of_driver() if self._state.running() else []),
+            *self._of_next_start(),
+            self._reads("Check another script against the newest checkpoint", "preflight", self._job, *SCRIPT),
+            *(self._release(f"Let query '{query.uid}' go on without checkpoints", query.uid) for query in self._state.queries),
+            self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
+            self._changes("Delete what has expired", "prune", *self._names, DRY_RUN),
         ]  # fmt: skip
+
+    def of_attempt(self, epoch: int) -> list[Command]:
+        """Return the command for an attempt."""
+        return [self._reads("Tell this again", "story", *self._names, "--attempt", str(epoch))]
 
     def of_checkpoint(self, checkpoint: Checkpoint, pointer: str | None) -> list[Command]:
         """Return the commands for a checkpoint at ``pointer``; None if it does not exist any more."""
@@ -58,27 +60,71 @@ class Commands:
         commands = [self._reads("Print it", "show", *self._names, name)]
         if pointer is None:
             return commands
-        commands += [
-            self._reads("Verify all its files", "verify", pointer, "--deep"),
-            self._changes("Go back to it", "restore", *self._names, "--from", name, "--dry-run"),
+        return [
+            *commands,
+            self._reads("Verify its files", "verify", pointer),
+            self._reads("Verify all rows of its files", "verify", pointer, "--deep"),
+            *self._of_going_back(checkpoint, name),
+            *(self._of_savepoint(pointer) if checkpoint.savepoint else []),
         ]
-        if checkpoint.savepoint:
-            commands.append(self._changes("Delete it", "dispose", pointer, "--dry-run"))
+
+    def _of_driver(self) -> list[Command]:
+        """Return what a driver that runs can be asked for."""
+        stop = ("stop", *self._names)
+        return [
+            self._changes("Trigger a checkpoint", "trigger", *self._names),
+            self._changes("Trigger a checkpoint that shares no file with older ones", "trigger", *self._names, "--full"),
+            self._changes("Trigger a savepoint", "savepoint", *self._names),
+            self._changes("Trigger a savepoint with a note, which no policy deletes", "savepoint", *self._names, "--name", "NOTE", "--pinned"),
+            self._changes("Trigger a savepoint in another place", "savepoint", *self._names, "--to", "URI"),
+            self._changes("Stop the job with a savepoint", *stop, DRY_RUN),
+            self._changes("Stop it after its queries have read to the end", *stop, "--drain", DRY_RUN),
+            self._changes("Stop it with a savepoint in another place", *stop, "--to", "URI", DRY_RUN),
+        ]  # fmt: skip
+
+    def _of_next_start(self) -> list[Command]:
+        restore = ("restore", *self._names, "--from")
+        return [
+            self._changes("Start the next attempt from the newest checkpoint, also if the job is suspended", *restore, "latest", DRY_RUN),
+            self._changes("Let the next attempt start where the run began", *restore, "run-start", DRY_RUN),
+            self._changes("Let it start from nothing", *restore, "none", DRY_RUN),
+            self._changes("Let it start from a savepoint of another job, and own that", *restore, "POINTER", "--claim", DRY_RUN),
+        ]  # fmt: skip
+
+    def _release(self, purpose: str, uid: str, *more: str) -> Command:
+        return self._changes(purpose, "release", self._job, uid, "--to", "FOLDER", *more, DRY_RUN)
+
+    def _of_going_back(self, checkpoint: Checkpoint, name: str) -> list[Command]:
+        restore = ("restore", *self._names, "--from", name)
+        commands = [
+            self._changes("Go back to it", *restore, DRY_RUN),
+            self._changes("Go back to it, with another name for a state", *restore, "--rename", "OLD=NEW", DRY_RUN),
+        ]
+        if any(entry.batch is not None for entry in checkpoint.states):
+            commands += [
+                self._changes("Go back to it, and take out what its queries have written since", *restore, "--rewind-sink", DRY_RUN),
+                self._reads("Check another script against it", "preflight", self._job, "--from", name, *SCRIPT),
+            ]  # fmt: skip
         return commands
+
+    def _of_savepoint(self, pointer: str) -> list[Command]:
+        return [
+            self._changes("Delete it", "dispose", pointer, DRY_RUN),
+            self._changes("Forget it, if somebody has moved or removed it", "dispose", pointer, "--forget", DRY_RUN),
+        ]
 
     @property
     def _names(self) -> tuple[str, ...]:
         return (self._job, *self._run)
 
     def _reads(self, purpose: str, *words: str) -> Command:
-        return Command(purpose, self._line(words))
+        return Command(purpose, _line(self._connection, words))
 
     def _changes(self, purpose: str, *words: str) -> Command:
-        return Command(purpose, self._line(words), changes=True)
+        return Command(purpose, _line(self._connection, words), changes=True)
 
-    def _line(self, words: tuple[str, ...]) -> str:
-        connection = (
-            () if self._connection == CheckpointStorageHook.default_conn_name else ("--conn-id", self._connection)
-        )
-        verb, *rest = words
-        return shlex.join(("airflow", "checkpoints", verb, *connection, *rest))
+
+def _line(connection: str, words: tuple[str, ...]) -> str:
+    named = () if connection == CheckpointStorageHook.default_conn_name else ("--conn-id", connection)
+    verb, *rest = words
+    return shlex.join(("airflow", "checkpoints", verb, *named, *rest))

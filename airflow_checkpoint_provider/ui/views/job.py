@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import candidates_at_start
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Checkpoint, Launch, State
 from airflow_checkpoint_provider.text import query_progress
@@ -56,6 +57,7 @@ class AttemptRow:
     aborted: Sequence[str]
     story: Sequence[str]
     candidates: Sequence[CandidateRow]
+    commands: Sequence[Command]
 
     @property
     def name(self) -> str:
@@ -124,7 +126,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     state, commands = reading.found.state, Commands(place.connection, reading.found.state)
     shown = shown_checkpoints(state, place.run)
     rows = [checkpoint_row(reading, checkpoint, commands) for checkpoint in shown[:LISTED]]
-    attempts, about = _attempts(state, place.run), job_row(place.connection, reading, now)
+    attempts, about = _attempts(state, place.run, commands), job_row(place.connection, reading, now)
     return JobPage(
         place=place,
         live=about.state.text not in OVER,
@@ -136,7 +138,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
         checkpoints=rows,
         checkpoints_left_out=max(0, len(shown) - LISTED),
         statistics=_statistics(state),
-        configuration=_configuration(state),
+        configuration=_configuration(state.config, queries_run=bool(running_beat(reading).queries)),
         queries=Table(query_progress.HEADER, query_progress.rows(running_beat(reading))),
         queries_at=running_beat(reading).at,
         commands=commands.of_job(),
@@ -170,6 +172,7 @@ def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
         Fact("Unprotected since", unprotected, about.unprotected_since),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
         Fact("Savepoints", str(about.savepoints)),
+        Fact("Problems", "; ".join(about.problems)),
         Fact("Last heartbeat", beat.activity, beat.at),
         Fact("Suspended by", state.suspended or ""),
         Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
@@ -205,9 +208,8 @@ def _statistics(state: State) -> Statistics:
     )
 
 
-def _configuration(state: State) -> Table:
-    """Return the options of the newest attempt, with those that concern streaming queries if there are any."""
-    config = state.config
+def _configuration(config: CheckpointConfig, *, queries_run: bool) -> Table:
+    """Return the options of the newest attempt. Some are in force only while streaming queries run."""
     tolerable, aligned = config.tolerable_failures, config.aligned_timeout_s
     options = [
         ("timeout", duration(config.timeout_s)),
@@ -221,7 +223,8 @@ def _configuration(state: State) -> Table:
         ("mode", config.mode),
         ("aligned_timeout", NONE if aligned is None else duration(aligned)),
     ]
-    return Table(("option", "value"), [*options, *(of_queries if state.queries else [])])
+    suffix = "" if queries_run else f", {query_progress.NO_QUERY}"
+    return Table(("option", "value"), [*options, *((name, f"{value}{suffix}") for name, value in of_queries)])
 
 
 def _retention(policy: dict[str, Any]) -> str:
@@ -239,17 +242,17 @@ def _retention(policy: dict[str, Any]) -> str:
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
 
-def _attempts(state: State, run: str) -> list[AttemptRow]:
+def _attempts(state: State, run: str, commands: Commands) -> list[AttemptRow]:
     """Return the launches, the newest first, each with its attempts."""
     launches = [launch for launch in reversed(state.launches) if not run or launch.spec.run == run]
     rows = list[AttemptRow]()
     for launch in launches:
         own = [attempt for attempt in reversed(state.attempts) if attempt.launch == launch.number]
-        rows += [_attempt(state, launch, attempt) for attempt in own] or [_attempt(state, launch, None)]
+        rows += [_attempt(state, launch, attempt, commands) for attempt in own or [None]]
     return rows
 
 
-def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None) -> AttemptRow:
+def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, commands: Commands) -> AttemptRow:
     own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]
     point = attempt.restore_point if attempt else launch.restore_point
     return AttemptRow(
@@ -265,6 +268,7 @@ def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None) -> Att
         aborted=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.status == ABORTED],
         story=[printable(line) for line in retold(state, launch, attempt)],
         candidates=_candidates(state, launch, attempt),
+        commands=commands.of_attempt(attempt.epoch) if attempt else (),
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.text.job_list import at_work, job_line
+from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui.polling import Reading
+from airflow_checkpoint_provider.ui.views.commands import Command, of_storage
 
 TONES = {
     "running": "good",
@@ -54,6 +57,7 @@ class JobRow:
     next_start: str
     savepoints: int
     pending: int
+    problems: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class Storage:
     problem: str = ""
     unread: int = 0
     left_out: int = 0
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        return of_storage(self.connection) if self.connection else ()
 
     @property
     def empty(self) -> bool:
@@ -120,7 +128,24 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
         next_start=HIDDEN_START if reading.start_is_hidden else line.next_start or "",
         savepoints=len(found.state.savepoints),
         pending=len(found.state.pending),
+        problems=problems(reading),
     )
+
+
+def problems(reading: Reading) -> list[str]:
+    """Return what somebody should look at, besides the state of the job."""
+    failed, refusal = reading.found.state.failed(), reading.beat.refusal if reading.beat else None
+    works, found = at_work(reading.found), list[str]()
+    if works and reading.alive is False and not refusal:
+        found.append("its driver shows no sign of life")
+    if refusal:
+        found.append(f"its driver was refused: {refusal.text}  [{refusal.code}]")
+    if failed:
+        in_a_row = (
+            f"{plural(len(failed), 'checkpoint')} failed in a row, at last chk-{failed[-1].id}: {failed[-1].reason}"
+        )
+        found.append(f"not protected: {in_a_row}" if works else in_a_row)
+    return [printable(problem) for problem in found]
 
 
 def unprotected_since(reading: Reading) -> str:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
-from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress, RefusedStart
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import Measures, StateEntry
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.text.summary_table import row
+from airflow_checkpoint_provider.text.units import NONE
 from airflow_checkpoint_provider.ui import charts
 from airflow_checkpoint_provider.ui.polling import Reading
-from airflow_checkpoint_provider.ui.views.checkpoints import Cost, files_page
+from airflow_checkpoint_provider.ui.views.checkpoints import Cost, Split, files_page, split
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
 from airflow_checkpoint_provider.ui.views.jobs import job_row
-from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, three_stages
 
 NOW = at("04:00:00")
 
@@ -77,9 +87,76 @@ def test_attempts_have_their_checkpoints_and_their_story(finished: Recorded) -> 
 
 def test_row_splits_the_duration_and_names_the_states(finished: Recorded) -> None:
     row = next(row for row in page(finished).checkpoints if row.id == 5)
-    assert row.cost == Cost("1.0 s", "0.2 s", "1.0 s", "0.0 s", "63.1 KiB", "1.9 KiB", "0 B")
+    assert row.cost == Cost("1.2 s", "0.2 s", "1.0 s", "0.0 s", "63.1 KiB", "1.9 KiB", "0 B")
     assert row.acknowledged == "1 of 1"
     assert [state.uid for state in row.states] == ["clean", "delays", "planes", "weather"]
+
+
+def at_a_barrier(**other: Any) -> Checkpoint:
+    """Return a checkpoint whose stage waited for 0.5 s at its barrier, and which was completed 10 s after its trigger."""
+    stage = StateEntry(uid="clean", kind="stage", run=RUN, new=True, measures=Measures(sync_s=0.5, alignment_s=2.0))
+    return Checkpoint(
+        **{
+            "id": 1,
+            "epochs": (1,),
+            "branch": 0,
+            "plan": ("",),
+            "request": Request(token="t", barrier="stage 'clean'"),
+            "timeout_s": 600.0,
+            "triggered_at": at("22:00:10"),
+            "completed_at": at("22:00:20"),
+            "ended_at": at("22:00:20"),
+            "states": (stage,),
+        }
+        | other
+    )
+
+
+def test_parts_of_a_duration_add_up() -> None:
+    """The job stands still before the trigger. The search for a cut is behind it."""
+    parts = split(State(), at_a_barrier(queued_at=at("22:00:07")))
+    assert parts == Split(waiting=3.0 + 2.0, synchronous=0.5, asynchronous=8.0)
+    assert parts.duration == 13.5
+
+
+def test_part_that_is_not_known_is_said_as_missing() -> None:
+    """Nobody knows when the barrier of a requested checkpoint came."""
+    asked = at_a_barrier(request=Request(token="t", origin="people"), queued_at=at("22:00:07"))
+    parts = split(State(), asked)
+    assert parts == Split(waiting=None, synchronous=0.5, asynchronous=None, unsplit=12.5)
+    assert parts.duration == 13.0
+    late = split(State(), at_a_barrier(request=asked.request, triggered_at=f"{DAY}T22:00:19.800Z"))
+    assert late == Split(waiting=None, synchronous=pytest.approx(0.2), asynchronous=None, unsplit=0.0)
+    assert row(State(), asked).async_s is None
+
+
+def test_each_duration_of_a_recorded_history_is_the_sum_of_its_parts(finished: Recorded) -> None:
+    finished.started("04:00:00", try_number=3, generation=1)
+    asked = finished.coordinator.trigger(Request(token="people|1", origin="people"))
+    finished.clock = at("04:00:30")
+    finished.completed_now(asked)
+    rows = {
+        checkpoint.name: checkpoint.cost
+        for checkpoint in page(finished).checkpoints
+        if checkpoint.acknowledged == "1 of 1"
+    }
+    assert {name: (cost.took, cost.waiting, cost.synchronous, cost.asynchronous) for name, cost in rows.items()} == {
+        "chk-7": ("30 s", NONE, "0.0 s", NONE),
+        "chk-6": ("1.0 s", "0.0 s", "0.0 s", "1.0 s"),
+        "chk-5": ("1.2 s", "0.0 s", "0.2 s", "1.0 s"),
+        "chk-3": ("7.4 s", "0.0 s", "0.4 s", "7.0 s"),
+        "chk-2": ("8.3 s", "0.0 s", "0.3 s", "8.0 s"),
+        "chk-1": ("8.3 s", "0.0 s", "0.3 s", "8.0 s"),
+    }
+
+
+def test_chart_of_durations_has_the_part_that_is_not_known(finished: Recorded) -> None:
+    assert "not split" not in charts.durations(finished.state, "", "light").decode()
+    finished.started("04:00:00", try_number=3, generation=1)
+    asked = finished.coordinator.trigger(Request(token="people|1", origin="people"))
+    finished.clock = at("04:00:30")
+    finished.completed_now(asked)
+    assert ">not split</text>" in charts.durations(finished.state, "", "light").decode()
 
 
 def test_aborted_row_says_who_was_missing_and_what_to_do(finished: Recorded) -> None:
@@ -141,7 +218,66 @@ def test_configuration_is_that_of_the_newest_attempt() -> None:
         ("retention", "(KeepLatest(5) | (KeepWithin(7 d) & KeepAll()))"),
         ("max_concurrent", "1"),
         ("tolerable_failures", "3"),
+        ("interval", "10 min, not in force (no query runs)"),
+        ("min_pause", "0.0 s, not in force (no query runs)"),
+        ("mode", "exactly_once, not in force (no query runs)"),
+        ("aligned_timeout", f"{NONE}, not in force (no query runs)"),
     ]
+
+
+def test_pace_is_in_force_while_a_query_runs(running: Recorded) -> None:
+    beat = Beat(counter=3, at=at("03:00:00"), queries=(QueryProgress(uid="totals", batch=7),))
+    options = dict(page(running, beat=beat, alive=True).configuration.rows)
+    assert (options["interval"], options["min_pause"]) == ("10 min", "0.0 s")
+    running.ended("03:01:00")
+    options = dict(page(running, beat=beat, alive=True).configuration.rows)
+    assert options["interval"] == "10 min, not in force (no query runs)"
+
+
+def test_statistics_are_those_of_the_history(finished: Recorded) -> None:
+    """The durations begin at the trigger, as in Flink: without the time for which the job stood still."""
+    shown = page(finished).statistics
+    assert dict(zip(shown.counts.header, shown.counts.rows[0], strict=True)) == {
+        "restored": "1", "total": "6", "in_progress": "0", "completed": "5", "failed": "1",
+    }  # fmt: skip
+    assert [dict(zip(shown.spread.header, row, strict=True)) for row in shown.spread.rows] == [
+        {"completed": "duration", "min": "1.0 s", "avg": "5.0 s", "p50": "7.0 s", "p90": "8.0 s", "p99": "8.0 s", "max": "8.0 s"},
+        {"completed": "new bytes", "min": "0 B", "avg": "12.6 KiB", "p50": "14.1 KiB", "p90": "29.1 KiB", "p99": "29.1 KiB", "max": "29.1 KiB"},
+        {"completed": "size", "min": "18.0 KiB", "avg": "50.5 KiB", "p50": "61.2 KiB", "p90": "63.1 KiB", "p99": "63.1 KiB", "max": "63.1 KiB"},
+    ]  # fmt: skip
+    assert shown.causes == ["expired: 1"]
+
+
+# -- problems ----------------------------------------------------------------------------------------------------------
+
+
+def problems(recorded: Recorded, beat: Beat | None = None, alive: bool | None = True) -> Sequence[str]:
+    return job_row("c", reading(recorded, beat, alive), NOW).problems
+
+
+def test_job_without_a_problem_has_none(running: Recorded) -> None:
+    assert problems(running) == []
+
+
+def test_failures_in_a_row_are_a_problem_until_a_checkpoint_completes(running: Recorded) -> None:
+    running.aborted(4, "02:55:00", "expired")
+    running.aborted(running.triggered("stage 'delays'", "02:55:10"), "02:59:00", "declined")
+    assert problems(running) == ["not protected: 2 checkpoints failed in a row, at last chk-5: declined"]
+    running.ended("02:59:30", "failed", 1)
+    assert problems(running) == ["2 checkpoints failed in a row, at last chk-5: declined"]
+    second_attempt(running)
+    assert problems(running) == []
+
+
+def test_silent_driver_is_a_problem(running: Recorded) -> None:
+    assert problems(running, alive=False) == ["its driver shows no sign of life"]
+
+
+def test_refused_start_is_a_problem() -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20")
+    refused = Beat(launch=1, refusal=RefusedStart(code="CKP602", text="write another name\nor none"))
+    assert problems(recorded, refused, alive=False) == ["its driver was refused: write another name or none  [CKP602]"]
 
 
 def test_files_are_those_of_the_metadata(finished: Recorded) -> None:
@@ -161,6 +297,26 @@ def test_charts_are_images_without_scripts(finished: Recorded, name: str, theme:
         image = charts.DRAWINGS[name](recorded.state, "", theme).decode()
         assert image.startswith("<?xml")
         assert "<script" not in image
+
+
+def test_each_kind_of_mark_on_the_timeline_has_a_letter_and_a_name(finished: Recorded) -> None:
+    """A colour alone tells nothing to who cannot see it."""
+    finished.started("04:00:00", try_number=3, generation=1)
+    finished.triggered("stage 'delays'", "04:10:00")
+    drawn = charts.timeline(finished.state, "", "light").decode()
+    letters = re.findall(r'class="label">(.)</text>', drawn)
+    assert Counter(letters) == {"C": 5, "A": 1, "R": 1, "P": 1}
+    for legend in ("C: completed", "A: aborted", "R: restored", "P: pending"):
+        assert f">{legend}</text>" in drawn
+
+
+def test_savepoint_of_a_stop_has_one_mark() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.suspended("22:30:00")
+    drawn = charts.timeline(recorded.state, "", "dark").decode()
+    assert re.findall(r'class="label">(.)</text>', drawn) == ["X"]
+    assert ">X: suspended with a savepoint</text>" in drawn
 
 
 def test_chart_names_each_checkpoint(finished: Recorded) -> None:

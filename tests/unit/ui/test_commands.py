@@ -1,0 +1,102 @@
+"""The commands that the pages show: each can be typed, and nothing that the command line can do is left out."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import replace
+
+import pytest
+from airflow.cli import cli_parser
+
+from airflow_checkpoint_provider.cli.verbs import VERBS, name
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT
+from airflow_checkpoint_provider.protocol.state import Query, QueryLocation
+from airflow_checkpoint_provider.ui.views.commands import Command, Commands, of_storage
+from tests.support.recorded import Recorded, three_stages
+
+HOW = {
+    "-h",
+    "--help",
+    "-o",
+    "--output",
+    "-y",
+    "--yes",
+    "--limit",
+    "--timeout",
+    "--wait",
+    "--no-wait",
+    "--request-id",
+    "--conn-id",
+}
+"""Options that say how a command runs or prints, not what it does."""
+POINTER = "s3://lake/savepoints/savepoint-a-7-b"
+
+
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    return cli_parser.get_parser()
+
+
+def shown(connection: str = "checkpoint_default") -> list[Command]:
+    """Return the commands of the pages of a job that runs, with a query and a savepoint."""
+    recorded = Recorded()
+    three_stages(recorded)
+    query = Query(uid="totals", locations=(QueryLocation(path="query/totals/1-abc", branch=0),))
+    commands = Commands(connection, replace(recorded.state, queries=(query,)))
+    checkpoint = recorded.state.retained[-1]
+    savepoint = replace(
+        checkpoint,
+        request=Request(token="t", kind=SAVEPOINT.name),
+        states=(replace(checkpoint.states[0], kind="query", batch=7),),
+    )
+    return [
+        *of_storage(connection),
+        *commands.of_job(),
+        *commands.of_attempt(1),
+        *commands.of_checkpoint(savepoint, POINTER),
+    ]
+
+
+def words(command: Command) -> list[str]:
+    return shlex.split(command.text)
+
+
+@pytest.mark.parametrize("connection", ["checkpoint_default", "in_s3"])
+def test_each_command_is_one_of_airflows(parser: argparse.ArgumentParser, connection: str) -> None:
+    for command in shown(connection):
+        program, *arguments = words(command)
+        assert program == "airflow"
+        parsed = parser.parse_args(arguments)  # ends the process if it is none
+        assert parsed.conn_id == connection, command
+
+
+def test_each_verb_is_shown_with_all_that_it_can_do() -> None:
+    """A new verb or option needs a command, or a reason in ``HOW``."""
+    commands = [words(command)[2:] for command in shown()]
+    for verb, arguments in VERBS.items():
+        options = {flag for flags, _ in arguments for flag in flags if flag.startswith("-")}
+        used = {word for own, *rest in commands if own == name(verb) for word in rest}
+        assert any(own == name(verb) for own, *_ in commands), verb
+        assert options - HOW - used == set(), verb
+
+
+def test_restore_is_shown_from_each_kind_of_source() -> None:
+    sources = {rest[rest.index("--from") + 1] for own, *rest in (words(c)[2:] for c in shown()) if own == "restore"}
+    assert sources == {"latest", "run-start", "none", "POINTER", "chk-3"}
+
+
+def test_what_stops_goes_back_or_deletes_is_shown_with_dry_run() -> None:
+    asks = {name(verb) for verb, arguments in VERBS.items() if any("--dry-run" in flags for flags, _ in arguments)}
+    dangerous = [command for command in shown() if words(command)[2] in asks]
+    assert {words(command)[2] for command in dangerous} == {"stop", "restore", "release", "dispose", "prune"}
+    assert all("--dry-run" in words(command) and command.changes for command in dangerous)
+
+
+def test_driver_that_does_not_run_is_asked_for_nothing() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("03:00:00")
+    verbs = {words(command)[2] for command in Commands("checkpoint_default", recorded.state).of_job()}
+    assert verbs.isdisjoint({"trigger", "savepoint", "stop"})
