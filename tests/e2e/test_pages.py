@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.ui.polling import EVERY
+from tests.support import screenshots
 from tests.support.pages import (
     BROKEN,
     FLIGHTS,
@@ -26,7 +27,6 @@ from tests.support.pages import (
     STREAM,
     Pages,
     browser,
-    screenshots,
     serving,
     signed_in,
 )
@@ -324,11 +324,12 @@ def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> None:
     """They are those of the documentation if the environment says so."""
-    folder = screenshots(tmp_path)
+    folder = screenshots.folder(tmp_path)
     page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
     for name, path in {"jobs": "plugin/checkpoints", "job": f"plugin/checkpoints{FLIGHTS_PAGE}"}.items():
         page.goto(f"{pages.url}/{path}")
         expect(inside(page).get_by_text(FLIGHTS).first).to_be_visible()
         page.wait_for_load_state("networkidle")
-        taken = page.screenshot(path=folder / f"{name}-{theme}.png")
-        assert taken.startswith(b"\x89PNG")
+        taken = folder / f"{name}-{theme}.png"
+        assert page.screenshot(path=taken).startswith(b"\x89PNG")
+        screenshots.note(taken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -97,13 +96,6 @@ def _token(url: str, user: str) -> str:
     answer = httpx.post(f"{url}/auth/token", json={"username": user, "password": f"password of {user}"}, timeout=60)
     token: str = answer.raise_for_status().json()["access_token"]
     return token
-
-
-def screenshots(scratch: Path) -> Path:
-    """Return the folder for screenshots: that of the documentation if the environment says so, else ``scratch``."""
-    folder = PROJECT / "docs" / "pages" if os.environ.get("WRITE_SCREENSHOTS") else scratch
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @contextmanager
