@@ -32,18 +32,18 @@ class Viewer:
         self._user = user
         self._dags: dict[str, bool] = {}
         self._connections: dict[str, bool] = {}
-        self._lock = threading.Lock()  # so that each question is asked once
+        self._locks = defaultdict[str, threading.Lock](threading.Lock)  # so that each question is asked once
 
     def reads(self, dag: str) -> bool:
         """Return whether the user may read the task instances of a DAG."""
-        with self._lock:
+        with self._locks[f"dag {dag}"]:
             if dag not in self._dags:
                 self._dags[dag] = self._may_read(dag)
             return self._dags[dag]
 
     def administers(self, connection: str) -> bool:
         """Return whether the user may change the connection, and read DAGs without limits: an admin of its histories."""
-        with self._lock:
+        with self._locks[f"connection {connection}"]:
             if connection not in self._connections:
                 self._connections[connection] = self._may_change(connection)
             return self._connections[connection]
@@ -112,25 +112,23 @@ def of_runs(state: State, runs: set[str], *, unknown: bool) -> State:
     if (launches, attempts, checkpoints, listed) == (state.launches, state.attempts, state.checkpoints, state.runs):
         return state
     part = replace(state, launches=launches, attempts=attempts, runs=listed, checkpoints=checkpoints)
-    return replace(
-        _without_others(part, state),
-        counts=_counts(checkpoints),
-        last_epoch=max(epochs, default=0),
-        branch=_branch(state.branch, runs, {checkpoint.id for checkpoint in checkpoints}),
-        queue=tuple(queued for queued in state.queue if queued.epoch in epochs),
-        queries=tuple(query for query in state.queries if file_set_epoch(query.newest.path) in epochs),
-    )
+    return _without_others(replace(part, branch=_branch(part, runs)), state)
 
 
 def _without_others(part: State, whole: State) -> State:
-    """Return the part without what the newest of another run has set, and what names no run.
+    """Return the part without what other runs have set, and without what names no run.
 
     A job is suspended by the savepoint of a stop, and closed after its newest run.
     """
+    epochs = {attempt.epoch for attempt in part.attempts}
     stopped_here = _has_newest(_stops(part), _stops(whole))
     closed_here = _has_newest(part.runs, whole.runs)
     return replace(
         part,
+        counts=_counts(part.checkpoints),
+        last_epoch=max(epochs, default=0),
+        queue=tuple(queued for queued in part.queue if queued.epoch in epochs),
+        queries=tuple(query for query in part.queries if file_set_epoch(query.newest.path) in epochs),
         suspended=part.suspended if stopped_here else None,
         closing_reason=part.closing_reason if closed_here else None,
         closed=part.closed and closed_here,
@@ -154,11 +152,12 @@ def _has_newest(part: Sequence[object], whole: Sequence[object]) -> bool:
     return bool(part) and part[-1] == whole[-1]
 
 
-def _branch(branch: Branch, runs: set[str], checkpoints: set[int]) -> Branch:
-    """Return the branch if a run of ``runs`` has opened it, at one of ``checkpoints``; else its number alone."""
-    by_one_of_them = branch.token is not None and branch.token.run in runs
-    at_one_of_them = branch.base is None or branch.base.id is None or branch.base.id in checkpoints
-    return branch if by_one_of_them and at_one_of_them else Branch(number=branch.number)
+def _branch(part: State, runs: set[str]) -> Branch:
+    """Return the branch if one of ``runs`` has opened it, at a checkpoint of the part; else its number alone."""
+    branch = part.branch
+    opened_here = branch.token is not None and branch.token.run in runs
+    begins_here = branch.base is None or branch.base.id is None or part.checkpoint(branch.base.id) is not None
+    return branch if opened_here and begins_here else Branch(number=branch.number)
 
 
 def _counts(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:

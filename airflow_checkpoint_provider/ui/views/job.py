@@ -248,7 +248,7 @@ def _attempts(state: State, run: str, commands: Commands) -> list[AttemptRow]:
     rows = list[AttemptRow]()
     for launch in launches:
         own = [attempt for attempt in reversed(state.attempts) if attempt.launch == launch.number]
-        rows += [_attempt(state, launch, attempt, commands) for attempt in own or [None]]
+        rows += [_attempt(state, launch, attempt, commands) for attempt in (own or (None,))]
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,8 +12,8 @@ from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import listing
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import Polls
-from airflow_checkpoint_provider.ui.views.jobs import JobsPage, Storage
+from airflow_checkpoint_provider.ui.polling import Polls, Reading
+from airflow_checkpoint_provider.ui.views.jobs import JobRow, JobsPage, Storage, job_row
 from tests.support.faults import FaultyStore, served
 from tests.support.recorded import RUN, Recorded, finished_and_running, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
@@ -81,9 +82,7 @@ def test_older_run_is_shown_beside_a_newest_one_that_is_broken(
 
 
 def test_row_that_fails_hides_no_other(store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_row = listing.job_row
-
-    def fails_for_orders(connection: str, reading: listing.Reading, now: str) -> listing.JobRow:
+    def fails_for_orders(connection: str, reading: Reading, now: str) -> JobRow:
         if reading.found.state.job == ORDERS:
             raise ZeroDivisionError
         return job_row(connection, reading, now)
@@ -95,7 +94,7 @@ def test_row_that_fails_hides_no_other(store: MemoryStore, readable: Recorded, m
 
 
 class Denied(MemoryStore):
-    def folders(self, prefix: str) -> list[str]:  # type: ignore[override]
+    def folders(self, prefix: str) -> Iterator[str]:
         raise StoreDenied(f"connection {CONNECTION!r} may not list {prefix}")
 
 

@@ -95,21 +95,14 @@ def test_row_splits_the_duration_and_names_the_states(finished: Recorded) -> Non
 def at_a_barrier(**other: Any) -> Checkpoint:
     """Return a checkpoint whose stage waited for 0.5 s at its barrier, and which was completed 10 s after its trigger."""
     stage = StateEntry(uid="clean", kind="stage", run=RUN, new=True, measures=Measures(sync_s=0.5, alignment_s=2.0))
-    return Checkpoint(
-        **{
-            "id": 1,
-            "epochs": (1,),
-            "branch": 0,
-            "plan": ("",),
-            "request": Request(token="t", barrier="stage 'clean'"),
-            "timeout_s": 600.0,
-            "triggered_at": at("22:00:10"),
-            "completed_at": at("22:00:20"),
-            "ended_at": at("22:00:20"),
-            "states": (stage,),
-        }
-        | other
-    )
+    common: dict[str, Any] = {
+        "request": Request(token="t", barrier="stage 'clean'"),
+        "triggered_at": at("22:00:10"),
+        "completed_at": at("22:00:20"),
+        "ended_at": at("22:00:20"),
+        "states": (stage,),
+    }
+    return Checkpoint(id=1, epochs=(1,), branch=0, plan=("",), timeout_s=600.0, **common | other)
 
 
 def test_parts_of_a_duration_add_up() -> None:
@@ -126,7 +119,8 @@ def test_part_that_is_not_known_is_said_as_missing() -> None:
     assert parts == Split(waiting=None, synchronous=0.5, asynchronous=None, unsplit=12.5)
     assert parts.duration == 13.0
     late = split(State(), at_a_barrier(request=asked.request, triggered_at=f"{DAY}T22:00:19.800Z"))
-    assert late == Split(waiting=None, synchronous=pytest.approx(0.2), asynchronous=None, unsplit=0.0)
+    assert late.synchronous == pytest.approx(0.2)
+    assert late.unsplit == 0.0
     assert row(State(), asked).async_s is None
 
 
@@ -227,11 +221,12 @@ def test_configuration_is_that_of_the_newest_attempt() -> None:
 
 def test_pace_is_in_force_while_a_query_runs(running: Recorded) -> None:
     beat = Beat(counter=3, at=at("03:00:00"), queries=(QueryProgress(uid="totals", batch=7),))
-    options = dict(page(running, beat=beat, alive=True).configuration.rows)
-    assert (options["interval"], options["min_pause"]) == ("10 min", "0.0 s")
+    options = page(running, beat=beat, alive=True).configuration.rows
+    assert ("interval", "10 min") in options
+    assert ("min_pause", "0.0 s") in options
     running.ended("03:01:00")
-    options = dict(page(running, beat=beat, alive=True).configuration.rows)
-    assert options["interval"] == "10 min, not in force (no query runs)"
+    options = page(running, beat=beat, alive=True).configuration.rows
+    assert ("interval", "10 min, not in force (no query runs)") in options
 
 
 def test_statistics_are_those_of_the_history(finished: Recorded) -> None:
