@@ -65,14 +65,14 @@ class Lab:
 
         wait_until(ready_or_over, PATIENCE, say, every=0.5)
 
-    def start(self, dag: str, *closed: str, history: History | None = None) -> Run:
+    def start(self, dag: str, *closed: str, history: History | None = None, **conf: str) -> Run:
         """Trigger a run whose driver waits at the gates ``closed``."""
         folder = self.folder(dag)
         for try_number in range(1, TRIES + 1):
             (folder / "events" / str(try_number)).mkdir(parents=True)
         for gate in closed:
             (folder / f"closed-{gate}").touch()
-        return Run(self, dag, folder, history)
+        return Run(self, dag, folder, history, conf)
 
     def folder(self, dag: str) -> Path:
         """For one run; not there yet."""
@@ -95,11 +95,11 @@ class Lab:
 class Run:
     """One DAG run with its one task."""
 
-    def __init__(self, lab: Lab, dag: str, folder: Path, history: History | None) -> None:
+    def __init__(self, lab: Lab, dag: str, folder: Path, history: History | None, conf: dict[str, str]) -> None:
         self.lab, self.dag, self.folder = lab, dag, folder
         self.client = lab.stack.client
         with lab.writing:
-            self.id = self.client.trigger(dag, {"folder": str(folder)})
+            self.id = self.client.trigger(dag, {"folder": str(folder), **conf})
         self.history = history or History(f"{dag}.{TASK}", self.id)
         self.store = lab.store(self.history)
 

@@ -13,9 +13,7 @@ UI = Path(airflow_checkpoint_provider.ui.__file__).parent
 FOLDER = UI.parents[1] / "docs" / "pages"
 TAKEN = FOLDER / "taken.json"  # screenshot -> digest of the files of its page
 TEMPLATES = {"jobs-light": "jobs", "jobs-dark": "jobs", "job-light": "job", "job-dark": "job", "tab": "job"}
-COMMAND = (
-    "WRITE_SCREENSHOTS=1 .venv/bin/pytest tests/e2e/test_pages.py tests/e2e/test_pages_live.py -k 'screenshots or tab'"
-)
+COMMAND = "WRITE_SCREENSHOTS=1 .venv/bin/pytest tests/e2e/test_pages.py tests/e2e/test_pages_live.py -k 'screenshots or retry'"
 
 
 def folder(scratch: Path) -> Path:

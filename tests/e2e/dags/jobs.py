@@ -49,3 +49,19 @@ suspends = submits("suspends", scope="job", max_active_runs=1)
 refuses = submits("refuses", job="twice", spark={"spark.log.level": "INFO"})
 plain = submits("plain", job="plain")
 homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")
+
+with DAG("reads_kafka", schedule=None, max_active_runs=1, params={"folder": "", "kafka": "", "classpath": ""}):
+    CheckpointedSparkSubmitOperator(
+        task_id="job",
+        scope="job",
+        application=str(JOBS.parents[1] / "jobs" / "stream.py"),
+        application_args=[str(FOLDER / "out")],
+        conf=fast_confs(FOLDER),
+        env_vars={
+            "SPARK_DIST_CLASSPATH": "{{ params.classpath }}",
+            "STREAM_KAFKA": "{{ params.kafka }}",
+            "STREAM_TOPIC": "orders",
+            "STREAM_STATE": "1",
+            "STREAM_FOREVER": "1",
+        },
+    )
