@@ -10,7 +10,8 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffse
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.protocol.state import Branch, Launch, Query, QueryLocation
+from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
+from airflow_checkpoint_provider.protocol.state import Branch, Launch
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.job import job_page

@@ -12,7 +12,7 @@ from airflow.cli import cli_parser
 from airflow_checkpoint_provider.cli.verbs import VERBS, name
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT
-from airflow_checkpoint_provider.protocol.state import Query, QueryLocation
+from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
 from airflow_checkpoint_provider.ui.views.commands import Command, Commands, of_storage
 from tests.support.recorded import Recorded, three_stages
 
