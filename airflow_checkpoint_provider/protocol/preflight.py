@@ -32,8 +32,8 @@ class Order:
 
 @dataclass(frozen=True)
 class QueryFit:
-    """A query, and what of it does not fit the checkpoint; nothing if it could go on. ``note`` is for people. ``unknown`` says what
-    could not be compared, because Kafka does not answer."""
+    """A query, and what of it does not fit the checkpoint; nothing if it could go on. ``note`` is for people. ``unknown`` says why
+    something could not be compared."""
 
     query: str
     differences: tuple[str, ...] = ()

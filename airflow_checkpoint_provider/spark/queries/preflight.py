@@ -50,13 +50,12 @@ class Preflight:
             if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
                 return QueryFit(uid, sink)
             position = Position(saved.begun, saved.batch)
+            # First, because Spark gets other offsets of a batch that had begun
             kafka = self._of_kafka(uid, writer, position)
-            rest = tuple(
-                self._of_location(uid, writer, position, rescale=rescale)
-            )  # it overwrites a batch that had begun
+            spark = tuple(self._of_location(uid, writer, position, rescale=rescale))
         except CheckpointError as error:
             return QueryFit(uid, (error.message,))
-        return replace(kafka, differences=(*sink, *kafka.differences, *rest))
+        return replace(kafka, differences=(*sink, *kafka.differences, *spark))
 
     def _of_sink(self, uid: str, target: Target, writer: DataStreamWriter, saved: QueryDetail) -> Iterator[str]:
         path = sink_of(self._spark, uid, target, writer).path or ""

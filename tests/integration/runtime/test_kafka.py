@@ -234,7 +234,9 @@ def test_topic_that_comes_later_must_have_its_first_row(kafka: Kafka, topic: str
 def test_preflight_asks_kafka_as_a_start_does(
     kafka: Kafka, topic: str, stream: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It refuses what a start would refuse. Where no broker answers it says so, and shows no password."""
+    """It refuses what a start would refuse. That a topic is gone, ``failOnDataLoss=false`` does not mend: Spark fails. Where no broker
+    answers it says so, and shows no password.
+    """
 
     def compared(**options: str) -> tuple[int, str]:
         stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(options)
@@ -261,8 +263,10 @@ def test_preflight_asks_kafka_as_a_start_does(
         f"{topic}-{number} is not there, or the source does not name it (the query reads on at offset 30)"
         for number in range(PARTITIONS)
     )
-    code, told = compared(failOnDataLoss="false")
-    assert (code, told.splitlines()[1]) == (3, f"rows   no    {since} {no_topic}, {no_partition}"), "Spark would fail"
+    added = f"{topic}-more"
+    code, told = compared(failOnDataLoss="false", subscribe=f"{topic}, {added}")
+    never = f"{added}-0 is not there, or the source does not name it (the query reads on at offset 0)"
+    assert (code, told.splitlines()[1]) == (3, f"rows   no    {since} {no_topic}, {no_partition}, {never}")
     kafka.create(topic)
     code, told = compared()
     anew = f"{topic}-0 ends before offset 0, and the query reads up to 30: the topic was made anew, or has lost its newest rows"
