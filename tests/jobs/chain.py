@@ -5,7 +5,8 @@ for each half of them; ``second`` reads these and writes them to ``OUT/second``;
 They end when all is read, but for ``CHAIN_FOREVER``. ``CHAIN_FILES`` is how many files a batch of ``second`` reads at most.
 ``CHAIN_MODE`` and ``CHAIN_ALIGNED`` are the options of the checkpoints. With ``CHAIN_FORKS``, a job for each of these savepoints
 begins in ``OUT/<number>`` in its place. With ``CHAIN_TABLES``, they write Delta tables. With ``CHAIN_LATE``, the first look of a cut
-sees older batches of ``first`` than of ``second``.
+sees older batches of ``first`` than of ``second``. With ``CHAIN_RESCALE``, the state of ``third`` gets the number of partitions that the
+confs say.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def start(job: CheckpointedJob, name: str, out: str) -> Query:
     writer = rows(job, name, out).writeStream.format("delta" if TABLES else "parquet").option("path", f"{out}/{name}")
     writer = writer.trigger(processingTime="0 seconds") if forever else writer.trigger(availableNow=True)
     before = NAMES[: NAMES.index(name)][-1:]
-    return job.start_query(name, writer.partitionBy("half") if name == "first" else writer, after=before)
+    writer = writer.partitionBy("half") if name == "first" else writer
+    return job.start_query(name, writer, after=before, rescale=bool(os.environ.get("CHAIN_RESCALE")))
 
 
 def main(job: CheckpointedJob, out: str) -> None:

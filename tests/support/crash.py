@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import copies, job, savepoints
-from airflow_checkpoint_provider.spark.queries import cut, file_sink, locations, running, sink_log
+from airflow_checkpoint_provider.spark.queries import cut, file_sink, locations, rescaling, running, sink_log
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
@@ -155,6 +155,7 @@ class Steps:
         self._wrap(sealing, "sweep", lambda *_: "query", "", "swept")
         self._wrap(locations, "empty", lambda *_: "query", "before-emptying", "emptied")
         self._wrap(copying, "copy_files", lambda *_: "query", "before-copy", "copied")  # of a location, of a checkpoint
+        self._wrap(rescaling, "take_state", lambda *_: "query", "repartitioned", "state-taken")
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(cut.Cut, "_found", lambda *_: "cut", "before", "found")
         self._wrap(file_sink, "save", lambda *_: "in-flight", "before-copy", "copied")

@@ -243,9 +243,9 @@ def saved_query(home: Home) -> QueryDetail:
     return detail
 
 
-def stop_with_savepoint(home: Home, running: Running) -> str:
+def stop_with_savepoint(home: Home, running: Running, kind: str = "suspend_savepoint") -> str:
     """Ask for a stop with a savepoint, wait for the end, and return where the savepoint lies."""
-    number = ask(home, running, "suspend_savepoint")
+    number = ask(home, running, kind)
     ended = running.wait()
     assert ended.code == 79, ended.log
     target = found(home, number).target

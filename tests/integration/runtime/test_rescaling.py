@@ -15,15 +15,7 @@ from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
 from airflow_checkpoint_provider.spark.queries import rescaling
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
-from tests.integration.runtime.test_queries import (
-    EVERYWHERE,
-    ending,
-    killed_in_batch_one,
-    running_forever,
-    source,
-)
 from tests.jobs.matrix import CHANGELOG, PROVIDER, STORES, query
-from tests.support.runs import Home
 from tests.support.streams import add_files, expected_keys, rows_in, sink_log
 
 Query = tuple[str, str]
@@ -62,9 +54,8 @@ def location(script: Script) -> Location:
     return Location(LocalStore(script.root), coordinator.keys.file_set(found.newest.path))
 
 
-def partitions_of(script: Script) -> int:
+def partitions_of(own: Location) -> int:
     """Return in how many partitions the state is, by the confs of the newest batch, and by its files."""
-    own = location(script)
     number = int(own.offsets(own.committed()).confs[PARTITIONS])
     found = Found(own)
     assert {int(store.split("/")[2]) for store in found.stores} == set(range(number))
@@ -80,7 +71,7 @@ def test_state_is_divided_again_and_again(confs: SparkSession, script: Script, t
         add_files(tmp_path / "out-in", *range(6 * (runs - 1), 6 * runs))
         run(script, out, partitions)
         assert rows_in(out, "key") == expected_keys(6 * runs)
-        assert partitions_of(script) == partitions
+        assert partitions_of(location(script)) == partitions
     assert (
         max(sink_log(out)) == 11
     )  # three batches with rows and one without in each run, as if nothing had been rescaled
@@ -90,7 +81,7 @@ def test_number_stays_without_rescale(confs: SparkSession, script: Script, tmp_p
     for runs, partitions in enumerate((2, 5)):
         add_files(tmp_path / "out-in", runs)
         run(script, tmp_path / "out", partitions, rescale=False)
-    assert partitions_of(script) == 2
+    assert partitions_of(location(script)) == 2
 
 
 @pytest.mark.slow
@@ -111,7 +102,7 @@ def test_each_kind_of_state_goes_on_with_the_same_rows(
             sorted(map(str, script.spark.read.parquet(*map(str, files)).collect())) if files else []
             for files in sink_log(out).values()
         ]
-        assert partitions_of(script) == numbers[-1]
+        assert partitions_of(location(script)) == numbers[-1]
         shutil.rmtree(script.root)
     assert batches["rescaled"] == batches["kept"]
     assert any(batches["kept"])
@@ -174,47 +165,3 @@ def test_state_that_is_not_the_same_is_refused(
     add_files(tmp_path / "out-in", 1)
     run(script, out, 5)
     assert rows_in(out, "key") == expected_keys(2)
-
-
-# -- drivers of their own ------------------------------------------------------------------------------------------------
-
-
-def with_partitions(number: int) -> dict[str, str]:
-    """Return the confs of a driver for a state in RocksDB, in so many partitions."""
-    return {PROVIDER: STORES["rocksdb"][PROVIDER], PARTITIONS: str(number)}
-
-
-@pytest.mark.slow
-@EVERYWHERE
-@pytest.mark.parametrize("step", ["before-location", "located"])
-def test_driver_that_is_killed_while_it_rescales_is_followed_by_another(stream: Home, step: str) -> None:
-    """Of the five partitions that the older location has, two are not needed."""
-    stream.env |= {"STREAM_STATE": "1", "STREAM_RESCALE": "1"}
-    add_files(source(stream), *range(4))
-    first = stream.run(confs=with_partitions(5))
-    assert first.code == 0, first.log
-    add_files(source(stream), *range(4, 8))
-    killed = stream.run(("kill", f"query/{step}"), confs=with_partitions(3))
-    assert killed.code == -9, killed.log
-    for files in (8, 10):
-        add_files(source(stream), *range(8, files))
-        again = stream.run(confs=with_partitions(3))
-        assert again.code == 0, again.log
-        assert ("in 3 partitions, 5 before" in again.log) == (step == "before-location" and files == 8)
-        assert rows_in(stream.out, "key") == expected_keys(files)
-
-
-@pytest.mark.slow
-def test_batch_that_had_begun_ends_with_the_old_number_first(stream: Home) -> None:
-    running_forever(stream, STREAM_STATE="1", STREAM_RESCALE="1")
-    hold = killed_in_batch_one(stream, with_partitions(2))
-    hold.unlink()
-    ending(stream)
-    refused = stream.run(confs=with_partitions(5))
-    assert refused.code != 0
-    assert "batch 1 has begun with that number" in refused.log
-    for number in (2, 5):
-        ended = stream.run(confs=with_partitions(number))
-        assert ended.code == 0, ended.log
-        assert rows_in(stream.out, "key") == expected_keys(4)
-    assert "in 5 partitions, 2 before" in ended.log
