@@ -8,9 +8,7 @@ from itertools import groupby
 from airflow_checkpoint_provider.coordinator import state_metadata
 from airflow_checkpoint_provider.coordinator.query_location import (
     METADATA,
-    NOTHING,
     OFFSETS,
-    SOURCE,
     Found,
     Location,
     Position,
@@ -62,8 +60,6 @@ def copy_position(chain: tuple[Location, ...], position: Position, own: Location
     """Copy the files with which a query goes on from ``position``, of the newest location of a chain, into its own."""
     found = Found(*chain)
     names = needed_files(found, position)
-    if position.begun == NOTHING:  # where a source of Kafka begins, Spark has written before the first batch
-        names = (*names, *filter(SOURCE.fullmatch, found.sizes))
     copy_files(found, own, names)
     name_own_files(own, names)
 

@@ -40,6 +40,7 @@ _LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes o
 _S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
 _PARTITION = re.compile(r"state/(\d+)/\d+/")
 SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
+BEGINNING = re.compile(r"sources/\d+/0")  # with a zero byte first, if Kafka's source has written it
 SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
 
 
@@ -337,7 +338,7 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
     Raises ``Damaged`` if a file that the committed batch needs is missing.
     """
     if position.begun == NOTHING:
-        return (METADATA,) if METADATA in found.sizes else ()
+        return (METADATA, *_beginnings(found)) if METADATA in found.sizes else ()
     offsets = [f"{OFFSETS}/{batch}" for batch in _last_two(position.begun)]
     commits = [f"{COMMITS}/{batch}" for batch in _last_two(position.committed)]
     sources = _of_sources(found, found.location.offsets(position.begun))
@@ -347,6 +348,13 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
             raise _missing(found.location, name)
     earlier = (name for name in commits[:-1] if name in found.sizes)
     return tuple(dict.fromkeys((*required, *earlier, *found.state(position))))
+
+
+def _beginnings(found: Found) -> Iterator[str]:
+    """Yield where each source of Kafka begins: Spark writes that before the first batch. A file source finds its files again."""
+    for name in found.sizes:
+        if BEGINNING.fullmatch(name) and found.places[name].read(name).startswith(b"\0"):
+            yield name
 
 
 def _last_two(batch: int) -> range:

@@ -72,8 +72,8 @@ class DeltaFlow(Flow):
             batch, seen = commit.batches.get(self._sink.query_id), commit.version
             if batch is not None and commit.files:
                 found.append(commit)
-            if batch is not None and batch <= oldest and commit.version < whole:
-                break
+            if batch == 0 or (batch is not None and batch <= oldest and commit.version < whole):
+                return found
         if seen > max(first, whole):
             raise Declined(
                 f"query '{self.downstream.uid}' has yet to read commits of {self._sink.path} from {whole} on, and the table's log has none"

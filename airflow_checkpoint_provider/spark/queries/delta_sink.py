@@ -6,15 +6,15 @@ table. That is also why this package takes no rows out of it: it would take out 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.query_location import Position
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail, delta_commit, delta_version
+from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaTable
 from airflow_checkpoint_provider.spark.queries.links import InFlight
 from airflow_checkpoint_provider.spark.queries.sink import CountingSink
@@ -42,9 +42,14 @@ class DeltaSink(CountingSink):
     def is_empty(self) -> bool:
         return self.table.is_empty()
 
-    def remembers_since(self) -> float | None:
-        kept = self.table.batches_kept_s
-        return None if kept is None else time.time() - kept
+    def remind(self, position: Position) -> None:
+        """A table with ``delta.setTransactionRetentionDuration`` forgets a query that is quiet for so long. Its log still knows."""
+        if position.begun != NOTHING and self.newest_batch() == NOTHING:
+            logged = self.table.logged_batch(self.query_id)
+            if logged != NOTHING:
+                self._refuse_taken_back(position)  # a mark would hide it
+                say(f"query '{self.uid}': its table {self.path} has forgotten batch {logged} of it, and is told again")
+                self._mark(logged)
 
     def newest_file(self, batch: int) -> str | None:
         """Return the commit that wrote ``batch``; None if the table's log does not have it any more."""
@@ -64,7 +69,7 @@ class DeltaSink(CountingSink):
 
     def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
-        found, base = self.newest_batch(), delta_version(saved.newest_file)
+        found, base = self._newest_known(), delta_version(saved.newest_file)
         if self.path != saved.path:
             if not self.is_empty():
                 raise self.lacks_batches(saved, found)
@@ -78,6 +83,9 @@ class DeltaSink(CountingSink):
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """As in any sink. A table that was taken back still counts the batches that it lacks."""
         super().meet(position, known)
+        self._refuse_taken_back(position)
+
+    def _refuse_taken_back(self, position: Position) -> None:
         restored, lacks = self._taken_back()
         if restored is not None and lacks is not None:
             undo = wording.restore_table(self.path, restored.version - 1)
@@ -88,6 +96,11 @@ class DeltaSink(CountingSink):
                 sink=self.newest_batch(),
                 checkpoint=position.committed,
             )
+
+    def _newest_known(self) -> int:
+        """Return the newest batch that the table has, even if only its log still says so."""
+        found = self.newest_batch()
+        return self.table.logged_batch(self.query_id) if found == NOTHING else found
 
     def _taken_back(self) -> tuple[Commit | None, int | None]:
         """Return the newest restore of the table behind all commits of the query, and the newest version with its rows that it took out."""

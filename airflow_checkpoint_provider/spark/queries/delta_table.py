@@ -58,19 +58,14 @@ class DeltaTable:
         """Return the number of its newest commit, -1 if there is no table."""
         return int(self._snapshot().version())
 
-    @property
-    def batches_kept_s(self) -> float | None:
-        """Return for how long, in seconds, it keeps the newest batch of a query in mind; None if for ever, as most tables do.
-
-        The table's property ``delta.setTransactionRetentionDuration`` says so.
-        """
-        kept = self._table.minSetTransactionRetentionInterval(self._snapshot().metadata())
-        return int(kept.get()) / 1000 if kept.isDefined() else None
-
     def newest_batch(self, query_id: str) -> int:
         """Return the newest batch of a query that the table has, -1 if it has none."""
         batch = self._snapshot().transactions().get(query_id)
         return int(batch.get()) if batch.isDefined() else NOTHING
+
+    def logged_batch(self, query_id: str) -> int:
+        """Return the newest batch of a query in the commits that the log still has, -1 if there is none. Reads all of them."""
+        return max((commit.batches.get(query_id, NOTHING) for commit in self.commits(0)), default=NOTHING)
 
     def _snapshot(self) -> Any:
         """Return what is in the table now, as Delta's own object."""

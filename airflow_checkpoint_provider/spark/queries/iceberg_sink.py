@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
+from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_number, iceberg_snapshot
 from airflow_checkpoint_provider.spark.log import say
@@ -21,6 +22,9 @@ from airflow_checkpoint_provider.spark.queries.writer import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+CLOCKS = 600.0  # seconds that the clocks of two drivers may differ
 
 
 class IcebergSink(CountingSink):
@@ -42,8 +46,33 @@ class IcebergSink(CountingSink):
         newest = next(self._table.snapshots(), None)
         return newest is None or newest.summary.get("total-data-files") == "0"
 
+    def remind(self, position: Position) -> None:
+        """Iceberg forgets a batch whose snapshot has expired. If the begun batch is newer than a snapshot that is left, the table would
+        have its own snapshot, too.
+        """
+        begun, committed, since = position.begun, position.committed, self._remembers_since()
+        if since is None or begun == NOTHING or self.newest_batch() != NOTHING:
+            return
+        if committed != NOTHING and self._began(committed) > since + CLOCKS:
+            return  # its snapshot cannot have expired: the table lacks that batch
+        if begun != committed and self._began(begun) <= since + CLOCKS:
+            raise SinkMoved(
+                f"query '{self.uid}' goes on with batch {begun}, which had begun, and snapshots of its table {self.path} have expired since."
+                " So nobody can tell whether the table has the rows of that batch. Nothing was started. Write to another table",
+                checkpoint=committed,
+            )
+        if committed != NOTHING:
+            say(
+                f"query '{self.uid}': the snapshots of its batches have expired in its table {self.path}, which is told batch {committed}"
+            )
+            self.fill_up(committed)
+
+    def _began(self, batch: int) -> float:
+        """Return when a batch began, in seconds since 1970."""
+        return self.location.offsets(batch).began_ms / 1000 if self.location else 0.0
+
     def meet(self, position: Position, known: Collection[str | None]) -> None:
-        """As in any sink, but Iceberg forgets a batch whose snapshot has expired, and may have one twice."""
+        """As in any sink, but an Iceberg table may have a batch twice."""
         written = list(self._table.written(self.query_id))
         for (batch, snapshot), (before, _) in pairwise(written):
             if batch <= before and snapshot.changes_rows:
@@ -51,13 +80,17 @@ class IcebergSink(CountingSink):
                     f"query '{self.uid}': its table {self.path} has the rows of batch {batch} twice. An older driver has written them again,"
                     f" in snapshot {snapshot.id}"
                 )
-        newest = max((batch for batch, _ in written), default=NOTHING)
-        if written and written[0][0] < newest:  # Iceberg takes the batch of the newest snapshot for the newest one
-            self._table.mark(self.query_id, newest)
+        self._count_on()
         super().meet(position, known)
 
-    def remembers_since(self) -> float | None:
-        """Return when the oldest snapshot was made that has not expired; None if none has."""
+    def _count_on(self) -> None:
+        """Let the newest snapshot name the newest batch. Iceberg takes the batch of the newest snapshot for the newest one."""
+        newest = self.newest_batch()
+        if newest > next((batch for batch, _ in self._table.written(self.query_id)), newest):
+            self._table.mark(self.query_id, newest)
+
+    def _remembers_since(self) -> float | None:
+        """Return when the oldest snapshot was made that has not expired, in seconds since 1970; None if none has expired."""
         *_, oldest = (None, *self._table.snapshots())
         return oldest.at_ms / 1000 if oldest and oldest.before is not None else None
 
@@ -71,12 +104,19 @@ class IcebergSink(CountingSink):
         # Nothing is in flight: a query that reads the table is not known
         if self.newest_batch() < behind:
             self._table.mark(self.query_id, behind)
+            self._count_on()  # an older driver may have written its batch just before
 
     # -- going back --------------------------------------------------------------------------------------------------
 
     def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
         found = self.newest_batch()
+        if found == NOTHING and self.path == saved.path and self._remembers_since() is not None:
+            raise SinkMoved(
+                f"query '{self.uid}' is to go back to batch {saved.batch}, and the snapshots of its batches have expired in its table"
+                f" {self.path}. So nobody can tell what it holds. The query was not started. `checkpoints restore --from latest` lets it go on",
+                checkpoint=saved.batch,
+            )
         if found < saved.batch if self.path == saved.path else not self.is_empty():
             raise self.lacks_batches(saved, found)
         if self._is_ahead(saved.batch, saved.newest_file):

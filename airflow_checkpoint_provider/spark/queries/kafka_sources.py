@@ -109,7 +109,10 @@ class KafkaSources:
                 topics = set(reader.admin().listTopics().names().get())
                 named = {(name.strip(), 0): 0 for name in (options.get(TOPICS) or "").split(",") if name.strip()}
                 places = sorted((named | wanted).items())
-                return Loss([Gap(place, at, None) for place, at in places if place[0] not in topics], allowed=False)
+                missing = [Gap(place, at, None) for place, at in places if place[0] not in topics]
+                if not missing:  # another broker knows them all
+                    raise
+                return Loss(missing, allowed=False)
             lost = gaps(wanted, self._offsets(earliest), self._offsets(latest), until)
             return Loss(lost, allowed=not options.getBoolean(LOSS_ALLOWED, True))
 

@@ -107,6 +107,8 @@ class Locations:
         sink.location = own
         start.sources.meet(own, position, gone_back.batch if gone_back else position.committed)
         if not gone_back:
+            if query and query.newest.sink == sink.path:
+                sink.remind(position)
             sink.meet(position, _known_sinks(query, restored))
         if start.rescaling and start.rescaling.needed(own, position):
             path, own = self._rescaled(uid, start.rescaling, own, position.committed)
@@ -165,7 +167,8 @@ class Locations:
             begun, sealed = self._sealed(query)
             position = Position(begun, old.committed(begun))
             _refuse_loss(query, position, restored)
-            if query.newest.gone_back:  # an attempt may have been killed, or sleep, on the way
+            on_the_way = position == Position(query.newest.begun, query.newest.committed)
+            if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
                 start.sink.go_back(query.newest.gone_back, query.newest.committed)
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             gone_back = None

@@ -75,10 +75,14 @@ class Preflight:
 
     def _of_location(self, uid: str, writer: DataStreamWriter, position: Position, *, rescale: bool) -> Iterator[str]:
         own, batch, rescaling = copy_at(self._folder, uid), position.committed, Rescaling(self._spark, uid)
-        if rescale and rescaling.needed(own, position):
-            draft, own = own, copy_at(self._folder, uid, "rescaled")
-            rescaling.rescale(draft, own, batch)
-        yield from self._of_confs(own, batch, rescaling)
+        try:
+            if rescale and rescaling.needed(own, position):
+                draft, own = own, copy_at(self._folder, uid, "rescaled")
+                rescaling.rescale(draft, own, batch)
+        except CheckpointError as error:
+            yield error.message
+            return
+        yield from self._of_confs(own, position, rescaling)
         begin_again(own, batch)
         try:
             self._run(writer, own)
@@ -87,12 +91,12 @@ class Preflight:
             why = _WHY.search(str(error))
             yield " ".join((why[1] if why else str(error)).split())
 
-    def _of_confs(self, own: Location, batch: int, rescaling: Rescaling) -> Iterator[str]:
+    def _of_confs(self, own: Location, position: Position, rescaling: Rescaling) -> Iterator[str]:
         """Yield the confs of the state that stay, though the session has others."""
-        for name, stored in sorted(own.offsets(batch).confs.items() if Found(own).stores else ()):
+        for name, stored in sorted(own.offsets(position.committed).confs.items() if Found(own).stores else ()):
             now = self._spark.conf.get(name, stored)
             if now != stored:
-                other = name == PARTITIONS and rescaling.possible(own, batch)
+                other = name == PARTITIONS and rescaling.possible(own, position)
                 yield f"{name} is {now}, and stays {stored}. Set it so{', or start it with rescale=True' if other else ''}"
 
     def _run(self, writer: DataStreamWriter, own: Location) -> None:

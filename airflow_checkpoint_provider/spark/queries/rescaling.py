@@ -65,11 +65,11 @@ class Rescaling:
             raise self._refused("an aggregation without a key, or a limit, has all of its state in one partition")
         return True
 
-    def possible(self, location: Location, batch: int) -> bool:
-        """Return whether the state behind ``batch`` can get the number of the session, and has another one."""
+    def possible(self, location: Location, position: Position) -> bool:
+        """Return whether the state at ``position`` can get the number of the session, and has another one."""
         try:
-            return self.needed(location, Position(batch, batch))
-        except NotSupportedYet:
+            return self.needed(location, position)
+        except (NotSupportedYet, WrongUse):
             return False
 
     def refuse_to_adopt(self, location: Location) -> None:

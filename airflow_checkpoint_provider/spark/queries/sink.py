@@ -6,7 +6,6 @@ rows, and one that went back would not write again what it had written since.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 
@@ -21,7 +20,6 @@ from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
 INTERVAL = 10  # of batches, where no sink says how often its log is compacted
-CLOCKS = 600.0  # seconds that the clocks of two drivers may differ
 
 
 class Sink:
@@ -45,6 +43,12 @@ class Sink:
     def newest_file(self, batch: int) -> str | None:
         """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
         return None
+
+    def remind(self, position: Position) -> None:
+        """Let a table count again that has forgotten which batches it has. It is the one to which the query wrote at ``position``.
+
+        Raises ``SinkMoved`` if the table may have forgotten the batch that had begun.
+        """
 
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.
@@ -111,16 +115,9 @@ class CountingSink(Sink, ABC):
     def is_empty(self) -> bool:
         """Return whether a reader finds nothing there. Raises ``Damaged``."""
 
-    def remembers_since(self) -> float | None:
-        """Return the moment, in seconds since 1970, behind which it has forgotten no batch; None if it forgets none."""
-        return None
-
     def meet(self, position: Position, known: Collection[str | None]) -> None:
         found, committed = self.newest_batch(), position.committed
         if committed <= found <= position.begun or found == committed:
-            return
-        if found == NOTHING and self.path in known and (since := self.remembers_since()) is not None:
-            self._remind(position, since)
             return
         if found < committed and self.path not in known and self.is_empty():
             say(f"query '{self.uid}' goes on behind batch {committed} and writes to {self.path}, which is empty")
@@ -135,24 +132,6 @@ class CountingSink(Sink, ABC):
             sink=found,
             checkpoint=committed,
         )
-
-    def _remind(self, position: Position, since: float) -> None:
-        """Let a sink count again that has forgotten the batches of the query. Raises ``SinkMoved`` if it may have forgotten the begun one.
-
-        If the begun batch is newer than what was forgotten, the sink would say so if it had its rows.
-        """
-        begun, committed = position.begun, position.committed
-        began = self.location.offsets(begun).began_ms / 1000 if self.location and begun != committed else math.inf
-        if began <= since + CLOCKS:
-            raise SinkMoved(
-                f"query '{self.uid}' goes on with batch {begun}, which had begun, and its sink {self.path} has forgotten which batches it"
-                " has. So nobody can tell whether it has the rows of that batch. Nothing was started. Write to another path",
-                checkpoint=committed,
-            )
-        say(
-            f"query '{self.uid}': its sink {self.path} has forgotten which batches it has, and is told batch {committed}"
-        )
-        self.fill_up(committed)
 
     def next_number(self, begun: int) -> int:
         return super().next_number(max(begun, self.newest_batch()))

@@ -74,8 +74,9 @@ class QuerySnapshot:
         )
         detail = replace(self._detail(cut.position if cut else self._position()), edges=edges)
         before = self._before
-        if before and before.query and before.query.same_point(detail):
-            return before if before.query.edges == edges else self._with_edges(before, edges, measures)
+        if before and self._holds(before, detail):
+            known = before.query and before.query.edges == edges
+            return before if known else self._with_edges(before, edges, measures)
         detail = self._with_offsets(detail)
         file_sets, new_bytes = self._copied(Position(detail.begun, detail.batch))
         return StateSnapshot(
@@ -86,6 +87,15 @@ class QuerySnapshot:
             measures=replace(measures, work_s=time.monotonic() - began, new_bytes=new_bytes),
             query=detail,
         )
+
+    def _holds(self, before: StateSnapshot, detail: QueryDetail) -> bool:
+        """Return whether a record from before holds the query as it is now. Spark writes some files before the first batch begins."""
+        if not before.query or not before.query.same_point(detail):
+            return False
+        if detail.begun != NOTHING:
+            return True
+        held = {file.name for file_set in before.file_sets for file in file_set.files}
+        return held.issuperset(needed_files(Found(self._running.located.own), Position()))
 
     def _with_edges(self, before: StateSnapshot, edges: tuple[Edge, ...], measures: Measures) -> StateSnapshot:
         """Return the record from before: the query stands where it stood, and others have written more for it to read."""

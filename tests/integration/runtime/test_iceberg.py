@@ -15,7 +15,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.spark.queries.sink import CLOCKS
+from airflow_checkpoint_provider.spark.queries.iceberg_sink import CLOCKS
 from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_queries import (
     ending,
@@ -288,12 +288,12 @@ def test_batch_that_had_begun_before_snapshots_expired_is_refused(job: Job, tmp_
     ending(job.home)
     refused = job.home.run()
     assert refused.code != 0
-    assert "nobody can tell whether it has the rows of that batch" in refused.log
+    assert "nobody can tell whether the table has the rows of that batch" in refused.log
     assert job.lake.batches() == []
     begin_later(Location(job.home.store, f"{History('stream').prefix}/{locations(job.home)[-1]}"), 2 * CLOCKS)
     again = job.home.run()
     assert again.code == 0, again.log
-    assert f"its sink {job.lake.table} has forgotten which batches it has, and is told batch 0" in again.log
+    assert f"have expired in its table {job.lake.table}, which is told batch 0" in again.log
     assert again.result["ids"] == [*expected(FILES), OTHER]
 
 

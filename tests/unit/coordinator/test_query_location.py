@@ -75,6 +75,13 @@ def test_query_that_has_begun_no_batch_keeps_its_id() -> None:
     assert needed(location("metadata"), NOTHING, NOTHING) == {"metadata"}
 
 
+def test_query_that_has_begun_no_batch_keeps_where_it_begins_in_kafka() -> None:
+    """A file source has a log of that name, too, and finds its files again."""
+    found = location("metadata", "sources/0/0", "sources/1/0")
+    found.store.overwrite(found.name("sources/1/0"), b'\0v1\n{"orders":{"0":17}}')
+    assert needed(found, NOTHING, NOTHING) == {"metadata", "sources/1/0"}
+
+
 def test_source_log_goes_from_its_compacted_entry_to_the_one_that_the_batch_names() -> None:
     """A batch without data has a number of its own, but no entry in the source's log."""
     entries = [f"sources/0/{n}" for n in (7, 8, 10, 11, 12)]

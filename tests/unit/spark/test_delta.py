@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import Declined, SinkMoved
+from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import Edge, File, QueryDetail, delta_commit, delta_version
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
 from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow, Read
@@ -221,8 +223,67 @@ def test_commits_that_the_log_does_not_have_any_more_may_be_in_flight(read: dict
         flow(of_others, read).look([Position(9, 9)], [Position(0, 0)])
 
 
+def test_commits_before_the_first_batch_of_the_upstream_do_not_matter() -> None:
+    found = flow(Table(Commit(5, {"id": 0}, (FILE,)), Commit(6, *OTHER)), offset(6, 0, starts=True))
+    found.look([Position(0, 0)], [Position(0, 0)])
+    assert not found.aligned(Position(0, 0), Position(0, 0))
+
+
 def test_commits_that_were_read_may_be_gone() -> None:
     found = flow(Table(Commit(5, *OWN), Commit(6, *OTHER)), offset(5))
     found.look([Position(1, 1)], [Position(0, 0)])
     assert found.consistent(Position(1, 1), Position(0, 0))
     assert not found.aligned(Position(1, 1), Position(0, 0))
+
+
+# -- batches that the table has forgotten --------------------------------------------------------------------------------
+
+
+class Forgetful(Table):
+    """A table that has forgotten the batches of the query ``id``, and what it is told."""
+
+    def __init__(self, *commits: Commit) -> None:
+        super().__init__(*commits)
+        self.told: list[int] = []
+
+    def newest_batch(self, query_id: str) -> int:
+        return max(self.told, default=-1)
+
+    def logged_batch(self, query_id: str) -> int:
+        return max((commit.batches.get(query_id, -1) for commit in self._commits), default=-1)
+
+
+class Told(Sink):
+    def _mark(self, batch: int) -> None:
+        cast(Forgetful, self.table).told.append(batch)
+
+
+def test_table_is_told_the_newest_batch_of_its_log() -> None:
+    """That is the one that had begun: with the mark, Delta leaves it out."""
+    forgetful = Forgetful(Commit(0, {"id": 0}, (FILE,)), Commit(1, *OWN), Commit(2, *OTHER))
+    sink = Told(forgetful)
+    sink.remind(Position(1, 0))
+    assert forgetful.told == [1]
+    sink.meet(Position(1, 0), {"file:/t"})
+
+
+def test_table_that_was_taken_back_is_told_nothing() -> None:
+    forgetful = Forgetful(Commit(0, {"id": 0}, (FILE,)), Commit(1, *OWN), Commit(2, {}, (), restored_to=0))
+    with pytest.raises(SinkMoved, match="was restored to version 0, and lacks rows"):
+        Told(forgetful).remind(Position(1, 1))
+    assert forgetful.told == []
+
+
+def test_table_whose_log_does_not_know_the_query_is_refused() -> None:
+    sink = Told(Forgetful(Commit(0, *OTHER)))
+    sink.remind(Position(1, 1))
+    with pytest.raises(SinkMoved, match="no batches any more: it would lack 2 of them"):
+        sink.meet(Position(1, 1), {"file:/t"})
+
+
+def test_way_back_counts_the_batches_of_the_log() -> None:
+    forgetful = Forgetful(Commit(0, {"id": 4}, (FILE,)), Commit(1, *OTHER))
+    saved = replace(detail(delta_commit(0)), path="file:/t")
+    assert Told(forgetful).look_back(saved, allowed=False) == GoneBack(
+        batch=4, sink="file:/t", newest_file=delta_commit(0)
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet
-from airflow_checkpoint_provider.spark.queries.snapshot import OLDER, reused
+from types import SimpleNamespace
+from typing import Any, cast
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.spark.queries.snapshot import OLDER, QuerySnapshot, reused
+from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 ENOUGH = 20  # versions of the state between two snapshots of it
 
@@ -79,3 +84,25 @@ def test_file_set_of_a_full_checkpoint_is_as_large_as_it_is_listed() -> None:
     before = file_set("full", large=60, small=40)
     assert names(reused({"large": 60}, [before], {})) == [["large"]]
     assert names(reused({"small": 40}, [before], {})) == []
+
+
+def test_query_without_a_batch_is_saved_again_when_it_knows_where_it_begins() -> None:
+    """Kafka's source writes that before the first batch, and nothing else tells it."""
+    detail = QueryDetail(
+        location="query/rows/1-abc", batch=-1, begun=-1, sink="kafka", path="", sources={}, watermark_ms=0
+    )
+    own = Location(MemoryStore(), "rows")
+    own.store.create(own.name("metadata"), b"{}")
+    running = cast(Any, SimpleNamespace(located=SimpleNamespace(own=own)))
+    snapshot = QuerySnapshot(cast(Any, None), running, "run", "barrier", None)
+
+    def holds(*files: str) -> bool:
+        measures = Measures(barrier="barrier")
+        sets = (file_set("a", **dict.fromkeys(files, 1)),)
+        before = StateSnapshot(uid="rows", kind="query", run="run", file_sets=sets, measures=measures, query=detail)
+        return snapshot._holds(before, detail)
+
+    assert holds("metadata")
+    own.store.create(own.name("sources/0/0"), b'\0v1\n{"orders":{"0":17}}')
+    assert not holds("metadata")
+    assert holds("metadata", "sources/0/0")

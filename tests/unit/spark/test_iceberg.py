@@ -1,0 +1,167 @@
+"""Iceberg tables whose snapshots expire, and the errors of a catalog, played without Spark. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.coordinator.query_location import Location, Position
+from airflow_checkpoint_provider.errors import CheckpointError, SinkMoved, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.spark.queries.iceberg_sink import CLOCKS, IcebergSink
+from airflow_checkpoint_provider.spark.queries.iceberg_table import BATCH, QUERY, IcebergTable, Snapshot, _typed_errors
+from airflow_checkpoint_provider.storage.memory import MemoryStore
+
+NOW = 1_800_000_000.0  # seconds since 1970
+TABLE = "lake.rows"
+ROWS = {"added-data-files": "1"}
+
+
+class Table:
+    """A table of these snapshots, the oldest first: when each was made, and the batch of the query ``id``, if it has one. Snapshots
+    before them have expired, if ``expired``.
+    """
+
+    name = TABLE
+
+    def __init__(self, *made: tuple[float, int | None], expired: bool = True) -> None:
+        self.made, self._first = list(made), 7 if expired else None
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        for number, (at, batch) in reversed([*enumerate(self.made, 8)]):
+            summary = ROWS if batch is None else {**ROWS, QUERY: "id", BATCH: str(batch)}
+            yield Snapshot(number, number - 1 if number > 8 else self._first, int(at * 1000), summary)
+
+    def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
+        return ((int(one.summary[BATCH]), one) for one in self.snapshots() if one.summary.get(QUERY) == query_id)
+
+    def mark(self, query_id: str, batch: int) -> None:
+        assert query_id == "id"
+        self.made.append((NOW, batch))
+
+    @property
+    def batches(self) -> list[int]:
+        return [batch for _, batch in self.made if batch is not None]
+
+
+class Sink(IcebergSink):
+    """The sink of a query in a played table. Its batches began at the times in ``began``, by their numbers."""
+
+    query_id = "id"
+
+    def __init__(self, table: Table, began: dict[int, float]) -> None:
+        self.uid, self._table, self.location = "rows", cast(IcebergTable, table), Location(MemoryStore(), "rows")
+        for batch, at in began.items():
+            about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(at * 1000)})
+            self.location.store.overwrite(self.location.name(f"offsets/{batch}"), f"v1\n{about}\n-".encode())
+
+
+LONG = 10 * CLOCKS
+OLD = NOW - LONG  # when the oldest snapshot was made that is left
+
+
+@pytest.mark.parametrize(
+    ("position", "began"),
+    [
+        pytest.param(Position(4, 4), {4: OLD - LONG}, id="no batch had begun"),
+        pytest.param(
+            Position(5, 4), {4: OLD - LONG, 5: OLD + CLOCKS + 1}, id="its snapshot would be newer than the oldest"
+        ),
+    ],
+)
+def test_table_that_has_forgotten_its_batches_is_told(position: Position, began: dict[int, float]) -> None:
+    table = Table((OLD, None))
+    Sink(table, began).remind(position)
+    assert table.batches == [4]
+
+
+@pytest.mark.parametrize(
+    ("position", "began"),
+    [
+        pytest.param(Position(5, 4), {4: OLD - LONG, 5: OLD + CLOCKS}, id="a later batch"),
+        pytest.param(Position(0, -1), {0: OLD - LONG}, id="the first batch"),
+    ],
+)
+def test_begun_batch_that_the_table_may_have_forgotten_is_refused(position: Position, began: dict[int, float]) -> None:
+    table = Table((OLD, None))
+    with pytest.raises(SinkMoved, match="nobody can tell whether the table has the rows of that batch"):
+        Sink(table, began).remind(position)
+    assert table.batches == []
+
+
+@pytest.mark.parametrize(
+    ("table", "began"),
+    [
+        pytest.param(
+            Table((OLD, None)), OLD + CLOCKS + 1, id="it was rolled back, since its snapshot cannot have expired"
+        ),
+        pytest.param(Table((OLD, None), expired=False), OLD - LONG, id="no snapshot has expired"),
+    ],
+)
+def test_table_that_lacks_a_batch_is_told_nothing(table: Table, began: float) -> None:
+    sink = Sink(table, {4: began})
+    sink.remind(Position(4, 4))
+    assert table.batches == []
+    with pytest.raises(SinkMoved, match="it would lack 5 of them"):
+        sink.meet(Position(4, 4), {TABLE})
+
+
+def test_batch_of_an_older_driver_just_before_the_mark_counts() -> None:
+    """Iceberg would take the mark for the newest batch, and write that batch twice."""
+
+    class Raced(Table):
+        def mark(self, query_id: str, batch: int) -> None:
+            if not self.batches:
+                self.made.append((NOW, 5))
+            super().mark(query_id, batch)
+
+    table = Raced((OLD, None))
+    Sink(table, {4: OLD - LONG, 5: NOW}).remind(Position(5, 4))
+    assert table.batches == [5, 4, 5]
+
+
+def test_way_back_in_a_table_that_has_forgotten_its_batches_is_refused() -> None:
+    saved = QueryDetail(
+        location="query/rows/1-abc",
+        batch=4,
+        begun=4,
+        sink="iceberg",
+        path=TABLE,
+        sources={},
+        watermark_ms=0,
+        newest_file="snapshot/6",
+    )
+    with pytest.raises(SinkMoved, match="So nobody can tell what it holds"):
+        Sink(Table((OLD, None)), {}).look_back(saved, allowed=True)
+
+
+# -- errors --------------------------------------------------------------------------------------------------------------
+
+ADDRESS = "jdbc:postgresql://catalog?password=secret"
+
+
+def java_error(name: str) -> Py4JJavaError:
+    """Return an error of a catalog, of the Java class ``name``, whose text holds a password."""
+    kind = SimpleNamespace(getSimpleName=lambda: name)
+    return Py4JJavaError(f"cannot reach {ADDRESS}", SimpleNamespace(_target_id="o1", getClass=lambda: kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "says"),
+    [
+        ("UncheckedSQLException", CheckpointError, "cannot use the Iceberg table lake.rows now: UncheckedSQLException"),
+        ("NoSuchTableException", WrongUse, "Create it before the query starts"),
+    ],
+)
+def test_error_of_a_catalog_does_not_tell_its_address(name: str, error: type[CheckpointError], says: str) -> None:
+    with pytest.raises(error, match=says) as raised, _typed_errors("lake.rows"):
+        raise java_error(name)
+    assert type(raised.value) is error
+    assert ADDRESS not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
