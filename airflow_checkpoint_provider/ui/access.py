@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -17,12 +17,15 @@ from airflow.api_fastapi.auth.managers.models.resource_details import Connection
 from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 
+from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Branch, Checkpoint, State
+from airflow_checkpoint_provider.text.restore_story import HiddenPoint
 from airflow_checkpoint_provider.ui.polling import Reading
 
 T = TypeVar("T")
+Reads = Callable[[str], bool]  # whether the user may read a DAG
 
 
 class Viewer:
@@ -58,7 +61,11 @@ class Viewer:
             owners[launch.spec.run].add(launch.spec.token.dag)
         admin = self.administers(connection)
         runs = {run for run, dags in owners.items() if all(self.reads(dag) if dag else admin for dag in dags)}
-        return _part(reading, of_runs(state, runs, unknown=admin)) if runs or (admin and not owners) else None
+        return (
+            _part(reading, of_runs(state, runs, unknown=admin, reads=self.reads))
+            if runs or (admin and not owners)
+            else None
+        )
 
     def _may_read(self, dag: str) -> bool:
         return self._asks_dag(DagDetails(id=dag, team_name=DagModel.get_team_name(dag)))
@@ -80,7 +87,7 @@ def _part(reading: Reading, seen: State) -> Reading:
     whole = reading.found.state
     if seen is whole:
         return reading
-    beats = whole.current_launch() in seen.launches
+    beats = seen.current_launch() is not None
     beat = reading.beat if beats else None
     return Reading(
         replace(reading.found, state=seen),
@@ -89,14 +96,13 @@ def _part(reading: Reading, seen: State) -> Reading:
         reading.alive if beats else None,
         {checkpoint.id: reading.missing.get(checkpoint.id, ()) for checkpoint in seen.pending},
         beat.earliest if beat else (),
-        start_is_hidden=whole.restore_point() != seen.restore_point(),
     )
 
 
-def of_runs(state: State, runs: set[str], *, unknown: bool) -> State:
+def of_runs(state: State, runs: set[str], *, unknown: bool, reads: Reads) -> State:
     """Return the state without what belongs to other runs, and without its counts.
 
-    ``unknown``: what belongs to a run whose launches are no longer listed stays.
+    ``unknown``: what belongs to a run whose launches are no longer listed stays. Such a run has still left its counts and queries.
     """
 
     def seen(name: T, shown: set[T], listed: set[T]) -> bool:
@@ -109,10 +115,12 @@ def of_runs(state: State, runs: set[str], *, unknown: bool) -> State:
     checkpoints = tuple(c for c in state.checkpoints if all(seen(epoch, epochs, all_epochs) for epoch in c.epochs))
     known = {launch.spec.run for launch in state.launches}
     listed = tuple(run for run in state.runs if seen(run.key, runs, known))
-    if (launches, attempts, checkpoints, listed) == (state.launches, state.attempts, state.checkpoints, state.runs):
+    same = (launches, attempts, checkpoints, listed) == (state.launches, state.attempts, state.checkpoints, state.runs)
+    if same and (unknown or all(launch.number == 1 for launch in launches[:1])):
         return state
     part = replace(state, launches=launches, attempts=attempts, runs=listed, checkpoints=checkpoints)
-    return _without_others(replace(part, branch=_branch(part, runs)), state)
+    part = _without_others(replace(part, branch=_branch(part, runs)), state)
+    return _with_hidden_points(_without_texts(part, reads), state)
 
 
 def _without_others(part: State, whole: State) -> State:
@@ -123,8 +131,10 @@ def _without_others(part: State, whole: State) -> State:
     epochs = {attempt.epoch for attempt in part.attempts}
     stopped_here = _has_newest(_stops(part), _stops(whole))
     closed_here = _has_newest(part.runs, whole.runs)
+    closing_here = closed_here and part.closing_reason is not None
     return replace(
         part,
+        at=part.at if closing_here else _newest_moment(part),
         counts=_counts(part.checkpoints),
         last_epoch=max(epochs, default=0),
         queue=tuple(queued for queued in part.queue if queued.epoch in epochs),
@@ -138,6 +148,16 @@ def _without_others(part: State, whole: State) -> State:
         claims=(),
         released=(),
     )
+
+
+def _newest_moment(part: State) -> str:
+    """Return the newest moment that the records of a part name."""
+    moments = [
+        *(moment for launch in part.launches for moment in (launch.at, launch.ended_at)),
+        *(moment for attempt in part.attempts for moment in (attempt.at, attempt.ended_at)),
+        *(moment for checkpoint in part.checkpoints for moment in (checkpoint.triggered_at, checkpoint.ended_at)),
+    ]
+    return max(filter(None, moments), default="")
 
 
 def _stops(state: State) -> list[Checkpoint]:
@@ -163,3 +183,60 @@ def _branch(part: State, runs: set[str]) -> Branch:
 def _counts(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:
     ended = (checkpoint.status for checkpoint in checkpoints if checkpoint.status != PENDING)
     return dict(Counter("aborted" if status == ABORTED else "completed" for status in ended))
+
+
+# -- what other runs have written into the records of a part -------------------------------------------------------------
+
+
+class _StartsHidden(State):
+    """A part of a history whose next attempt starts at a point of another run."""
+
+    def restore_point(self, application: str = "") -> Point:
+        return HiddenPoint()
+
+
+def _without_texts(part: State, reads: Reads) -> State:
+    """Return the part without the words of people and tasks of other DAGs: who has asked for a checkpoint, and why one was
+    aborted by a restore.
+    """
+    stops = _stops(part)
+    if part.suspended and stops and (stop := stops[-1]).request != _without_owner(stop.request, reads):
+        part = replace(part, suspended=f"{stop.completed_at} ({stop.request.origin}, {stop.target})")
+    return replace(
+        part,
+        queue=tuple(replace(queued, request=_without_owner(queued.request, reads)) for queued in part.queue),
+        checkpoints=tuple(
+            replace(
+                checkpoint,
+                request=_without_owner(checkpoint.request, reads),
+                details="" if checkpoint.reason == "restore" else checkpoint.details,
+            )
+            for checkpoint in part.checkpoints
+        ),
+    )
+
+
+def _without_owner(request: Request, reads: Reads) -> Request:
+    """Return a request without its owner, unless that is a task of a DAG that the user may read."""
+    dag = request.token.partition("|")[0]  # the owner alone does not tell: names of DAGs and of tasks have dots
+    if not request.owner or (request.owner.startswith(f"{dag}.") and reads(dag)):
+        return request
+    return replace(request, owner="")
+
+
+def _with_hidden_points(part: State, whole: State) -> State:
+    """Return the part without the names of points at which its runs have started, and its next one will, if they are other runs'."""
+    hidden = {checkpoint.id for checkpoint in whole.checkpoints} - {checkpoint.id for checkpoint in part.checkpoints}
+
+    def shown(point: Point | None) -> Point | None:
+        return HiddenPoint(id=point.id) if point and point.id in hidden else point
+
+    part = replace(
+        part,
+        launches=tuple(replace(launch, restore_point=shown(launch.restore_point)) for launch in part.launches),
+        attempts=tuple(replace(attempt, restore_point=shown(attempt.restore_point)) for attempt in part.attempts),
+        runs=tuple(replace(run, started_from=shown(run.started_from)) for run in part.runs),
+    )
+    if part.restore_point() == whole.restore_point():
+        return part
+    return _StartsHidden(**{each.name: getattr(part, each.name) for each in fields(part)})

@@ -45,8 +45,7 @@ class Reading:
     """A history as it was just read.
 
     ``beat`` is the newest heartbeat of its driver, ``alive`` whether that lives (None: no driver, or not known yet). ``missing``
-    has the applications that a pending checkpoint waits for, by its id. ``start_is_hidden``: the next attempt starts at a point of
-    a run that the viewer may not read.
+    has the applications that a pending checkpoint waits for, by its id.
     """
 
     found: FoundHistory
@@ -55,7 +54,6 @@ class Reading:
     alive: bool | None = None
     missing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     earliest: tuple[EarliestOffsets, ...] = ()
-    start_is_hidden: bool = False
 
 
 class Reader:

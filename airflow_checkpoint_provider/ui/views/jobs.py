@@ -27,9 +27,6 @@ TONES = {
 """The colours of states, each of which is written out too. Any other state is quiet."""
 
 
-HIDDEN_START = "a checkpoint of a run that you may not read"
-
-
 @dataclass(frozen=True)
 class Label:
     """A state as people read it, and the tone of its colour."""
@@ -125,7 +122,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
         checkpoint=line.last_checkpoint or "",
         completed_at=last.completed_at if last else "",
         unprotected_since=unprotected_since(reading),
-        next_start=HIDDEN_START if reading.start_is_hidden else line.next_start or "",
+        next_start=line.next_start or "",
         savepoints=len(found.state.savepoints),
         pending=len(found.state.pending),
         problems=problems(reading),

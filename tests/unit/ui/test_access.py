@@ -8,14 +8,15 @@ from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets
 from airflow_checkpoint_provider.operators._link import Place
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
-from airflow_checkpoint_provider.protocol.state import Branch, Launch
+from airflow_checkpoint_provider.protocol.state import Branch, Launch, State
+from airflow_checkpoint_provider.text.restore_story import HIDDEN_START
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import Reading
-from airflow_checkpoint_provider.ui.views.job import job_page
-from airflow_checkpoint_provider.ui.views.jobs import HIDDEN_START, job_row
+from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
+from airflow_checkpoint_provider.ui.views.jobs import job_row
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
 
@@ -54,6 +55,11 @@ def seen(viewer: Viewer, reading: Reading) -> Reading:
     return visible
 
 
+def part_of(state: State, run: str) -> State:
+    """Return what the reader of one run sees, who may read the DAG ``flights_etl``."""
+    return of_runs(state, {run}, unknown=False, reads=Reads("flights_etl").reads)
+
+
 def two_runs() -> Recorded:
     recorded = Recorded(scope="")
     recorded.started("22:00:20", run="one")
@@ -83,7 +89,7 @@ def test_user_who_may_not_read_the_dag_sees_nothing() -> None:
 
 
 def test_nothing_of_another_run_is_left() -> None:
-    seen = of_runs(two_runs().state, {"two"}, unknown=False)
+    seen = part_of(two_runs().state, "two")
     assert [run.key for run in seen.runs] == ["two"]
     assert [attempt.epoch for attempt in seen.attempts] == [2]
     assert {epoch for checkpoint in seen.checkpoints for epoch in checkpoint.epochs} == {2}
@@ -101,7 +107,7 @@ def test_run_whose_launch_is_not_listed_any_more_is_hidden() -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
-    assert of_runs(recorded.state, {RUN}, unknown=False) is recorded.state
+    assert part_of(recorded.state, RUN) is recorded.state
     forgotten = listing(recorded, ())
     assert Reads("flights_etl").visible(forgotten, CONNECTION) is None
     assert Reads(admin=True).visible(forgotten, CONNECTION) is forgotten
@@ -151,23 +157,23 @@ def test_branch_is_hidden_with_the_run_that_has_opened_it() -> None:
         number=1, base=Point(pointer="s3://lake/jobs/other/job/chk-7"), token=recorded.token("two"), reason="why"
     )
     whole = replace(recorded.state, branch=branch)
-    assert of_runs(whole, {"one"}, unknown=False).branch == Branch(number=1)
-    assert of_runs(whole, {"two"}, unknown=False).branch == branch
+    assert part_of(whole, "one").branch == Branch(number=1)
+    assert part_of(whole, "two").branch == branch
     at_hidden = replace(branch, base=Point(id=1))
-    assert of_runs(replace(whole, branch=at_hidden), {"two"}, unknown=False).branch == Branch(number=1)
+    assert part_of(replace(whole, branch=at_hidden), "two").branch == Branch(number=1)
 
 
 def test_suspension_is_hidden_with_the_run_that_was_stopped() -> None:
     recorded = shared()
     recorded.suspended("23:30:00")
     assert recorded.state.suspended
-    assert of_runs(recorded.state, {"one"}, unknown=False).suspended is None
-    assert of_runs(recorded.state, {"two"}, unknown=False).suspended == recorded.state.suspended
+    assert part_of(recorded.state, "one").suspended is None
+    assert part_of(recorded.state, "two").suspended == recorded.state.suspended
 
 
 def test_end_of_a_history_is_hidden_with_its_newest_run() -> None:
     closed = replace(shared().state, closing_reason="why", closed=True)
-    hidden, shown = (of_runs(closed, {run}, unknown=False) for run in ("one", "two"))
+    hidden, shown = (part_of(closed, run) for run in ("one", "two"))
     assert (hidden.closing_reason, hidden.closed) == (None, False)
     assert (shown.closing_reason, shown.closed) == ("why", True)
 
@@ -175,8 +181,8 @@ def test_end_of_a_history_is_hidden_with_its_newest_run() -> None:
 def test_query_is_hidden_with_the_run_that_runs_it() -> None:
     location = QueryLocation(path=location_path("totals", 2, "nonce"), branch=0)
     whole = replace(shared().state, queries=(Query(uid="totals", locations=(location,)),))
-    assert of_runs(whole, {"one"}, unknown=False).queries == ()
-    assert of_runs(whole, {"two"}, unknown=False).queries == whole.queries
+    assert part_of(whole, "one").queries == ()
+    assert part_of(whole, "two").queries == whole.queries
 
 
 def test_heartbeat_is_hidden_with_the_run_whose_driver_it_is() -> None:
@@ -202,3 +208,81 @@ def test_nothing_of_a_hidden_run_is_named_on_the_page() -> None:
     page = job_page(Place(CONNECTION, recorded.keys.prefix), reading, at("23:59:00"))
     assert "orders" not in repr(page)
     assert "'two'" not in repr(page)
+
+
+# -- what other runs have left behind ------------------------------------------------------------------------------------
+
+
+def page_of(viewer: Viewer, recorded: Recorded) -> JobPage:
+    return job_page(Place(CONNECTION, recorded.keys.prefix), seen(viewer, read(recorded)), at("23:59:00"))
+
+
+def test_what_a_run_has_left_is_hidden_when_no_record_of_it_is_listed_any_more() -> None:
+    """A history lists a hundred launches. Its counts and queries are of all that there ever were."""
+    state = shared().state
+    secret = Query(uid="secret", locations=(QueryLocation(path=location_path("secret", 1, "nonce"), branch=0),))
+    evicted = replace(
+        state,
+        launches=state.launches[1:],
+        attempts=state.attempts[1:],
+        runs=state.runs[1:],
+        checkpoints=(),
+        queries=(secret,),
+        suspended="flights_etl.stop",
+        counts={"completed": 41, "aborted": 7},
+    )
+    part = part_of(evicted, "two")
+    assert (part.counts, part.queries, part.suspended) == ({}, (), None)
+    assert of_runs(evicted, {"two"}, unknown=True, reads=Reads().reads) is evicted
+
+
+def test_reason_of_a_restore_is_hidden_with_its_author() -> None:
+    recorded = shared()
+    number = recorded.triggered("stage 'more'", "23:31:00")
+    recorded.aborted(number, "23:35:00", "restore", "jane of flights_etl: bad prices")
+    assert "jane" not in repr(page_of(Reads("orders"), recorded))
+    assert "jane" in repr(page_of(Reads("orders", "flights_etl"), recorded))
+
+
+def test_task_that_has_asked_for_a_checkpoint_is_hidden_with_its_dag() -> None:
+    recorded = shared()
+    recorded.clock = at("23:31:00")
+    request = Request(token="orders.secret|run|trigger|-1|0", origin="task", owner="orders.secret.trigger")
+    recorded.coordinator.trigger(request)
+    (hidden,) = page_of(Reads("orders"), recorded).pending
+    (shown,) = page_of(Reads("orders", "orders.secret"), recorded).pending
+    assert (hidden.by, shown.by) == ("task", "task orders.secret.trigger")
+    assert "orders.secret" not in repr(page_of(Reads("orders"), recorded))
+
+
+def test_task_that_has_suspended_the_job_is_hidden_with_its_dag() -> None:
+    recorded = shared()
+    recorded.suspended("23:30:00")
+    *others, stop = recorded.state.checkpoints
+    asked = replace(stop.request, origin="task", owner="secret.stop")
+    state = replace(
+        recorded.state,
+        checkpoints=(*others, replace(stop, request=asked)),
+        suspended=f"{stop.completed_at} (secret.stop, {stop.target})",
+    )
+    assert part_of(state, "two").suspended == f"{stop.completed_at} (task, {stop.target})"
+
+
+def test_start_at_a_checkpoint_of_a_hidden_run_is_told_without_its_name() -> None:
+    (attempt,) = page_of(Reads("orders"), shared()).attempts
+    assert attempt.started_from == HIDDEN_START
+    assert any(f"{HIDDEN_START}  CHOSEN" in line for line in attempt.story)
+    assert "not listed any more" not in repr(attempt)
+    assert "chk-1" not in repr(attempt)
+
+
+def test_effect_of_a_failure_does_not_say_a_start_that_is_hidden() -> None:
+    recorded = shared()
+    recorded.aborted(recorded.triggered("stage 'more'", "23:31:00"), "23:35:00", "expired")
+    (failed,) = page_of(Reads("orders"), recorded).checkpoints
+    assert any(f"it restarts from {HIDDEN_START}" in line for line in failed.story)
+
+
+def test_heartbeat_is_shown_of_a_run_that_started_at_a_hidden_checkpoint() -> None:
+    beat = Beat(counter=3, at=at("23:10:00"), activity="stage 'mine'")
+    assert seen(Reads("orders"), read(shared(), beat)).beat == beat
