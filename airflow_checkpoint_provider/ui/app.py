@@ -167,9 +167,7 @@ async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> 
     reading = await _read(place, viewer, polls)
     page = await in_thread(job_page, place, reading, utc_now())
     others = await listing.other_runs(polls, viewer, place, reading)
-    return await _page(
-        request, "job.html", page=page, others=others, place=place, n=reading.found.state.n, live=page.live
-    )
+    return await _page(request, "job.html", page=page, others=others, place=place, live=page.live)
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------

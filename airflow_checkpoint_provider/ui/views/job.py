@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,10 +104,13 @@ class Statistics:
 
 @dataclass(frozen=True)
 class JobPage:
-    """A history, or one run of it. ``live`` pages are fetched again and again. ``queries`` were so ``queries_at``."""
+    """A history, or one run of it. ``live`` pages are fetched again and again. ``queries`` were so ``queries_at``. Another
+    ``version`` has other charts.
+    """
 
     place: Place
     live: bool
+    version: str
     head: Head
     pending: Sequence[CheckpointRow]
     queued: Sequence[str]
@@ -130,6 +134,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     return JobPage(
         place=place,
         live=about.state.text not in OVER,
+        version=_version(state),
         head=_head(place, reading, about),
         pending=[row for row in rows if row.waits_for],
         queued=[_queued(queued.request) for queued in state.queue],
@@ -143,6 +148,13 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
         queries_at=running_beat(reading).at,
         commands=commands.of_job(),
     )
+
+
+def _version(state: State) -> str:
+    """Return a digest of what the charts show. The number of entries would also count those of runs that the viewer may not see."""
+    attempts = [(attempt.epoch, attempt.ended_at, state.over(attempt.epoch)) for attempt in state.attempts]
+    checkpoints = [(checkpoint.id, checkpoint.status, checkpoint.ended_at) for checkpoint in state.checkpoints]
+    return hashlib.sha256(repr((state.at, attempts, checkpoints)).encode()).hexdigest()[:12]
 
 
 def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,11 @@ from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app
-from airflow_checkpoint_provider.ui.access import Viewer
+from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import Polls
-from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
+from tests.unit.ui.test_access import shared
 
 ADMIN = Reads("flights_etl", "orders", admin=True)
 ABSENT = Place(CONNECTION, "jobs/nobody/job")
@@ -86,6 +88,32 @@ def test_storage_that_does_not_answer_is_said_to_everybody() -> None:
 
     status, text = get(Silent("silent"), Reads(), f"/job?{ABSENT.query}")
     assert (status, "[CKP613]" in text, "nobody" in text) == (503, True, False)
+
+
+def test_page_of_a_part_does_not_change_with_what_is_hidden() -> None:
+    """Neither its text nor its tag tells when something happens in other runs. The page of who sees them all has new charts."""
+    recorded = shared()
+
+    def pages() -> list[tuple[str, str]]:
+        answers = []
+        for viewer in (Reads("flights_etl"), Reads("flights_etl", "orders")):
+            with serving(lambda _: recorded.store, viewer) as client:
+                answer = client.get(page_of(recorded))
+                answers.append((answer.headers["etag"], answer.text))
+                assert answer.status_code == 200
+        return answers
+
+    before = pages()
+    recorded.triggered("stage 'secret'", "23:20:00")
+    part, whole = pages()
+    assert part == before[0]
+    version = re.compile(r"version=(\w+)").findall
+    assert set(version(whole[1])).isdisjoint(version(before[1][1]))
+
+
+def test_moment_of_a_part_is_that_of_its_newest_record() -> None:
+    recorded = shared()
+    assert of_runs(recorded.state, {"one"}, unknown=False, reads=Reads().reads).at == at("22:20:00")
 
 
 def test_page_that_fails_has_a_code_and_no_traceback(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
