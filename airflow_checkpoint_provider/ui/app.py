@@ -51,6 +51,7 @@ HEADERS = {
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
 NO_ADDRESS = "This is no address of a page"
+ABSENT = "jobs/-/job"  # a history that nobody has
 
 
 @dataclass
@@ -148,7 +149,9 @@ async def files(
     checkpoint = reading.found.state.checkpoint(number)
     if checkpoint is None:
         raise _not_found()
-    seal = await _readable(place, viewer, lambda: polls.seal(place.connection, place.history, number), known=True)
+    seal = await _readable(
+        place, viewer, polls, lambda: polls.seal(place.connection, place.history, number), known=True
+    )
     row = await in_thread(checkpoint_row, reading, checkpoint, Commands(place.connection, reading.found.state))
     page = await in_thread(files_page, row, seal)
     return await _page(request, "files.html", page=page, place=place, live=False)
@@ -175,14 +178,16 @@ async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> 
 
 async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
     """Return the part of a history that the user may see. Raise ``Problem``: the same one if there is no such part."""
-    reading: Reading = await _readable(place, viewer, lambda: polls.history(place.connection, place.history))
+    reading: Reading = await _readable(place, viewer, polls, lambda: polls.history(place.connection, place.history))
     visible = await in_thread(viewer.visible, reading, place.connection)
     if visible is None:
         raise _not_found()
     return visible
 
 
-async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[Any]], *, known: bool = False) -> Any:
+async def _readable(
+    place: Place, viewer: Viewer, polls: Polls, read: Callable[[], Awaitable[Any]], *, known: bool = False
+) -> Any:
     """Return what ``read`` returns; raise its error as a page.
 
     The text of an error may quote what is stored. Whoever does not administer the connection reads what its code means. If the
@@ -192,11 +197,22 @@ async def _readable(place: Place, viewer: Viewer, read: Callable[[], Awaitable[A
         return await read()
     except CheckpointError as error:
         full = await in_thread(viewer.administers, place.connection)
-        if not (full or known or isinstance(error, StoreUnavailable | StoreDenied)):
+        if not (full or known or await _fails_for_all(polls, place.connection, error)):
             raise _not_found() from None
         status = 404 if isinstance(error, CheckpointNotFound | NoConnection) else 503
         text = error.message if full else meaning(type(error))
         raise Problem(status, "The history cannot be read", text, error.code) from None
+
+
+async def _fails_for_all(polls: Polls, connection: str, error: CheckpointError) -> bool:
+    """Return whether a history that does not exist would fail too. An error of one history would tell that it exists."""
+    if not isinstance(error, StoreUnavailable | StoreDenied):
+        return False
+    try:
+        await polls.history(connection, ABSENT)
+    except CheckpointError as other:
+        return isinstance(other, StoreUnavailable | StoreDenied)
+    return False
 
 
 # -- answering -----------------------------------------------------------------------------------------------------------

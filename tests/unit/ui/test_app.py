@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_checkpoint_provider.errors import StoreUnavailable
+from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app
@@ -88,6 +88,20 @@ def test_storage_that_does_not_answer_is_said_to_everybody() -> None:
 
     status, text = get(Silent("silent"), Reads(), f"/job?{ABSENT.query}")
     assert (status, "[CKP613]" in text, "nobody" in text) == (503, True, False)
+
+
+def test_history_that_fails_alone_looks_absent_to_who_may_not_know_of_it(flights: Recorded) -> None:
+    class Partly(MemoryStore):
+        def read(self, key: str) -> bytes | None:
+            if key.startswith(flights.keys.prefix):
+                raise StoreDenied(f"no access to {key}")
+            return super().read(key)
+
+    partly = Partly("partly")
+    absent = get(partly, Reads("another"), f"/job?{ABSENT.query}")
+    assert absent[0] == 404
+    assert get(partly, Reads("another"), page_of(flights)) == absent
+    assert get(partly, ADMIN, page_of(flights))[0] == 503
 
 
 def test_page_of_a_part_does_not_change_with_what_is_hidden() -> None:
