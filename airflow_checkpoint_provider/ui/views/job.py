@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Checkpoint, Launch, State
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, AttemptRecord, Checkpoint, Launch, State
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import retold
@@ -128,24 +128,25 @@ class JobPage:
 def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     """Return the page of the history at ``place``, or of a run in it."""
     state, commands = reading.found.state, Commands(place.connection, reading.found.state)
-    shown = shown_checkpoints(state, place.run)
+    shown, epochs = shown_checkpoints(state, place.run), {attempt.epoch for attempt in attempts_of(state, place.run)}
     rows = [checkpoint_row(reading, checkpoint, commands) for checkpoint in shown[:LISTED]]
     attempts, about = _attempts(state, place.run, commands), job_row(place.connection, reading, now)
+    beat = running_beat(reading) if _is_newest(place, about) else Beat()
     return JobPage(
         place=place,
         live=about.state.text not in OVER,
         version=_version(state),
         head=_head(place, reading, about),
         pending=[row for row in rows if row.waits_for],
-        queued=[_queued(queued.request) for queued in state.queue],
+        queued=[_queued(queued.request) for queued in state.queue if not place.run or queued.epoch in epochs],
         attempts=attempts[:ATTEMPTS],
         attempts_left_out=max(0, len(attempts) - ATTEMPTS),
         checkpoints=rows,
         checkpoints_left_out=max(0, len(shown) - LISTED),
         statistics=_statistics(state),
         configuration=_configuration(state.config, queries_run=bool(running_beat(reading).queries)),
-        queries=Table(query_progress.HEADER, query_progress.rows(running_beat(reading))),
-        queries_at=running_beat(reading).at,
+        queries=Table(query_progress.HEADER, query_progress.rows(beat)),
+        queries_at=beat.at,
         commands=commands.of_job(),
     )
 
@@ -168,24 +169,21 @@ def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:
 
 def _head(place: Place, reading: Reading, about: JobRow) -> Head:
     state = reading.found.state
-    run = state.run(place.run) if place.run else None
-    label = about.state if run is None or place.run == about.run else Label.of(status(state, run))
+    label = about.state if _is_newest(place, about) else Label.of(status(state, state.run(place.run)))
     return Head(state.job, place.run or state.scope, not state.scope, label, _facts(place, reading, about))
 
 
+def _is_newest(place: Place, about: JobRow) -> bool:
+    """Return whether the page is about the newest run: heartbeats, and problems of today, are that run's."""
+    return place.run in ("", about.run)
+
+
 def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
-    state, launch = reading.found.state, reading.found.state.current_launch()
-    task = f"{launch.spec.owner}, try {launch.latest_try}, run {launch.spec.run}" if launch else ""
-    unprotected = "a crash now loses the work since" if about.unprotected_since else ""
-    beat = running_beat(reading)
+    state = reading.found.state
     facts = [
-        Fact("Task", task),
-        Fact("Last checkpoint", about.checkpoint or "none yet", about.completed_at),
-        Fact("Unprotected since", unprotected, about.unprotected_since),
+        *_facts_of_run(state, place.run),
+        *(_facts_of_newest_run(reading, about) if _is_newest(place, about) else ()),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
-        Fact("Savepoints", str(about.savepoints)),
-        Fact("Problems", "; ".join(about.problems)),
-        Fact("Last heartbeat", beat.activity, beat.at),
         Fact("Suspended by", state.suspended or ""),
         Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
         Fact("Connection", place.connection),
@@ -194,16 +192,39 @@ def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
     return [fact for fact in facts if fact.text or fact.at]
 
 
+def _facts_of_run(state: State, run: str) -> list[Fact]:
+    """Return what the journal has of a run, or of the whole history if ``run`` is empty."""
+    launches = (launch for launch in reversed(state.launches) if launch.spec.run == run)
+    launch = next(launches, None) if run else state.current_launch()
+    shown = shown_checkpoints(state, run)
+    last = next((checkpoint for checkpoint in shown if checkpoint.completed_at), None)
+    savepoints = [checkpoint for checkpoint in shown if checkpoint.savepoint and checkpoint.status == RETAINED]
+    return [
+        Fact("Task", f"{launch.spec.owner}, try {launch.latest_try}, run {launch.spec.run}" if launch else ""),
+        Fact("Last checkpoint", f"chk-{last.id}" if last else "none yet", last.completed_at if last else ""),
+        Fact("Savepoints", str(len(savepoints))),
+    ]
+
+
+def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
+    unprotected, beat = about.unprotected_since, running_beat(reading)
+    return [
+        Fact("Unprotected since", "a crash now loses the work since" if unprotected else "", unprotected),
+        Fact("Problems", "; ".join(about.problems)),
+        Fact("Last heartbeat", beat.activity, beat.at),
+    ]
+
+
 def running_beat(reading: Reading) -> Beat:
     """Return the newest heartbeat of a job that runs by its journal; an empty one otherwise."""
     return (reading.beat if at_work(reading.found) else None) or Beat()
 
 
 def _no_start(reading: Reading) -> str:
-    run = reading.found.state.run(reading.found.newest_run)
-    return (
-        "nowhere: the run has finished" if run and run.outcome == "finished" else "nothing: no checkpoint is complete"
-    )
+    state, run = reading.found.state, reading.found.state.run(reading.found.newest_run)
+    if state.scope and run and run.outcome == "finished":
+        return "nowhere: the run has finished"
+    return "nothing" if state.newest_completed else "nothing: no checkpoint is complete"
 
 
 def _queued(request: Request) -> str:

@@ -130,6 +130,14 @@ def test_moment_of_a_part_is_that_of_its_newest_record() -> None:
     assert of_runs(recorded.state, {"one"}, unknown=False, reads=Reads().reads).at == at("22:20:00")
 
 
+def test_statistics_on_the_page_of_a_run_say_that_they_are_of_the_whole_history() -> None:
+    recorded, viewer = shared(), Reads("flights_etl", "orders")
+    said = [
+        "not of this run alone" in get(recorded.store, viewer, page_of(recorded) + run)[1] for run in ("&run=one", "")
+    ]
+    assert said == [True, False]
+
+
 def test_page_that_fails_has_a_code_and_no_traceback(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("a detail")

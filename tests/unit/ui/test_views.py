@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Measures, StateEntry
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import Branch, Checkpoint, State
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE
 from airflow_checkpoint_provider.ui import charts
@@ -189,6 +190,74 @@ def test_page_of_one_run_leaves_out_the_others() -> None:
     both, one = page(recorded), page(recorded, "one")
     assert (len(both.attempts), len(one.attempts)) == (2, 1)
     assert [row.run for row in one.checkpoints] == ["one"]
+
+
+def facts(shown: JobPage) -> dict[str, str]:
+    return {fact.label: fact.text for fact in shown.head.facts}
+
+
+def shared_by_two_runs() -> Recorded:
+    """Return a history whose first run has finished, and whose second run goes on."""
+    recorded = Recorded(scope="")
+    recorded.started("22:00:20", run="one")
+    recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
+    recorded.ended("22:20:00")
+    recorded.started("23:00:00", run="two")
+    recorded.stage("clean", "23:10:00", "23:10:03", work_s=500, kib=30)
+    return recorded
+
+
+def test_head_of_a_run_has_no_fact_of_another_run() -> None:
+    recorded = shared_by_two_runs()
+    beat = Beat(
+        counter=3,
+        at=at("23:11:00"),
+        activity="stage 'weather'",
+        protected_since=at("23:10:03"),
+        queries=(QueryProgress(uid="totals", batch=7),),
+    )
+    one, two = (page(recorded, run, beat, alive=True) for run in ("one", "two"))
+    assert (one.head.state.text, two.head.state.text) == ("finished", "running")
+    assert facts(one).items() >= {
+        ("Task", "flights_etl.delays, try 1, run one"),
+        ("Last checkpoint", "chk-1"),
+        ("Next attempt starts from", "chk-2"),
+    }
+    assert facts(one).keys().isdisjoint({"Last heartbeat", "Unprotected since"})
+    assert (len(one.queries.rows), len(two.queries.rows)) == (0, 1)
+    assert facts(two).items() >= {("Last checkpoint", "chk-2"), ("Last heartbeat", "stage 'weather'")}
+    recorded.aborted(recorded.triggered("stage 'weather'", "23:12:00"), "23:22:00", "expired")
+    assert "Problems" not in facts(page(recorded, "one"))
+    assert "Problems" in facts(page(recorded, "two"))
+
+
+def test_savepoints_of_a_run_are_its_own() -> None:
+    recorded = shared_by_two_runs()
+    recorded.suspended("23:30:00")
+    assert [facts(page(recorded, run))["Savepoints"] for run in ("one", "two", "")] == ["0", "1", "1"]
+
+
+def test_state_of_a_run_that_is_not_listed_is_unknown() -> None:
+    shown = page(shared_by_two_runs(), "typo")
+    assert (shown.head.state.text, "Task" in facts(shown)) == ("unknown", False)
+
+
+def test_next_run_of_a_shared_history_may_start_after_one_has_finished() -> None:
+    shared, alone = Recorded(scope=""), Recorded()
+    for recorded in (shared, alone):
+        recorded.started("22:00:20", run=RUN)
+        recorded.ended("22:20:00")
+    start = "Next attempt starts from"
+    assert facts(page(shared))[start] == "nothing: no checkpoint is complete"
+    assert facts(page(alone))[start] == "nowhere: the run has finished"
+
+
+def test_next_start_from_nothing_does_not_deny_the_checkpoints_that_are_there() -> None:
+    recorded = shared_by_two_runs()
+    restored = replace(recorded.state, branch=Branch(number=1))  # as `restore --from none` leaves it
+    found = replace(reading(recorded), found=FoundHistory(recorded.keys, restored))
+    shown = job_page(Place("checkpoint_default", recorded.keys.prefix), found, NOW)
+    assert facts(shown)["Next attempt starts from"] == "nothing"
 
 
 def test_commands_name_the_job_the_run_and_the_connection(finished: Recorded) -> None:
