@@ -19,13 +19,14 @@ from airflow.models.dag import DagModel
 
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
-from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.kinds import COUNTED, LOST, kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Branch, Checkpoint, State
 from airflow_checkpoint_provider.text.restore_story import HiddenPoint
 from airflow_checkpoint_provider.ui.polling import Reading
 
 T = TypeVar("T")
 Reads = Callable[[str], bool]  # whether the user may read a DAG
+OF_DRIVERS = COUNTED | {LOST}  # reasons of aborted checkpoints whose details name no person and no task
 
 
 class Viewer:
@@ -61,11 +62,9 @@ class Viewer:
             owners[launch.spec.run].add(launch.spec.token.dag)
         admin = self.administers(connection)
         runs = {run for run, dags in owners.items() if all(self.reads(dag) if dag else admin for dag in dags)}
-        return (
-            _part(reading, of_runs(state, runs, unknown=admin, reads=self.reads))
-            if runs or (admin and not owners)
-            else None
-        )
+        if not (runs or (admin and not owners)):
+            return None
+        return _part(reading, of_runs(state, runs, unknown=admin, reads=self.reads))
 
     def _may_read(self, dag: str) -> bool:
         return self._asks_dag(DagDetails(id=dag, team_name=DagModel.get_team_name(dag)))
@@ -196,8 +195,8 @@ class _StartsHidden(State):
 
 
 def _without_texts(part: State, reads: Reads) -> State:
-    """Return the part without the words of people and tasks of other DAGs: who has asked for a checkpoint, and why one was
-    aborted by a restore.
+    """Return the part without the names of people and tasks of other DAGs: who has asked for a checkpoint, and who has aborted
+    one. A restore aborts what is pending, and writes its own reason into it.
     """
     stops = _stops(part)
     if part.suspended and stops and (stop := stops[-1]).request != _without_owner(stop.request, reads):
@@ -209,7 +208,7 @@ def _without_texts(part: State, reads: Reads) -> State:
             replace(
                 checkpoint,
                 request=_without_owner(checkpoint.request, reads),
-                details="" if checkpoint.reason == "restore" else checkpoint.details,
+                details=checkpoint.details if checkpoint.reason in OF_DRIVERS else "",
             )
             for checkpoint in part.checkpoints
         ),

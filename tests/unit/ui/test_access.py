@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets
@@ -236,12 +238,21 @@ def test_what_a_run_has_left_is_hidden_when_no_record_of_it_is_listed_any_more()
     assert of_runs(evicted, {"two"}, unknown=True, reads=Reads().reads) is evicted
 
 
-def test_reason_of_a_restore_is_hidden_with_its_author() -> None:
+@pytest.mark.parametrize(
+    ("reason", "details"),
+    [("restore", "jane of flights_etl: bad prices"), ("aborted by a DAG", "by task secret.abort of run jane")],
+)
+def test_who_has_aborted_a_checkpoint_is_hidden(reason: str, details: str) -> None:
     recorded = shared()
-    number = recorded.triggered("stage 'more'", "23:31:00")
-    recorded.aborted(number, "23:35:00", "restore", "jane of flights_etl: bad prices")
+    recorded.aborted(recorded.triggered("stage 'more'", "23:31:00"), "23:35:00", reason, details)
     assert "jane" not in repr(page_of(Reads("orders"), recorded))
     assert "jane" in repr(page_of(Reads("orders", "flights_etl"), recorded))
+
+
+def test_what_a_driver_says_of_an_aborted_checkpoint_is_shown() -> None:
+    recorded = shared()
+    recorded.aborted(recorded.triggered("stage 'more'", "23:31:00"), "23:35:00", "declined", "no such column")
+    assert "no such column" in repr(page_of(Reads("orders"), recorded))
 
 
 def test_task_that_has_asked_for_a_checkpoint_is_hidden_with_its_dag() -> None:
