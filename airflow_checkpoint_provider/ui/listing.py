@@ -8,9 +8,10 @@ import logging
 
 from airflow_checkpoint_provider.coordinator.histories import job_prefix
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, meaning, printable
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
+from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import SELDOM, Polls, Reading
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 RUNS = 5  # newest histories of a job that are read
 JOBS = 200  # of a connection that are read
+MORE = "more jobs"  # for users who may not know how many there are
 
 
 async def jobs_page(polls: Polls, viewer: Viewer) -> JobsPage:
@@ -49,11 +51,16 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
     rows.sort(key=lambda row: (row.completed_at, row.job), reverse=True)
-    if not administers:  # how many jobs there are is not for everybody
-        return Storage(connection, rows)
-    # Whose history it is cannot be read either, so only an admin learns of it.
-    broken = [row for _, found in answers for row in found]
-    return Storage(connection, rows, broken, unread=len(unread), left_out=max(0, len(names) - JOBS))
+    broken, cut = [row for _, found in answers for row in found], max(0, len(names) - JOBS)
+    if administers:
+        return Storage(connection, rows, broken, unread=_more(len(unread)), left_out=_more(cut))
+    # Whose a broken history is cannot be read either. So others learn only that the list may not be whole.
+    waits = unread or any(row.passing for row in broken)
+    return Storage(connection if rows else "", rows, unread=MORE if waits else "", left_out=MORE if cut else "")
+
+
+def _more(count: int) -> str:
+    return f"{plural(count, 'job')} more" if count else ""
 
 
 async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tuple[list[JobRow], list[BrokenRow]]:
@@ -66,8 +73,9 @@ async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tu
         _log.exception("the row of job %s of connection %s", printable(job), connection)
         failed = CheckpointError("This row failed. The log of the API server says why.")
         return [], [BrokenRow(job, str(failed))]
-    errors = (each for each in found if isinstance(each, CheckpointError))
-    return rows, [BrokenRow(job, str(error)) for error in errors][:1]
+    errors = [each for each in found if isinstance(each, CheckpointError)]
+    passing = any(isinstance(error, StoreUnavailable) for error in errors)
+    return rows, [BrokenRow(job, str(error), passing) for error in errors[:1]]
 
 
 async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:

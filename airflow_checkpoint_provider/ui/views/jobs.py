@@ -59,25 +59,26 @@ class JobRow:
 
 @dataclass(frozen=True)
 class BrokenRow:
-    """A job whose history cannot be read, and why."""
+    """A job whose history cannot be read, and why. ``passing``: the storage may answer again soon."""
 
     job: str
     problem: str
+    passing: bool = False
 
 
 @dataclass(frozen=True)
 class Storage:
     """The jobs of one connection, whose name is empty if the user may not know it. ``problem``: why it cannot be listed.
 
-    ``unread`` jobs are being read.
+    ``unread`` says how many jobs are being read, and ``left_out`` how many are not looked at; no number if the user may not know.
     """
 
     connection: str
     rows: Sequence[JobRow] = ()
     broken: Sequence[BrokenRow] = ()
     problem: str = ""
-    unread: int = 0
-    left_out: int = 0
+    unread: str = ""
+    left_out: str = ""
 
     @property
     def commands(self) -> Sequence[Command]:
@@ -99,7 +100,11 @@ class JobsPage:
     def live(self) -> bool:
         """Return whether a job runs or waits, or something could not be read now."""
         return any(
-            storage.unread or storage.problem or any(_moves(row) for row in storage.rows) for storage in self.storages
+            storage.unread
+            or storage.problem
+            or any(_moves(row) for row in storage.rows)
+            or any(row.passing for row in storage.broken)
+            for storage in self.storages
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import listing
@@ -112,13 +112,70 @@ def test_user_who_sees_nothing_learns_of_no_connection(
     assert listed(store, Reads("another"), monkeypatch).storages == []
 
 
-def test_jobs_that_are_too_many_are_counted_for_the_admin(
+def test_jobs_that_are_too_many_are_counted_for_the_admin_only(
     store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "JOBS", 1)
     admin = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
-    assert (len(admin.rows), admin.left_out) == (1, 1)
-    assert only(listed(store, Reads("flights_etl", "orders"), monkeypatch)).left_out == 0
+    assert (len(admin.rows), admin.left_out) == (1, "1 job more")
+    other = only(listed(store, Reads("flights_etl", "orders"), monkeypatch))
+    assert (other.connection, len(other.rows), other.left_out) == (CONNECTION, 1, "more jobs")
+
+
+def test_user_whose_job_is_not_looked_at_is_told_so_without_the_connection(
+    store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "JOBS", 1)  # the job of orders comes later
+    page = listed(store, Reads("orders"), monkeypatch)
+    storage = only(page)
+    assert (storage.connection, storage.rows, storage.left_out, page.live) == ("", [], "more jobs", False)
+
+
+class Silent(MemoryStore):
+    """Names jobs, but not their runs: it does not answer in time."""
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        if prefix.endswith("/runs"):
+            raise StoreUnavailable("no answer for 3 s")
+        return super().folders(prefix)
+
+
+@pytest.mark.parametrize(
+    ("admin", "connection", "broken", "unread"), [(True, CONNECTION, [FLIGHTS], ""), (False, "", [], "more jobs")]
+)
+def test_page_looks_again_while_a_history_cannot_be_read_in_time(
+    admin: bool, connection: str, broken: list[str], unread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Silent("silent")
+    three_stages(Recorded(silent, FLIGHTS))
+    page = listed(silent, Reads("flights_etl", admin=admin), monkeypatch)
+    storage = only(page)
+    assert (storage.connection, [row.job for row in storage.broken], storage.unread) == (connection, broken, unread)
+    assert page.live
+
+
+@pytest.mark.parametrize(("admin", "unread"), [(True, "2 jobs more"), (False, "more jobs")])
+def test_page_looks_again_while_jobs_are_being_read(
+    store: MemoryStore, readable: Recorded, admin: bool, unread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def look() -> JobsPage:
+        return await listing.jobs_page(Polls(lambda _: store, limit=0.1), Reads("flights_etl", admin=admin))
+
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    monkeypatch.setattr(listing, "_newest", hangs)
+    page = asyncio.run(look())
+    assert (only(page).unread, page.live) == (unread, True)
+
+
+def test_damaged_history_is_not_looked_at_again(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(store, BROKEN)
+    recorded.started("22:00:20")
+    hurt(recorded)
+    assert not listed(store, Reads("flights_etl", admin=True), monkeypatch).live
+    assert listed(store, Reads("flights_etl"), monkeypatch).storages == []
 
 
 def test_other_runs_are_the_newest_but_the_one_of_the_page(store: MemoryStore) -> None:
