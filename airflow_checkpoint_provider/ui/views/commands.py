@@ -28,25 +28,27 @@ def of_storage(connection: str) -> list[Command]:
 
 
 class Commands:
-    """The commands for one history. Those that stop, go back or delete come with ``--dry-run``. Words in capitals are to be replaced."""
+    """The commands for one history; ``run`` is the one that the page shows, if not all.
 
-    def __init__(self, connection: str, state: State) -> None:
+    Those that stop, go back or delete come with ``--dry-run``. Words in capitals are to be replaced.
+    """
+
+    def __init__(self, connection: str, state: State, run: str = "") -> None:
         self._connection = connection
-        self._run = [state.scope] if state.scope else []
         self._job, self._state = state.job, state
+        self._names = (state.job, *filter(None, [state.scope]))
+        self._shown = (*self._names, run) if not state.scope and state.run(run) else self._names
 
     def of_job(self) -> list[Command]:
         """Return the commands for the job, or its run."""
         return [
-            self._reads("Print the table of checkpoints", "show", *self._names),
+            self._reads("Print the table of checkpoints", "show", *self._shown),
             self._reads("Print statistics", "show", *self._names, "--statistics"),
             self._reads("Tell why the newest attempt started where it did", "story", *self._names),
             self._reads("List all checkpoints and savepoints", "list", *self._names),
             *(self._of_driver() if self._state.running() else []),
             *self._of_next_start(),
-            self._reads("Check another script against the newest checkpoint", "preflight", self._job, *SCRIPT),
-            *(self._release(f"Let query '{query.uid}' go on without checkpoints", query.uid) for query in self._state.queries),
-            self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
+            *([] if self._state.scope else self._of_queries()),
             self._changes("Delete what has expired", "prune", *self._names, DRY_RUN),
         ]  # fmt: skip
 
@@ -91,6 +93,14 @@ class Commands:
             self._changes("Let it start from a savepoint of another job, and own that", *restore, "POINTER", "--claim", DRY_RUN),
         ]  # fmt: skip
 
+    def _of_queries(self) -> list[Command]:
+        """Return the commands for streaming queries, which need one history for all runs."""
+        return [
+            self._reads("Check another script against the newest checkpoint", "preflight", self._job, *SCRIPT),
+            *(self._release(f"Let query '{query.uid}' go on without checkpoints", query.uid) for query in self._state.queries),
+            self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
+        ]  # fmt: skip
+
     def _release(self, purpose: str, uid: str, *more: str) -> Command:
         return self._changes(purpose, "release", self._job, uid, "--to", "FOLDER", *more, DRY_RUN)
 
@@ -112,10 +122,6 @@ class Commands:
             self._changes("Delete it", "dispose", pointer, DRY_RUN),
             self._changes("Forget it, if somebody has moved or removed it", "dispose", pointer, "--forget", DRY_RUN),
         ]
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return (self._job, *self._run)
 
     def _reads(self, purpose: str, *words: str) -> Command:
         return Command(purpose, _line(self._connection, words))

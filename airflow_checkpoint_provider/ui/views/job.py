@@ -127,7 +127,7 @@ class JobPage:
 
 def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     """Return the page of the history at ``place``, or of a run in it."""
-    state, commands = reading.found.state, Commands(place.connection, reading.found.state)
+    state, commands = reading.found.state, Commands(place.connection, reading.found.state, place.run)
     shown, epochs = shown_checkpoints(state, place.run), {attempt.epoch for attempt in attempts_of(state, place.run)}
     rows = [checkpoint_row(reading, checkpoint, commands) for checkpoint in shown[:LISTED]]
     attempts, about = _attempts(state, place.run, commands), job_row(place.connection, reading, now)

@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 def shown(connection: str = "checkpoint_default") -> list[Command]:
     """Return the commands of the pages of a job that runs, with a query and a savepoint."""
-    recorded = Recorded()
+    recorded = Recorded(scope="")  # a query needs one history for all runs
     three_stages(recorded)
     query = Query(uid="totals", locations=(QueryLocation(path="query/totals/1-abc", branch=0),))
     commands = Commands(connection, replace(recorded.state, queries=(query,)))
@@ -100,3 +100,20 @@ def test_driver_that_does_not_run_is_asked_for_nothing() -> None:
     recorded.ended("03:00:00")
     verbs = {words(command)[2] for command in Commands("checkpoint_default", recorded.state).of_job()}
     assert verbs.isdisjoint({"trigger", "savepoint", "stop"})
+
+
+def test_history_of_one_run_shows_no_command_that_reads_the_shared_one() -> None:
+    """``preflight`` and ``release`` take no run: they would read another history, or find none."""
+    recorded = Recorded()
+    three_stages(recorded)
+    verbs = {words(command)[2] for command in Commands("checkpoint_default", recorded.state).of_job()}
+    assert "restore" in verbs
+    assert verbs.isdisjoint({"preflight", "release"})
+
+
+def test_table_of_an_older_run_is_that_of_the_page() -> None:
+    recorded = Recorded(scope="")
+    recorded.started("22:00:20", run="one")
+    for run, named in (("one", ["one"]), ("", []), ("not listed any more", [])):
+        show, *_ = Commands("checkpoint_default", recorded.state, run).of_job()
+        assert words(show)[2:] == ["show", recorded.job, *named]
