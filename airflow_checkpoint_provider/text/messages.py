@@ -131,8 +131,8 @@ def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
     return aborted(state, checkpoint) if checkpoint.status == ABORTED else [checkpoint_line(checkpoint)]
 
 
-def aborted(state: State, checkpoint: Checkpoint) -> list[str]:
-    """Return why a checkpoint was aborted, what that means for the job, and what to do."""
+def aborted(state: State, checkpoint: Checkpoint, *, effect: bool = True) -> list[str]:
+    """Return why a checkpoint was aborted, what that means for the job now (``effect``), and what to do."""
     why = f"{checkpoint.reason}, in phase {checkpoint.phase}" if checkpoint.phase else checkpoint.reason
     missing = [application or "the driver" for application in checkpoint.missing]
     detail = f": {checkpoint.details}" if checkpoint.details else ""
@@ -141,7 +141,9 @@ def aborted(state: State, checkpoint: Checkpoint) -> list[str]:
         lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{detail}"))
     elif detail:
         lines.append(labelled("details", checkpoint.details))
-    return [*lines, labelled("effect", _effect(state, checkpoint)), labelled("to do", _to_do(checkpoint))]
+    if effect:
+        lines.append(labelled("effect", _effect(state, checkpoint)))
+    return [*lines, labelled("to do", _to_do(checkpoint))]
 
 
 def _effect(state: State, checkpoint: Checkpoint) -> str:
@@ -159,7 +161,8 @@ def _restart(state: State, checkpoint: Checkpoint) -> str:
     start = state.checkpoint(point.id) if point and point.id else None
     if start is None:
         return str(point) if point else "nothing: no checkpoint was completed"
-    return f"chk-{start.id}, {duration(between(start.completed_at, checkpoint.ended_at))} before this"
+    earlier = between(start.completed_at, checkpoint.ended_at)
+    return f"chk-{start.id}, {duration(earlier)} before this" if earlier > 0 else f"chk-{start.id}"
 
 
 def _to_do(checkpoint: Checkpoint) -> str:

@@ -165,7 +165,9 @@ def _waits_for(reading: Reading, checkpoint: Checkpoint) -> str:
 
 
 def _story(state: State, reading: Reading, checkpoint: Checkpoint) -> list[str]:
-    lines = messages.aborted(state, checkpoint) if checkpoint.status == ABORTED else []
+    # What an abort means for the job is told with today's state, so only while nothing has completed since.
+    counts = checkpoint in state.failed()
+    lines = messages.aborted(state, checkpoint, effect=counts) if checkpoint.status == ABORTED else []
     lines += [messages.checkpoint_line(checkpoint)] if checkpoint.completed_at else []
     return [*lines, *replay.lines(checkpoint, reading.earliest)]
 

@@ -161,6 +161,19 @@ def test_aborted_row_says_who_was_missing_and_what_to_do(finished: Recorded) -> 
     assert any(line.strip().startswith("to do") for line in row.story)
 
 
+def test_effect_of_an_abort_is_told_until_a_checkpoint_completes(running: Recorded) -> None:
+    """It is told with the state of today, which says something else later."""
+
+    def told() -> list[str]:
+        row = next(row for row in page(running).checkpoints if row.id == 4)
+        return [line.split()[0] for line in row.story[1:]]
+
+    running.aborted(4, "02:55:00", "expired")
+    assert told() == ["missing", "effect", "to"]
+    running.stage("late", "03:10:00", "03:10:03", work_s=5, kib=1)
+    assert told() == ["missing", "to"]
+
+
 def test_silent_driver_is_said(running: Recorded) -> None:
     row = job_row("c", reading(running, alive=False), NOW)
     assert (row.state.text, row.state.tone) == ("running, no heartbeat", "bad")
