@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.text.job_list import at_work, job_line
 from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui.polling import Reading
@@ -136,7 +137,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
 
 def problems(reading: Reading) -> list[str]:
     """Return what somebody should look at, besides the state of the job."""
-    failed, refusal = reading.found.state.failed(), reading.beat.refusal if reading.beat else None
+    failed, refusal = _failed_now(reading.found.state), reading.beat.refusal if reading.beat else None
     works, found = at_work(reading.found), list[str]()
     if works and reading.alive is False and not refusal:
         found.append("its driver shows no sign of life")
@@ -148,6 +149,13 @@ def problems(reading: Reading) -> list[str]:
         )
         found.append(f"not protected: {in_a_row}" if works else in_a_row)
     return [printable(problem) for problem in found]
+
+
+def _failed_now(state: State) -> tuple[Checkpoint, ...]:
+    """Return the failures in a row of the newest attempt, unless it has finished or its task has launched another."""
+    launch = state.current_launch()
+    attempt = state.attempt_of(launch.number) if launch else None
+    return state.failed(attempt.epoch) if attempt and attempt.outcome != "finished" else ()
 
 
 def unprotected_since(reading: Reading) -> str:

@@ -346,6 +346,23 @@ def test_failures_in_a_row_are_a_problem_until_a_checkpoint_completes(running: R
     assert problems(running) == []
 
 
+def test_failures_of_an_attempt_before_are_no_problem_of_the_running_one(running: Recorded) -> None:
+    running.aborted(4, "02:55:00", "expired")
+    running.ended("02:59:30", "failed", 1)
+    running.launched("03:00:00", try_number=2)
+    assert problems(running) == []
+    running.attached("03:00:10")
+    assert problems(running) == []
+    running.aborted(running.triggered("stage 'delays'", "03:10:00"), "03:20:00", "declined")
+    assert problems(running) == ["not protected: 1 checkpoint failed in a row, at last chk-5: declined"]
+
+
+def test_failures_of_a_finished_run_are_no_problem(running: Recorded) -> None:
+    running.aborted(4, "02:55:00", "expired")
+    running.ended("02:59:30")
+    assert problems(running) == []
+
+
 def test_silent_driver_is_a_problem(running: Recorded) -> None:
     assert problems(running, alive=False) == ["its driver shows no sign of life"]
 
