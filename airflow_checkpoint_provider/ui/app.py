@@ -89,13 +89,14 @@ def build(polls: Polls | None = None) -> FastAPI:
 
 
 # -- what a request has --------------------------------------------------------------------------------------------------
+# Coroutines: FastAPI calls anything else in a thread of Airflow's own answers.
 
 
-def _viewer(user: GetUserDep) -> Viewer:
+async def _viewer(user: GetUserDep) -> Viewer:
     return Viewer(user)
 
 
-def _polls(request: Request) -> Polls:
+async def _polls(request: Request) -> Polls:
     polls: Polls = request.app.state.polls
     return polls
 
@@ -104,7 +105,7 @@ ViewerDep = Annotated[Viewer, Depends(_viewer)]
 PollsDep = Annotated[Polls, Depends(_polls)]
 
 
-def _place(connection: str, history: str, run: str = "") -> Place:
+async def _place(connection: str, history: str, run: str = "") -> Place:
     try:
         return Place(connection, check_prefix(history), run)
     except InvalidName as error:
@@ -138,7 +139,7 @@ async def task(
     place = await in_thread(connections.place_of, dag, run, task, index)
     if place is None:
         return await _page(request, "nothing.html", dag=dag, run=run, task=task, live=True)
-    return await _job(request, _place(place.connection, place.history, place.run), viewer, polls)
+    return await _job(request, await _place(place.connection, place.history, place.run), viewer, polls)
 
 
 async def files(

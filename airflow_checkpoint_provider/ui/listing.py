@@ -33,10 +33,15 @@ async def jobs_page(polls: Polls, viewer: Viewer) -> JobsPage:
 
 
 async def other_runs(polls: Polls, viewer: Viewer, place: Place, reading: Reading) -> list[JobRow]:
-    """Return the newest other histories of the job of a page."""
-    found = await _histories(polls, place.connection, reading.found.state.job)
-    others = [each for each in found if isinstance(each, Reading) and each.found.keys != reading.found.keys]
-    return await in_thread(_rows, viewer, place.connection, others, len(others))
+    """Return the newest other histories of the job of a page; none if that fails unexpectedly."""
+    job = reading.found.state.job
+    try:
+        found = await _histories(polls, place.connection, job)
+        others = [each for each in found if isinstance(each, Reading) and each.found.keys != reading.found.keys]
+        return await in_thread(_rows, viewer, place.connection, others, len(others))
+    except Exception:  # noqa: BLE001 - the page itself is whole
+        _log.exception("the other runs of job %s of connection %s", printable(job), place.connection)
+        return []
 
 
 async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:

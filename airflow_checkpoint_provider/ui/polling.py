@@ -113,6 +113,7 @@ class Polls:
         self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
         self._limiters: dict[str, CapacityLimiter] = {}  # of connections that were opened
         self._opening = CapacityLimiter(THREADS)  # of all others: anybody can make up names of connections
+        self._being_opened: dict[str, asyncio.Task[Store]] = {}  # each holds one of those threads
         self._under_way = Counter[str]()  # connection -> questions that wait for an answer
 
     async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> Reading:
@@ -211,15 +212,31 @@ class Polls:
         self._answers[key] = asked = _Answer(task)
         self._under_way[connection] += 1
         task.add_done_callback(asked.end)
-        task.add_done_callback(lambda _: self._under_way.subtract([connection]))
+        task.add_done_callback(lambda _: self._end(connection))
         return asked
+
+    def _end(self, connection: str) -> None:
+        self._under_way[connection] -= 1
+        if not self._under_way[connection]:
+            del self._under_way[connection]  # nothing stays of a name that somebody has made up
 
     async def _answered(self, connection: str, answer: Callable[[], T]) -> T:
         """Open the store of a connection, then ask it."""
         if connection not in self._stores:
-            await anyio.to_thread.run_sync(self._store, connection, limiter=self._opening, abandon_on_cancel=True)
+            await self._opened(connection)
         limiter = self._limiters.setdefault(connection, CapacityLimiter(THREADS))
         return await anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True)
+
+    async def _opened(self, connection: str) -> None:
+        """Open the store of a connection: once for all questions that wait for it."""
+        opening = self._being_opened.get(connection)
+        if opening is None:
+            opening = asyncio.create_task(
+                anyio.to_thread.run_sync(self._store, connection, limiter=self._opening, abandon_on_cancel=True)
+            )
+            self._being_opened[connection] = opening
+            opening.add_done_callback(lambda _: self._being_opened.pop(connection))
+        await asyncio.shield(opening)
 
     def _forget_old(self) -> None:
         """Forget answers if there are many, the oldest questions first."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
@@ -171,6 +172,27 @@ def test_text_of_the_store_is_escaped() -> None:
     _, text = get(recorded.store, ADMIN, page_of(recorded))
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
+
+
+def test_pages_take_no_thread_of_airflows_own_answers(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI asks for what a page needs in such a thread, if that is no coroutine."""
+    taken = list[str]()
+
+    async def noted(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        taken.append(call.__name__)
+        return call(*arguments, **named)
+
+    monkeypatch.setattr("fastapi.dependencies.utils.run_in_threadpool", noted)
+    served = app.build(Polls(lambda _: flights.store, every=0.0, limit=60))
+    served.dependency_overrides[get_user] = _admin
+    monkeypatch.setattr(app, "Viewer", lambda _: ADMIN)
+    with TestClient(served) as client:
+        assert client.get(page_of(flights)).status_code == 200
+    assert taken == []
+
+
+async def _admin() -> None:
+    """Stand for the user that Airflow has logged in."""
 
 
 @pytest.mark.parametrize("name", ["jobs.html", "job.html", "files.html"])

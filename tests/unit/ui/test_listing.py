@@ -190,6 +190,27 @@ def test_other_runs_are_the_newest_but_the_one_of_the_page(store: MemoryStore) -
     assert asyncio.run(look()) == [RUN]
 
 
+def test_history_that_fails_hides_the_other_runs_and_not_the_page(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = finished_and_running(store, 30)
+    place, poll = Place(CONNECTION, newest.keys.prefix), Polls._poll
+
+    def fails_for_the_other(polls: Polls, connection: str, prefix: str) -> Reading:
+        if prefix != newest.keys.prefix:
+            raise ZeroDivisionError
+        return poll(polls, connection, prefix)
+
+    async def look() -> list[JobRow]:
+        polls = Polls(lambda _: store, every=0.0, limit=60)
+        reading = await polls.history(CONNECTION, newest.keys.prefix)
+        return await listing.other_runs(polls, Reads("flights_etl"), place, reading)
+
+    monkeypatch.setattr(Polls, "_poll", fails_for_the_other)
+    assert asyncio.run(look()) == []
+    assert f"the other runs of job {FLIGHTS}" in caplog.text
+
+
 def test_list_of_jobs_asks_for_each_dag_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         Recorded(store, f"flights_etl.task-{number}").started("22:00:20")

@@ -296,6 +296,67 @@ def test_made_up_connections_hold_few_threads_and_none_of_a_known_connection(fin
     assert run(look()) == polling.THREADS
 
 
+def test_connection_that_hangs_while_it_is_opened_holds_one_thread(finished: Recorded) -> None:
+    """Many questions to it wait for one look-up, so that another connection can be opened meanwhile."""
+    hangs, opened = threading.Event(), list[str]()
+
+    def open_store(connection: str) -> Store:
+        opened.append(connection)
+        if connection == "hangs":
+            hangs.wait(60)
+        return finished.store
+
+    async def look() -> str:
+        polls = Polls(open_store, every=ALWAYS, limit=60)
+        waiting = [asyncio.create_task(polls.runs("hangs", f"job{number}")) for number in range(2 * polling.THREADS)]
+        while not opened:
+            await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(5):
+                reading: Reading = await polls.history("works", finished.keys.prefix)
+        finally:
+            hangs.set()
+        await asyncio.gather(*waiting)
+        return reading.found.state.job
+
+    assert run(look()) == finished.job
+    assert opened == ["hangs", "works"]
+
+
+def test_connection_that_cannot_be_opened_is_opened_anew_by_the_next_question(finished: Recorded) -> None:
+    refusals = iter([StoreUnavailable("not now"), None])
+
+    def open_store(_: str) -> Store:
+        if refusal := next(refusals):
+            raise refusal
+        return finished.store
+
+    async def look() -> list[Any]:
+        polls = Polls(open_store, every=NEVER, limit=60)
+        failed = await asyncio.gather(*(polls.runs("c", f"job{number}") for number in range(3)), return_exceptions=True)
+        assert await polls.runs("c", "another") == []
+        return failed
+
+    assert [type(answer) for answer in run(look())] == [StoreUnavailable] * 3
+
+
+def test_nothing_stays_of_connections_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "KEPT", 5)
+
+    def open_store(connection: str) -> Store:
+        raise CheckpointNotFound(f"there is no connection {connection!r}")
+
+    async def look() -> tuple[int, int]:
+        polls = Polls(open_store)
+        for number in range(20):
+            with pytest.raises(CheckpointNotFound):
+                await polls.jobs(f"made up {number}")
+        await asyncio.sleep(0)  # the last question ends
+        return len(polls._under_way), len(polls._being_opened)
+
+    assert run(look()) == (0, 0)
+
+
 def test_store_with_too_many_questions_is_asked_no_more(finished: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "UNDER_WAY", 3)
     hangs = threading.Event()
