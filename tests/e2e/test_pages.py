@@ -311,6 +311,18 @@ def test_command_is_copied(pages: Pages, page: Page) -> None:
     assert copied == f"airflow checkpoints show {FLIGHTS} {RUN} --statistics"
 
 
+def test_page_goes_on_refreshing_after_a_copy_and_says_so_if_it_waits(pages: Pages, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{pages.url}{STREAM_PAGE}")
+    page.get_by_role("button", name="Copy the command: Print statistics").click()
+    for _ in range(2):  # the first one may have been asked for before the copy
+        page.wait_for_event("response", lambda answer: "/checkpoints/job?" in answer.url, timeout=20_000)
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+    expect(page.get_by_role("status")).to_have_text("Refresh waits while text is selected.", timeout=20_000)
+    page.evaluate("getSelection().removeAllRanges()")
+    expect(page.get_by_role("status")).to_have_text("")
+
+
 def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
     with signed_in(chromium, pages, java_script_enabled=False) as context:
         page = context.new_page()

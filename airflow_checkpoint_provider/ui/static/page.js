@@ -63,12 +63,14 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   const code = document.getElementById(button.dataset.copy);
   getSelection().selectAllChildren(code);
+  let copied = true;
   try {
     await navigator.clipboard.writeText(code.textContent);
-    said.textContent = "Copied.";
   } catch {  // not on https, or not allowed
-    said.textContent = document.execCommand("copy") ? "Copied." : "The command is selected; copy it by the keyboard.";
+    copied = document.execCommand("copy");
   }
+  said.textContent = copied ? "Copied." : "The command is selected; copy it by the keyboard.";
+  if (copied) getSelection().removeAllRanges();  // or the page would not be refreshed
 });
 
 // -- refresh ----------------------------------------------------------------------------------------------------------
@@ -111,8 +113,11 @@ function replaceMain(html) {
 
 async function refresh() {
   const main = document.getElementById("main");
-  const selecting = !getSelection().isCollapsed;
-  if (!("live" in main.dataset) || document.hidden || selecting) return;
+  if (!("live" in main.dataset) || document.hidden) return;
+  if (!getSelection().isCollapsed) {
+    said.textContent = "Refresh waits while text is selected.";
+    return;
+  }
   try {
     const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {} });
     said.textContent = "";
