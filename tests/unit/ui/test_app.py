@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import Polls
-from tests.support.recorded import Recorded, at, second_attempt, three_stages
+from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
 from tests.unit.ui.test_access import shared
 
@@ -163,6 +163,14 @@ def test_unchanged_page_is_answered_without_its_text(flights: Recorded) -> None:
         tag = client.get(page_of(flights)).headers["etag"]
         again = client.get(page_of(flights), headers={"If-None-Match": tag})
     assert (again.status_code, again.content) == (304, b"")
+
+
+def test_table_names_the_attempt_of_a_checkpoint_and_in_a_shared_history_its_run() -> None:
+    for scope, named in ((RUN, "attempt 1</td>"), ("", "attempt 1 of one</td>")):
+        recorded = Recorded(scope=scope)
+        recorded.started("22:00:20", run="" if scope else "one")
+        recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
+        assert named in get(recorded.store, ADMIN, page_of(recorded))[1]
 
 
 def test_text_of_the_store_is_escaped() -> None:

@@ -202,6 +202,7 @@ def test_page_of_one_run_leaves_out_the_others() -> None:
         recorded.ended(f"{hour}:20:00")
     both, one = page(recorded), page(recorded, "one")
     assert (len(both.attempts), len(one.attempts)) == (2, 1)
+    assert [(row.run, row.attempt) for row in both.checkpoints] == [("two", 2), ("one", 1)]
     assert [row.run for row in one.checkpoints] == ["one"]
 
 
