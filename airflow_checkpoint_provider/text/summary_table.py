@@ -282,13 +282,10 @@ _MEASURED: dict[str, tuple[str, Callable[[int], str]]] = {
 
 def statistics(state: State, answer: Mapping[str, Any]) -> list[str]:
     """Return the statistics of a history as lines; ``answer`` is what ``coordinator.statistics`` returns."""
-    counts, latest = answer["counts"], answer["latest"]
+    counts, latest, why = answer["counts"], answer["latest"], causes(state)
     by_outcome = ", ".join(
         f"{counts[name]} {name.replace('_', ' ')}" for name in ("completed", "failed", "in_progress")
     )
-    causes = Counter(
-        checkpoint.reason for checkpoint in state.checkpoints if checkpoint.status == ABORTED
-    ).most_common()
     says = {"completed": _taken, "savepoint": _taken, "failed": _failed, "restored": _restored}
     return [
         f"STATISTICS {title(state, state.scope)}",
@@ -297,9 +294,14 @@ def statistics(state: State, answer: Mapping[str, Any]) -> list[str]:
             f"{plural(counts['total'], 'checkpoint')}: {by_outcome}; {plural(counts['restored'], 'attempt')} restored",
         ),
         *(labelled(name, says[name](latest[name]) if latest[name] else "none") for name in says),
-        *([labelled("causes", some([f"{reason} ({count})" for reason, count in causes]))] if causes else []),
+        *([labelled("causes", some([f"{reason} ({count})" for reason, count in why]))] if why else []),
         *(f"  {line}" for line in (table(SPREAD, spreads(answer)) if counts["completed"] else [])),
     ]
+
+
+def causes(state: State) -> list[tuple[str, int]]:
+    """Return why listed checkpoints were aborted, and how many for each reason, the most frequent first."""
+    return Counter(checkpoint.reason for checkpoint in state.with_status(ABORTED)).most_common()
 
 
 def spreads(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:

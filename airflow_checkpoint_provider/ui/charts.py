@@ -41,27 +41,33 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     epochs = {attempt.epoch for attempt in attempts}
     checkpoints = [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
     marks = _marks(attempts, checkpoints)
-    moments = _moments(state, attempts)
     chart = pygal.XY(
         **_options(theme, (GREY, *(mark.colour for mark in marks))),
         css=LETTERED,
         print_labels=True,
         height=90 + 34 * len(attempts),
-        show_x_guides=True,
-        x_value_formatter=lambda at: datetime.fromtimestamp(at, UTC).strftime(_time_format(moments)),
-        y_labels=[{"value": epoch, "label": f"attempt {epoch}"} for epoch in sorted(epochs)],
-        range=(min(epochs, default=0) - 0.5, max(epochs, default=0) + 0.5),
-        inverse_y_axis=True,
+        **_axes(epochs, _moments(state, attempts)),
         allow_interruptions=True,
         margin_right=50,  # for the last moment
         stroke_style={"width": 6},
         truncate_label=-1,
     )
-    chart.x_labels = moments
     chart.add("attempt", [point for attempt in attempts for point in _life(state, attempt)], show_dots=False)
     for mark in marks:
         chart.add(mark.legend, mark.points, stroke=False, dots_size=8)
     return _svg(chart)
+
+
+def _axes(epochs: set[int], moments: list[float]) -> dict[str, Any]:
+    """Return the axes of the timeline: ``moments`` below, and an attempt on each line."""
+    return {
+        "show_x_guides": True,
+        "x_labels": moments,
+        "x_value_formatter": lambda at: datetime.fromtimestamp(at, UTC).strftime(_time_format(moments)),
+        "y_labels": [{"value": epoch, "label": f"attempt {epoch}"} for epoch in sorted(epochs)],
+        "range": (min(epochs, default=0) - 0.5, max(epochs, default=0) + 0.5),
+        "inverse_y_axis": True,
+    }
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Attemp
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import retold
-from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, spreads, status
+from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, causes, spreads, status
 from airflow_checkpoint_provider.text.units import NONE, duration, size
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, checkpoint_row
@@ -233,31 +232,30 @@ def _queued(request: Request) -> str:
 
 def _statistics(state: State) -> Statistics:
     answer = statistics.checkpoints(state)
-    counts, reasons = answer["counts"], Counter(aborted.reason for aborted in state.with_status(ABORTED))
+    counts = answer["counts"]
     return Statistics(
         Table(tuple(counts), [tuple(map(str, counts.values()))]),
         Table(SPREAD, spreads(answer) if counts["completed"] else []),
-        [f"{reason}: {count}" for reason, count in reasons.most_common()],
+        [f"{reason}: {count}" for reason, count in causes(state)],
     )
 
 
 def _configuration(config: CheckpointConfig, *, queries_run: bool) -> Table:
     """Return the options of the newest attempt. Some are in force only while streaming queries run."""
     tolerable, aligned = config.tolerable_failures, config.aligned_timeout_s
-    options = [
-        ("timeout", duration(config.timeout_s)),
-        ("retention", _retention(config.retention.to_json())),
-        ("max_concurrent", str(config.max_concurrent)),
-        ("tolerable_failures", "any number" if tolerable is None else str(tolerable)),
-    ]
-    of_queries = [
-        ("interval", duration(config.interval_s)),
-        ("min_pause", duration(config.min_pause_s)),
-        ("mode", config.mode),
-        ("aligned_timeout", NONE if aligned is None else duration(aligned)),
-    ]
-    suffix = "" if queries_run else f", {query_progress.NO_QUERY}"
-    return Table(("option", "value"), [*options, *((name, f"{value}{suffix}") for name, value in of_queries)])
+    options = {
+        "timeout_s": duration(config.timeout_s),
+        "retention": _retention(config.retention.to_json()),
+        "max_concurrent": str(config.max_concurrent),
+        "tolerable_failures": "any number" if tolerable is None else str(tolerable),
+        "interval_s": duration(config.interval_s),
+        "min_pause_s": duration(config.min_pause_s),
+        "mode": config.mode,
+        "aligned_timeout_s": NONE if aligned is None else duration(aligned),
+    }
+    if not queries_run:
+        options |= {name: f"{options[name]}, {query_progress.NO_QUERY}" for name in query_progress.OF_QUERIES}
+    return Table(("option", "value"), [(name.removesuffix("_s"), value) for name, value in options.items()])
 
 
 def _retention(policy: dict[str, Any]) -> str:
