@@ -7,6 +7,7 @@ from pathlib import Path
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
@@ -19,11 +20,11 @@ def take_full(script: Script, job: CheckpointedJob, token: str) -> None:
     job.checkpoint()
 
 
-def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_do_not(
-    script: Script, tmp_path: Path
-) -> None:
+def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_do_not(script: Script) -> None:
+    states = script.root / History("job").prefix / "state" / "clean"
+
     def file_sets() -> list[Path]:
-        return [*tmp_path.glob("**/state/clean/*")]
+        return [*states.glob("*")]  # not below the checkpoints, which are being deleted
 
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
         clean = job.stage("clean", job.spark.range(1_000))
