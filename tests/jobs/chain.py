@@ -99,7 +99,7 @@ if __name__ == "__main__":
     if os.environ.get("CHAIN_LATE"):
         look_late()
     config = CheckpointConfig(
-        interval=os.environ.get("CHAIN_INTERVAL", "10 min"),
+        interval=os.environ.get("CHAIN_INTERVAL", "1 d"),
         mode=os.environ.get("CHAIN_MODE", "exactly_once"),
         aligned_timeout=os.environ.get("CHAIN_ALIGNED"),
     )

@@ -200,7 +200,7 @@ if __name__ == "__main__":
         sys.exit()
     if os.environ.get("STREAM_BLIND"):
         attempt.POLL = 600.0
-    config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "10 min"))
+    config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "1 d"))
     root, restore = sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("STREAM_RESTORE", "latest")
     with CheckpointedJob(checkpointing=config, root=root, restore=restore) as running:
         main(running, sys.argv[1])
