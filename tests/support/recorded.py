@@ -234,3 +234,14 @@ def second_attempt(recorded: Recorded) -> None:
     recorded.value("rows", 1904112)
     recorded.completed("end", "03:44:09", "03:44:10")
     recorded.ended("03:44:12")
+
+
+def shared_by_two_runs() -> Recorded:
+    """Return a history whose first run has finished, and whose second run goes on."""
+    recorded = Recorded(scope="")
+    recorded.started("22:00:20", run="one")
+    recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
+    recorded.ended("22:20:00")
+    recorded.started("23:00:00", run="two")
+    recorded.stage("clean", "23:10:00", "23:10:03", work_s=500, kib=30)
+    return recorded

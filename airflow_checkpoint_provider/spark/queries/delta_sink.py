@@ -69,11 +69,11 @@ class DeltaSink(CountingSink):
 
     def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
-        found, base = self._newest_known(), delta_version(saved.newest_file)
         if self.path != saved.path:
             if not self.is_empty():
-                raise self.lacks_batches(saved, found)
+                raise self.lacks_batches(saved, self.newest_batch())
             return GoneBack(batch=saved.batch, sink=self.path)
+        found, base = self._newest_known(), delta_version(saved.newest_file)
         if found < saved.batch:
             raise self.lacks_batches(saved, found)
         if base is None or self._is_ahead(base):

@@ -6,7 +6,7 @@ takes no rows out of it: it would take out theirs, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,11 @@ class IcebergSink(CountingSink):
 
     def newest_batch(self) -> int:
         # Not that of the newest snapshot: an older driver may have written an older batch again
-        return max((batch for batch, _ in self._table.written(self.query_id)), default=NOTHING)
+        return max(self._batches(), default=NOTHING)
+
+    def _batches(self) -> list[int]:
+        """Return the batches of the query's snapshots, the newest snapshot first."""
+        return [batch for batch, _ in self._table.written(self.query_id)]
 
     def is_empty(self) -> bool:
         newest = next(self._table.snapshots(), None)
@@ -80,14 +84,15 @@ class IcebergSink(CountingSink):
                     f"query '{self.uid}': its table {self.path} has the rows of batch {batch} twice. An older driver has written them again,"
                     f" in snapshot {snapshot.id}"
                 )
-        self._count_on()
+        self._count_on([batch for batch, _ in written])
         super().meet(position, known)
 
-    def _count_on(self) -> None:
-        """Let the newest snapshot name the newest batch. Iceberg takes the batch of the newest snapshot for the newest one."""
-        newest = self.newest_batch()
-        if newest > next((batch for batch, _ in self._table.written(self.query_id)), newest):
-            self._table.mark(self.query_id, newest)
+    def _count_on(self, batches: Sequence[int]) -> None:
+        """Let the newest snapshot name the newest of ``batches``, which are those of the snapshots, the newest first. Iceberg takes the
+        batch of the newest snapshot for the newest one.
+        """
+        if batches and batches[0] < max(batches):
+            self._table.mark(self.query_id, max(batches))
 
     def _remembers_since(self) -> float | None:
         """Return when the oldest snapshot was made that has not expired, in seconds since 1970; None if none has expired."""
@@ -104,7 +109,7 @@ class IcebergSink(CountingSink):
         # Nothing is in flight: a query that reads the table is not known
         if self.newest_batch() < behind:
             self._table.mark(self.query_id, behind)
-            self._count_on()  # an older driver may have written its batch just before
+            self._count_on(self._batches())  # an older driver may have written its batch just before
 
     # -- going back --------------------------------------------------------------------------------------------------
 

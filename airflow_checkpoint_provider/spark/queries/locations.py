@@ -198,7 +198,7 @@ class Locations:
         position = reached(location)
         start.sources.meet(location, position, position.committed)
         if start.rescaling:
-            start.rescaling.refuse_to_adopt(location)
+            start.rescaling.refuse_to_adopt(location, position)
         return location
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS, copy_logs, take_state
-from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.text import state_messages
@@ -72,13 +71,13 @@ class Rescaling:
         except (NotSupportedYet, WrongUse):
             return False
 
-    def refuse_to_adopt(self, location: Location) -> None:
+    def refuse_to_adopt(self, location: Location, position: Position) -> None:
         """Raise ``NotSupportedYet`` if the state in a location from elsewhere has another number of partitions. Nothing is changed.
 
         A query that still runs there may begin a batch until its location is sealed. That must run with the old number: the query
         would be refused, and its old driver would have ended.
         """
-        batch = max(reached(location).committed, 0)
+        batch = max(position.committed, 0)
         if self.needed(location, Position(batch, batch)):
             raise NotSupportedYet(
                 f"query '{self._uid}' has state in {self._stored} partitions in {location.uri}, and is taken over only with that number."

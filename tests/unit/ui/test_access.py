@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
 from airflow_checkpoint_provider.ui.views.jobs import job_row
-from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from tests.support.recorded import RUN, Recorded, at, second_attempt, shared_by_two_runs, three_stages
 from tests.support.viewers import CONNECTION, Reads
 
 OWNERS = {"one": "flights_etl", "two": "orders"}
@@ -63,12 +63,7 @@ def part_of(state: State, run: str) -> State:
 
 
 def two_runs() -> Recorded:
-    recorded = Recorded(scope="")
-    recorded.started("22:00:20", run="one")
-    recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
-    recorded.ended("22:20:00")
-    recorded.started("23:00:00", run="two")
-    recorded.stage("clean", "23:10:00", "23:10:03", work_s=500, kib=30)
+    recorded = shared_by_two_runs()
     recorded.triggered("stage 'more'", "23:20:00")
     return recorded
 

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import Cost, Split, files_page, split
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
 from airflow_checkpoint_provider.ui.views.jobs import job_row
-from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, three_stages
+from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, shared_by_two_runs, three_stages
 
 NOW = at("04:00:00")
 
@@ -208,17 +208,6 @@ def test_page_of_one_run_leaves_out_the_others() -> None:
 
 def facts(shown: JobPage) -> dict[str, str]:
     return {fact.label: fact.text for fact in shown.head.facts}
-
-
-def shared_by_two_runs() -> Recorded:
-    """Return a history whose first run has finished, and whose second run goes on."""
-    recorded = Recorded(scope="")
-    recorded.started("22:00:20", run="one")
-    recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
-    recorded.ended("22:20:00")
-    recorded.started("23:00:00", run="two")
-    recorded.stage("clean", "23:10:00", "23:10:03", work_s=500, kib=30)
-    return recorded
 
 
 def test_head_of_a_run_has_no_fact_of_another_run() -> None:
