@@ -83,7 +83,8 @@ class Offsets:
         """Return the newest entry of the file source's log that the batch needs; None if the offset does not name one."""
         text = self.sources.get(source, NO_OFFSET)
         offset = None if text == NO_OFFSET else json.loads(text)
-        return offset.get("logOffset") if isinstance(offset, dict) else None
+        entry = offset.get("logOffset") if isinstance(offset, dict) else None
+        return entry if type(entry) is int else None  # a topic of Kafka can have this name, too
 
     def newest_in_folder(self, folder: int, entries: Collection[int]) -> int | None:
         """Return the newest of the ``entries`` in ``sources/<folder>`` that the batch needs; None if no offset names one.

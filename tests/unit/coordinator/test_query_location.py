@@ -242,3 +242,8 @@ def test_offsets_name_the_entry_of_the_log_of_a_file_source() -> None:
     found = Offsets.parse(offsets(11, watermark=60_000), 14, "offsets/14")
     assert (found.newest_log_entry(0), found.watermark_ms) == (11, 60_000)
     assert found.newest_log_entry(1) is None
+
+
+def test_topic_of_kafka_may_be_called_like_the_offset_of_a_file_source() -> None:
+    found = Offsets.parse(b'v1\n{"batchWatermarkMs":0}\n{"logOffset":{"0":17}}', 14, "offsets/14")
+    assert found.newest_log_entry(0) is None
