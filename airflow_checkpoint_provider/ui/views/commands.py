@@ -44,7 +44,7 @@ class Commands:
         return [
             self._reads("Print the table of checkpoints", "show", *self._shown),
             self._reads("Print statistics", "show", *self._names, "--statistics"),
-            self._reads("Tell why the newest attempt started where it did", "story", *self._names),
+            self._reads("Tell why the newest attempt started where it did", "story", *self._shown),
             self._reads("List all checkpoints and savepoints", "list", *self._names),
             *(self._of_driver() if self._state.running() else []),
             *self._of_next_start(),

@@ -111,9 +111,10 @@ def test_history_of_one_run_shows_no_command_that_reads_the_shared_one() -> None
     assert verbs.isdisjoint({"preflight", "release"})
 
 
-def test_table_of_an_older_run_is_that_of_the_page() -> None:
+def test_table_and_story_of_an_older_run_are_those_of_the_page() -> None:
     recorded = Recorded(scope="")
     recorded.started("22:00:20", run="one")
     for run, named in (("one", ["one"]), ("", []), ("not listed any more", [])):
-        show, *_ = Commands("checkpoint_default", recorded.state, run).of_job()
+        show, _, story, *_ = Commands("checkpoint_default", recorded.state, run).of_job()
         assert words(show)[2:] == ["show", recorded.job, *named]
+        assert words(story)[2:] == ["story", recorded.job, *named]
