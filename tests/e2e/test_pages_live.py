@@ -93,7 +93,7 @@ def test_page_shows_what_a_query_does(lab: Lab, tmp_path: Path) -> None:
             configuration = tab.locator("section[aria-labelledby=configuration]")
             assert "not in force" not in configuration.inner_text()
             run.mark_failed()
-            expect(configuration).to_contain_text("10 min, not in force (no query runs)", timeout=ENOUGH)
+            expect(configuration).to_contain_text("24 h, not in force (no query runs)", timeout=ENOUGH)
             expect(tab.locator("section[aria-labelledby=queries]")).to_have_count(0, timeout=ENOUGH)
 
 
