@@ -7,9 +7,10 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_checkpoint_provider.spark import attempt, checkpoint_task
+from airflow_checkpoint_provider.spark import attempt, checkpoint_task, savepoints
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import FaultyStore, served
+from tests.support.saved import memory
 from tests.unit.spark.driver import Driver, Left
 
 
@@ -21,6 +22,7 @@ def store() -> FaultyStore:
 @pytest.fixture
 def running(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(checkpoint_task, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(savepoints, "RETRY_PAUSE", 0.01)
     running = Driver(store)
     yield running
     store.plan = served
@@ -32,6 +34,12 @@ def impatient(running: Driver) -> Driver:
     """The driver, whose journal waits 0.05 s for a store that does not answer."""
     running.coordinator.journal.patience = 0.05
     return running
+
+
+@pytest.fixture
+def target() -> MemoryStore:
+    """Return the store to which savepoints are copied."""
+    return memory()
 
 
 @pytest.fixture(autouse=True)

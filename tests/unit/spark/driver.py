@@ -162,3 +162,14 @@ class Silence:
             return Fault.NONE
         self.left -= 1
         return Fault.DROPPED if call.kind == "create" else Fault.NOT_SENT
+
+
+def ask(running: Driver, target: Store, kind: str = "savepoint", timeout_s: float = 60.0) -> int:
+    return running.asked(kind, folder=target.uri, timeout_s=timeout_s)
+
+
+def barrier(running: Driver, *snapshots: Recording, name: str = "here") -> None:
+    """Reach a barrier, and wait for its checkpoint and its savepoints."""
+    running.pin(*snapshots)
+    running.checkpointer.checkpoint(name, wait=True)
+    running.checkpointer.savepoints.settle()
