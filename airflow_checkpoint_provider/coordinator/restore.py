@@ -159,7 +159,7 @@ def _absence(state: State, checkpoint: Checkpoint | None) -> str:
         return f"it was aborted ({checkpoint.reason}) at {checkpoint.ended_at}"
     if checkpoint.status == PENDING:
         return "it is not completed yet; wait for it, or name an older one"
-    ended = state.runs[-1].ended_at if state.runs and state.scope else None
+    ended = state.runs[-1].ended_at if state.runs and state.of_one_run else None
     when = f"it was deleted with its run, which ended at {ended}" if ended else "it was deleted by its retention policy"
     return f"{when}; retention=KeepWithin(days=7) keeps it next time"
 

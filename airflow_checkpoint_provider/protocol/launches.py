@@ -104,7 +104,7 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
 
     Runs with a history of their own do the same work again. A script's run is always the newest, whatever its clock says.
     """
-    if command.alone or state.scope:
+    if command.alone or state.of_one_run:
         return None
     runs = [run for run in state.runs if run.branch == state.branch.number]
     newest = max(runs, key=lambda run: run.position, default=None)

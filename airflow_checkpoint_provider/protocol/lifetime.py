@@ -1,7 +1,7 @@
 """The lifetime of a history: how long it is needed, and which commands a closed history accepts. Pure. Runs anywhere.
 
 A history of one run is over for good when its run finished or was given up. A run is given up when all its attempts
-are over and nothing has happened for longer than a failed run is kept. A history that all runs share is never over.
+are over and nothing has happened for longer than a failed run is kept. A history that runs share is never over.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def ended_for_good(state: State) -> bool:
     The run can then only be cleared, and a clear starts again from its first restore point. A restore since then
     means that a start is still to come.
     """
-    if not state.scope or not state.runs or state.runs[-1].outcome != "finished":
+    if not state.of_one_run or not state.runs or state.runs[-1].outcome != "finished":
         return False
     launch = state.launch(state.runs[-1].launch)
     return launch is None or launch.branch == state.branch.number
@@ -61,7 +61,7 @@ def just_finished(state: State, now: datetime) -> bool:
 
 
 def _given_up(state: State, policy: Retention, now: datetime) -> bool:
-    if not state.scope or state.suspended or any(state.living()) or not quiet(state, now):
+    if not state.of_one_run or state.suspended or any(state.living()) or not quiet(state, now):
         return False
     return not (policy.after_end() or FAILED_KEPT).keeps([_Newest(last_moved(state))], now)
 

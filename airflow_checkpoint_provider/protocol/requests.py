@@ -80,7 +80,7 @@ def _known(state: State, request: e.Request) -> Decision | None:
 
 def _not_running(state: State, run: str | None) -> Refusal:
     """Refuse a request without a driver. A run that has finished will not start another driver; any other run may."""
-    newest = state.run(run) if run is not None else state.runs[-1] if state.scope and state.runs else None
+    newest = state.run(run) if run is not None else state.runs[-1] if state.of_one_run and state.runs else None
     if newest is not None and newest.outcome == "finished":
         return Refusal(
             errors.RunFinished(

@@ -278,6 +278,11 @@ class State(Record):
         """Return the query that was released under ``uid``, or was called so before."""
         return next((query for query in self.released if uid in (query.uid, *query.was)), None)
 
+    @property
+    def of_one_run(self) -> bool:
+        """Return whether the history belongs to one run: its scope is the key of that run. Runs share any other history."""
+        return bool(self.scope) and all(run.key == self.scope for run in self.runs)
+
     def with_status(self, *status: str) -> tuple[Checkpoint, ...]:
         return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.status in status)
 

@@ -30,7 +30,7 @@ def job_line(found: FoundHistory, now: str, *, silent: bool) -> JobLine:
     state = found.state
     last = state.checkpoint(state.newest_completed)
     run = state.run(found.newest_run)
-    ends_here = bool(state.scope and run and run.outcome == "finished")
+    ends_here = bool(state.of_one_run and run and run.outcome == "finished")
     point = None if ends_here else state.restore_point()
     return JobLine(
         job=state.job,

@@ -156,7 +156,7 @@ def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
     begin = f"RESTORE {title(state, launch.spec.run)}: first attempt of this run,"
     if launch.spec.restore == "none":
         return [coded(f'{begin} starts from nothing (restore="none").', "CKP100")]
-    if state.scope:
+    if state.of_one_run or (state.scope and launch.number == 1):
         return [coded(f'{begin} starts from nothing (restore="latest" found no history, none expected).', "CKP100")]
     has = "no history" if launch.number == 1 else "no completed checkpoint"
     under = f" under {seen.root}" if seen.root else ""

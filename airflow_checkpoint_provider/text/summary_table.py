@@ -109,7 +109,7 @@ def summarize(state: State, run: str) -> Summary:
         cost_s=sum(line.sync_s or 0 for line in rows),
         ran_s=sum(between(attempt.at, _last_sign(state, attempt)) for attempt in attempts),
         saved_s=sum(saved_s(state, attempt, run) for attempt in attempts),
-        next_start=None if record and record.outcome == "finished" and state.scope else state.restore_point(),
+        next_start=None if record and record.outcome == "finished" and state.of_one_run else state.restore_point(),
     )
 
 
@@ -136,7 +136,7 @@ def deleted_line(count: int, state: State) -> str:
         return printable(f" {deleted}, kept: {some(names)}; this table again: {show(state, run)}")
     forgotten = sum(checkpoint.status == FORGOTTEN for checkpoint in state.checkpoints)
     outcome = f"state deleted (run finished, {plural(forgotten, 'checkpoint')})" if forgotten else "no state was left"
-    stays = "stays for 30 days" if state.scope else "stays"
+    stays = "stays for 30 days" if state.of_one_run else "stays"
     return printable(f" {outcome}; this table {stays}: {show(state, run)}")
 
 

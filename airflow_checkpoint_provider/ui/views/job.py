@@ -169,7 +169,7 @@ def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:
 def _head(place: Place, reading: Reading, about: JobRow) -> Head:
     state = reading.found.state
     label = about.state if _is_newest(place, about) else Label.of(status(state, state.run(place.run)))
-    return Head(state.job, place.run or state.scope, not state.scope, label, _facts(place, reading, about))
+    return Head(state.job, place.run or state.scope, not state.of_one_run, label, _facts(place, reading, about))
 
 
 def _is_newest(place: Place, about: JobRow) -> bool:
@@ -221,7 +221,7 @@ def running_beat(reading: Reading) -> Beat:
 
 def _no_start(reading: Reading) -> str:
     state, run = reading.found.state, reading.found.state.run(reading.found.newest_run)
-    if state.scope and run and run.outcome == "finished":
+    if state.of_one_run and run and run.outcome == "finished":
         return "nowhere: the run has finished"
     return "nothing" if state.newest_completed else "nothing: no checkpoint is complete"
 

@@ -75,6 +75,8 @@ def aborted(h: History) -> None:
         pytest.param(ended("finished"), KeepLatest(2), 0, "day-1", id="finished: at once"),
         pytest.param(ended("finished"), KeepAll(), 0, "day-1", id="finished: whatever is kept then is kept by its policy"),
         pytest.param(ended("finished"), KeepLatest(2), NEVER, "", id="finished, in the history of all runs: never"),
+        pytest.param(ended("finished"), KeepLatest(2), NEVER, "november", id="finished, in a history that some runs share: never"),
+        pytest.param(ended("failed"), KeepLatest(2), NEVER, "november", id="failed, in a history that some runs share: never"),
         pytest.param(ended("failed"), KeepLatest(2), 7, "day-1", id="failed: a week"),
         pytest.param(ended("cancelled"), KeepLatest(2), 7, "day-1", id="cancelled: a week"),
         pytest.param(ended("failed"), KeepWithin(days=3), 3, "day-1", id="failed: what its policy says of age"),
