@@ -213,7 +213,9 @@ class CheckpointRequest:
         if checkpoint.status != PENDING:
             if self._awaited is Awaited.ENDED:
                 return self._after_completion(checkpoint)
-            return self._commits(checkpoint) if self._awaited is Awaited.COMMITTED else outcomes.Completed(checkpoint)
+            if self._awaited is Awaited.COMMITTED and not checkpoint.commits_confirmed:
+                return self._commits(checkpoint, lost=self._driver_lives(checkpoint) is False)
+            return outcomes.Completed(checkpoint)
         if self._awaited is Awaited.ACKNOWLEDGED and not self.coordinator.missing(checkpoint):
             return outcomes.Acknowledged(checkpoint)
         if self._driver_lives(checkpoint) is not False:
@@ -234,10 +236,7 @@ class CheckpointRequest:
             return outcomes.NotEnded(checkpoint, f"its driver has not ended within {checkpoint.timeout_s:g} s")
         return outcomes.Ending(checkpoint)
 
-    def _commits(self, checkpoint: Checkpoint) -> Outcome:
-        if checkpoint.commits_confirmed:
-            return outcomes.Completed(checkpoint)
-        lost = self._driver_lives(checkpoint) is False
+    def _commits(self, checkpoint: Checkpoint, *, lost: bool) -> Outcome:
         state = self.coordinator.journal.catch_up() if lost else self.state  # it may have confirmed since
         checkpoint = self._listed(state)
         if checkpoint.commits_confirmed:
@@ -273,18 +272,29 @@ class CheckpointRequest:
         outcome = self._look()
         if isinstance(outcome, outcomes.InQueue):
             return self._look() if self._driver_of_queue_lost() else outcome
-        lost = isinstance(outcome, outcomes.DriverLost)
-        if suspected and isinstance(outcome, outcomes.Pending) and self._needs_driver(outcome.checkpoint):
-            lost = not self._observer().wait(self._heartbeats(outcome.checkpoint))
-        if lost and isinstance(outcome, outcomes.Pending | outcomes.DriverLost):
-            self._give_up(outcome.checkpoint)
-            outcome = self._look()
+        if abandoned := self._abandoned(outcome, suspected):
+            if abandoned.status == PENDING:
+                self._give_up(abandoned)
+                outcome = self._look()
+            else:
+                outcome = self._commits(abandoned, lost=True)
         if self._awaited in (Awaited.PUBLISHED, Awaited.ENDED) and isinstance(
             outcome, outcomes.Completed | outcomes.Ending | outcomes.Ended | outcomes.NotEnded
         ):
             publish_due(self.coordinator, outcome.checkpoint.id)
             outcome = replace(outcome, checkpoint=self._listed(self.state))
         return outcome
+
+    def _abandoned(self, outcome: Outcome, suspected: bool) -> Checkpoint | None:
+        """Return the checkpoint that waits for a driver that is lost. If that is only ``suspected``, look for its heartbeat."""
+        if isinstance(outcome, outcomes.DriverLost):
+            return outcome.checkpoint
+        if not suspected or not isinstance(outcome, outcomes.Pending | outcomes.Committing):
+            return None
+        checkpoint = outcome.checkpoint
+        if checkpoint.status == PENDING and not self._needs_driver(checkpoint):
+            return None
+        return None if self._observer().wait(self._heartbeats(checkpoint)) else checkpoint
 
     def _driver_of_queue_lost(self) -> bool:
         """Return whether the driver for which the request waits in the queue is lost. If so, end the checkpoints before it: then

@@ -101,7 +101,8 @@ class JournalSensor(Linked, BaseSensorOperator):
     def poke(self, context: Any) -> PokeReturnValue:
         with failing_for_good():
             try:
-                found = self.wait(context["ti"]).look(self._suspected)
+                # Each poke of mode="reschedule" is a new process, which has not seen the heartbeat before
+                found = self.wait(context["ti"]).look(self._suspected or self.reschedule)
             except NoConnection as error:  # the first launch of a job without a connection creates its folder
                 if error.about.get("named"):
                     raise

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_checkpoint_provider.coordinator.outcomes import Awaited, DriverLost, Unreadable
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited, DriverLost, Unconfirmed, Unreadable
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.keys import History
 
 WARN_EVERY = 60.0  # seconds between two warnings that the journal cannot be read
+PATIENCE = 60.0  # seconds until a task is resumed because of an error that no later poll can avoid: perhaps only the triggerer has it
 
 
 def seconds_to(deadline: str) -> float:
@@ -27,7 +28,16 @@ class RepeatedError:
     """Logs an error that comes back at each poll, once a minute."""
 
     def __init__(self, log: Any) -> None:
-        self._log, self._warned = log, float("-inf")
+        self._log, self._warned, self._began = log, float("-inf"), time.monotonic()
+
+    @property
+    def lasts(self) -> float:
+        """Return for how many seconds no poll has succeeded."""
+        return time.monotonic() - self._began
+
+    def succeeded(self) -> None:
+        """Note that a poll has succeeded."""
+        self._began = time.monotonic()
 
     def warn(self, error: Exception, note: str) -> None:
         now = time.monotonic()
@@ -73,12 +83,21 @@ class JournalTrigger(BaseTrigger):
             try:
                 if await asyncio.to_thread(look):
                     break
-            except CheckpointError as error:  # the task could not read the journal either, so it is not resumed
-                if error.about.get("over"):  # the journal was read, and does not list the checkpoint any more
+                unreadable.succeeded()
+            except CheckpointError as error:
+                if _explained_by_task(error, unreadable):
                     break
                 unreadable.warn(error, f"polling again until {self.deadline}")
             await asyncio.sleep(min(self.poll_interval, left))
         yield TriggerEvent(self.event())  # type: ignore[no-untyped-call]
+
+
+def _explained_by_task(error: CheckpointError, unreadable: RepeatedError) -> bool:
+    """Return whether to resume the task, which meets the same error and fails with it. Otherwise the task could read the journal as
+    little as the triggerer can: it stays deferred."""
+    if error.about.get("over"):  # the journal was read, and does not list the checkpoint any more
+        return True
+    return bool(error.permanent or error.about.get("named")) and unreadable.lasts >= PATIENCE
 
 
 class CheckpointTrigger(JournalTrigger):
@@ -102,7 +121,7 @@ class CheckpointTrigger(JournalTrigger):
             outcome = request.poll()
             if isinstance(outcome, Unreadable):
                 raise outcome.error
-            self._silent = isinstance(outcome, DriverLost)
+            self._silent = isinstance(outcome, DriverLost | Unconfirmed)
             return outcome.over or self._silent
 
         return over

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.triggers import checkpoint
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.support.faults import Fault, FaultyStore
@@ -326,6 +327,18 @@ def test_forgotten_checkpoint_resumes_the_task(job: Job) -> None:
     ).payload  # fmt: skip
     with pytest.raises(AirflowFailException, match="the journal has forgotten it"):
         waits(CheckpointAcknowledgedSensor, pointer, deferrable=True).execute_complete({"ti": ti()}, event)
+
+
+def test_error_that_stays_resumes_the_task(
+    monkeypatch: pytest.MonkeyPatch, job: Job, asked: dict[str, Any], faulty: FaultyStore
+) -> None:
+    """The task meets it, too, and fails."""
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.05)
+    waiting = deferred(waits(CheckpointAcknowledgedSensor, asked, deferrable=True, timeout=600))
+    faulty.plan = lambda call: Fault.MISCONFIGURED
+    event = fired(waiting).payload
+    with pytest.raises(AirflowFailException):
+        waits(CheckpointAcknowledgedSensor, asked, deferrable=True).execute_complete({"ti": ti()}, event)
 
 
 def test_trigger_without_a_readable_connection_waits_until_its_deadline(
