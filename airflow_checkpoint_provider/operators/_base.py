@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import CheckpointReference
 from airflow_checkpoint_provider.operators._link import Linked, Place
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.text import messages
+
+GENERATION_KEY = "checkpoint_generation"  # in the task's state store, which the tries of a task share
 
 
 @contextlib.contextmanager
@@ -29,20 +33,49 @@ def failing_for_good() -> Iterator[None]:
 
 
 def owner_of(ti: Any) -> str:
-    """Return the task's name in the journal."""
-    return f"{ti.dag_id}.{ti.task_id}"
+    """Return the task's name in the journal. Each instance of a mapped task has its own."""
+    return f"{ti.dag_id}.{ti.task_id}" + (f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else "")
+
+
+def generation_of(context: Any, retries: int | None) -> int:
+    """Return the generation of a task: a number that all its tries share until a person clears it.
+
+    Airflow's ``max_tries`` alone does not tell a clear from a retry. A clear sets it to ``try_number + retries``, which is the old number
+    if ``retries`` was lowered meanwhile. And a DAG run that was deleted and made again begins with the numbers of the old one.
+    """
+    ti, store = context["ti"], context["task_state_store"]
+    tries = [ti.max_tries, retries]
+    known = store.get(GENERATION_KEY, None)
+    if known and known["tries"] == tries:
+        return int(known["generation"])
+    generation = secrets.randbits(48)
+    store.set(GENERATION_KEY, {"tries": tries, "generation": generation}, retention=NEVER_EXPIRE)
+    return generation
 
 
 def request_of(ti: Any, generation: int) -> str:
-    """Return the id of the request of a task that was cleared ``generation`` times; equal in all its tries."""
+    """Return the id of a task's request: equal in all tries of its ``generation``."""
     map_index = ti.map_index if ti.map_index is not None else -1
     return messages.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
 
 
 def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History:
-    """Return the history of the job that task ``task_id`` submits in the DAG run of ``ti``; ``scope`` is rendered."""
+    """Return the history of the job that task ``task_id`` submits in the DAG run of ``ti``; ``scope`` is rendered.
+
+    Raise ``InvalidConfig`` if it was rendered to something else than text, as ``render_template_as_native_obj`` does.
+    """
+    check_rendered("scope", scope)
     run: str | None = {"run": ti.run_id, "job": None}.get(scope, scope)
     return History(job_id if job_id is not None else f"{ti.dag_id}.{task_id}", run)
+
+
+def check_rendered(name: str, value: object) -> None:
+    """Raise ``InvalidConfig`` for a template that was rendered to a number, a list or nothing."""
+    if not isinstance(value, str) or not value:
+        raise InvalidConfig(
+            f"{name}= is {value!r} after its template was rendered. Write a template that gives text. With render_template_as_native_obj=True"
+            " digits become a number: put a letter before them"
+        )
 
 
 def place_of_checkpoint(connection: str, checkpoint: object) -> Place | None:

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import coordinator_at
-from airflow_checkpoint_provider.operators._base import KillGuard, history_of, owner_of
+from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, history_of, owner_of
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
@@ -78,10 +78,9 @@ class JobOperator(KillGuard):
         return JobReference(job.job_id, job.task_id, job.scope, job.checkpoint_conn_id)
 
     def history(self, ti: Any) -> History:
-        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty run."""
+        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``."""
         if self.run is not None and self.job_id is not None:
-            if not self.run:
-                raise InvalidConfig("run= is empty after its template was rendered: write the run id of the job's run")
+            check_rendered("run", self.run)
             return History(self.job_id, self.run)
         return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
 

@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.hooks.history import aborted, reference_of
-from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of, request_of
+from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, owner_of, request_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.operators._waiting import EVERY
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
@@ -93,19 +93,18 @@ class RequestOperator(JobOperator):
         with failing_for_good():
             limit = self.execution_timeout or timedelta(seconds=conf.getfloat("sensors", "default_timeout"))
             deadline = (datetime.now(UTC) + limit).isoformat()
-            request = self._submit(context["ti"], deadline)
+            request = self._submit(context, deadline)
             self._check_answer(request)
             if not self.wait_for_completion:
                 return reference_of(request)
             return self.execute_complete(context, {"checkpoint": str(request.pointer), "deadline": deadline})
 
-    def _submit(self, ti: Any, deadline: str) -> CheckpointRequest:
+    def _submit(self, context: Any, deadline: str) -> CheckpointRequest:
         """Submit the request again and again: while the job may still start, and while the request waits in the job's queue."""
-        started = time.monotonic()
+        started, ti = time.monotonic(), context["ti"]
+        token = request_of(ti, generation_of(context, self.retries))
         request = CheckpointRequest(
-            lambda: self.coordinator(ti),
-            lambda coordinator: self._trigger(coordinator, ti),
-            request_of(ti, ti.max_tries),
+            lambda: self.coordinator(ti), lambda coordinator: self._trigger(coordinator, ti, token), token
         )
         while (error := self._refusal(request)) is not None:
             if isinstance(error, Queued):  # the driver would still serve a request that this task gives up
@@ -131,6 +130,8 @@ class RequestOperator(JobOperator):
             outcome = request.submit()
         except NoConnection as error:
             return error
+        if isinstance(outcome, InQueue) and not isinstance(seen := request.resolve(), Unreadable):
+            outcome = seen  # a lost driver serves no queue
         if isinstance(outcome, Dropped):
             raise RequestDropped(f"the request was taken out of the queue: {outcome.why}", reason=outcome.why)
         if isinstance(outcome, InQueue):
@@ -145,9 +146,9 @@ class RequestOperator(JobOperator):
         if not may_start or finished or error.about.get("named"):
             raise error
 
-    def _trigger(self, coordinator: Coordinator, ti: Any) -> int:
+    def _trigger(self, coordinator: Coordinator, ti: Any, token: str) -> int:
         request = Request(
-            token=request_of(ti, ti.max_tries),
+            token=token,
             try_number=ti.try_number,
             timeout_s=self.timeout_s,
             origin="task",

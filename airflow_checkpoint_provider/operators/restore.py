@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_C
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, printable
 from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
-from airflow_checkpoint_provider.operators._base import failing_for_good
+from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
@@ -77,7 +77,7 @@ class RestoreOperator(JobOperator):
         with failing_for_good():
             coordinator = self.coordinator(context["ti"])
             state = coordinator.journal.catch_up()
-            token = self._token(context["ti"])
+            token = self._token(context)
             if self._done(coordinator, token):
                 self.log.info("nothing to do, this task has restored before: %s", _describe_branch(state.branch, token))
             elif not state.runs:
@@ -115,9 +115,10 @@ class RestoreOperator(JobOperator):
         """Return whether this try or an earlier one has restored; its checkpoint may have been deleted since."""
         return token.text in coordinator.state.tokens
 
-    def _token(self, ti: Any) -> Token:
+    def _token(self, context: Any) -> Token:
+        ti, generation = context["ti"], generation_of(context, self.retries)
         item = None if ti.map_index is None or ti.map_index < 0 else str(ti.map_index)
-        return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=ti.max_tries)
+        return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=generation)
 
 
 def _describe_branch(branch: Branch, token: Token) -> str:

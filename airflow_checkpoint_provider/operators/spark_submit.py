@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.hooks.references import known_at_parse, start_i
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _xcom
-from airflow_checkpoint_provider.operators._base import failing_for_good, history_of
+from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, history_of
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked, Place
@@ -102,6 +102,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         self.allow_non_restored_state = allow_non_restored_state
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
         _refuse_later(item=item, deferrable=deferrable)
+        _refuse_fixed_key(self.task_id, scope)
         self._check()
         self._launch: DriverLaunch | None = None
         self._cluster = False  # deploy mode
@@ -232,7 +233,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         ti, dag_run = context["ti"], context["dag_run"]
         return LaunchParameters(
             history=history_of(self.job_id, self.scope, ti, ti.task_id),
-            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=ti.max_tries),
+            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation_of(context, self.retries)),
             try_number=ti.try_number,
             run_after=utc_text(dag_run.run_after),
             now=utc_now(),
@@ -417,6 +418,15 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 self._launch.request_stop("the task was killed")
         if self._hook is not None:  # a new hook would look up its connection, for which there is no time
             super().on_kill()
+
+
+def _refuse_fixed_key(task_id: str, scope: object) -> None:
+    """Raise ``InvalidConfig`` for a scope that is neither a word that we know nor a template: perhaps a typing error."""
+    if scope not in ("run", "job") and known_at_parse(scope):
+        raise InvalidConfig(
+            f'{task_id}: scope={scope!r}: write "run", "job", or a template such as "{{{{ ds }}}}", whose text is the key of a history. For a'
+            ' history with a fixed key, give the task its own job_id= and scope="job"'
+        )
 
 
 def _refuse_later(**options: Any) -> None:

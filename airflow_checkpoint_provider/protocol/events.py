@@ -46,7 +46,7 @@ class Point(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Token(Record):
-    """The identity of a request. The generation changes on a clear and not on a retry (Airflow's ``max_tries``)."""
+    """The identity of a request. The generation changes on a clear and not on a retry."""
 
     dag: str
     run: str

@@ -10,11 +10,13 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import Job
+from tests.unit.lifecycle import stage
 
 
 @pytest.fixture(autouse=True)
 def _outside_of_a_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    stage.STORES.clear()
 
 
 @pytest.fixture

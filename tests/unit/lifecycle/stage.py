@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
-from airflow_checkpoint_provider.operators._base import KillGuard
+from airflow_checkpoint_provider.operators._base import KillGuard, generation_of, request_of
 from tests.support.acting import RUN
+from tests.support.state_store import TaskStateStore
 
 OTHER = "orders_audited"  # the DAG of the tasks that drive checkpoints
 
@@ -30,9 +32,25 @@ def ti(task: str = "trigger", **other: Any) -> SimpleNamespace:
     return SimpleNamespace(**known | other)
 
 
+STORES = defaultdict[tuple[object, ...], TaskStateStore](TaskStateStore)
+"""By the DAG run, the task and its map index."""
+
+
+def context(operator: BaseOperator, **instance: Any) -> Any:
+    """Return what Airflow gives to ``execute``, as far as the tasks read it."""
+    task = ti(operator.task_id, **instance)
+    return {"ti": task, "task_state_store": STORES[task.dag_id, task.run_id, task.task_id, task.map_index]}
+
+
+def token_of(operator: BaseOperator) -> str:
+    """Return the token of the request that a task makes."""
+    about = context(operator)
+    return request_of(about["ti"], generation_of(about, operator.retries))
+
+
 def run(operator: BaseOperator, **instance: Any) -> Any:
     """Return the result of ``execute``. Pass a new operator each time: Airflow builds one for each try."""
-    return operator.execute({"ti": ti(operator.task_id, **instance)})  # type: ignore[typeddict-item]
+    return operator.execute(context(operator, **instance))
 
 
 def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
-from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
+from tests.unit.lifecycle.stage import OTHER, run, ti, token_of, trigger
 
 ELSEWHERE = Process(host="elsewhere", boot_id="another", pid=7)
 GONE = replace(Process.this(), start_ticks="another one's")
@@ -65,15 +65,46 @@ def test_acknowledged_savepoint_of_a_lost_driver_is_published(job: Job) -> None:
     with DAG(OTHER, schedule=None):
         task = TriggerSavepointOperator(task_id="saves", job="orders", poke_interval=0.01)
     job.coordinator.trigger(
-        Request(token=request_of(task), kind="savepoint", folder=f"{job.store.uri}/savepoints", origin="task")
+        Request(token=token_of(task), kind="savepoint", folder=f"{job.store.uri}/savepoints", origin="task")
     )
     job.acknowledge(1)
     assert run(task)["id"] == 1
     assert job.checkpoint(1).published
 
 
-def request_of(task: TriggerSavepointOperator) -> str:
-    return f"{OTHER}|manual__1|{task.task_id}|-1|0"
+@pytest.mark.parametrize("beat", [None, ELSEWHERE], ids=["never beat", "elsewhere"])
+@pytest.mark.parametrize("kind", [CheckpointAcknowledgedSensor, NotifyCheckpointCompleteOperator])
+def test_rescheduled_sensor_finds_the_lost_driver_at_its_next_poke(
+    job: Job, asked: dict[str, Any], kind: type[CheckpointSensor], beat: Process | None
+) -> None:
+    """Each poke is another process, which has seen no heartbeat before."""
+    if beat:
+        job.beat(beat)
+    instance = ti("waits")
+    instance.get_first_reschedule_date = lambda context: None
+    with pytest.raises(AirflowFailException, match=SAID):
+        waits(kind, asked, mode="reschedule").execute({"ti": instance})
+
+
+@pytest.mark.parametrize("beat", [None, ELSEWHERE], ids=["never beat", "elsewhere"])
+def test_notify_that_was_deferred_succeeds_if_the_driver_is_lost(
+    job: Job, asked: dict[str, Any], beat: Process | None
+) -> None:
+    job.acknowledge(1)
+    job.coordinator.complete(1)
+    if beat:
+        job.beat(beat)
+    event = fired(deferred(waits(NotifyCheckpointCompleteOperator, asked, deferrable=True)))
+    resumed = waits(NotifyCheckpointCompleteOperator, asked, deferrable=True)
+    assert resumed.execute_complete({"ti": ti("waits")}, event) == asked
+
+
+def test_request_in_the_queue_of_a_lost_driver_is_not_waited_for(job: Job) -> None:
+    job.coordinator.trigger(Request(token="periodic", origin="periodic"))
+    job.beat(ELSEWHERE)
+    with pytest.raises(AirflowException, match=SAID.replace("chk-1", "chk-2")):
+        run(trigger(wait_for_completion=True))
+    assert job.checkpoint(1).reason == LOST
 
 
 def test_trigger_of_a_lost_driver_may_be_retried(job: Job) -> None:

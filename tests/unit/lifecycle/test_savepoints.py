@@ -21,7 +21,6 @@ from airflow_checkpoint_provider.operators import (
     TriggerSavepointOperator,
     savepoint,
 )
-from airflow_checkpoint_provider.operators._base import request_of
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request
@@ -31,7 +30,7 @@ from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.support.faults import Call, Fault, FaultyStore
-from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti
+from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti, token_of
 
 
 def asks(**options: Any) -> TriggerSavepointOperator:
@@ -41,12 +40,12 @@ def asks(**options: Any) -> TriggerSavepointOperator:
         )
 
 
-def taken(job: Job, **options: Any) -> dict[str, Any]:
+def taken(job: Job, map_index: int = -1, **options: Any) -> dict[str, Any]:
     """Run the task in a new run while a driver takes the savepoint; return the task's result."""
     number = job.state.next_id
     takes = soon(lambda: job.serve(number))
     try:
-        answer: dict[str, Any] = run(asks(**options), run_id=f"hour {number}")
+        answer: dict[str, Any] = run(asks(**options), run_id=f"hour {number}", map_index=map_index)
     finally:
         takes.join()
     return answer
@@ -409,6 +408,12 @@ def test_savepoints_of_others_and_pinned_savepoints_are_kept(job: Job) -> None:
     assert left(job) == [1, 2, 3, 5]
 
 
+def test_instances_of_a_mapped_task_keep_savepoints_of_their_own(job: Job) -> None:
+    for place in (0, 1, 0, 1):
+        taken(job, place, retention=KeepLatest(1))
+    assert left(job) == [3, 4]
+
+
 def test_killed_disposal_is_finished_by_the_next_task(job: Job) -> None:
     for _ in range(2):
         taken(job)
@@ -433,7 +438,7 @@ def test_killed_task_publishes_and_disposes_of_nothing_more(
     job.complete(
         job.coordinator.trigger(
             Request(
-                token=request_of(ti("savepoint"), 0),
+                token=token_of(task),
                 kind="savepoint",
                 origin="task",
                 folder=f"{job.store.uri}/s",

@@ -49,9 +49,9 @@ def obeys(job: Job, number: int = 1, how: str = "suspended") -> Callable[[], Non
     return does
 
 
-def stopped(job: Job, **options: Any) -> dict[str, Any]:
+def stopped(job: Job, *, max_tries: int = 0, **options: Any) -> dict[str, Any]:
     ends = soon(obeys(job))
-    answer: dict[str, Any] = run(stops(**options))
+    answer: dict[str, Any] = run(stops(**options), max_tries=max_tries)
     ends.join()
     return answer
 
@@ -94,13 +94,15 @@ def test_second_stop_of_the_same_task_changes_nothing(job: Job, again: dict[str,
     assert job.state == before
 
 
-def test_cleared_stop_stops_a_resumed_job_again(job: Job) -> None:
-    answer = stopped(job)
+@pytest.mark.parametrize("retries", [0, 1])
+def test_cleared_stop_stops_a_resumed_job_again(job: Job, retries: int) -> None:
+    """Also if its author has lowered ``retries`` before the clear, which keeps ``max_tries``."""
+    answer = stopped(job, retries=retries, max_tries=retries)
     with DAG(OTHER, schedule=None):
         run(RestoreOperator(task_id="restore", job="orders", restore=answer))
     job.start(2)
     ends = soon(obeys(job, 2))
-    assert run(stops(), try_number=2, max_tries=1)["id"] == 2
+    assert run(stops(retries=0), try_number=2, max_tries=1)["id"] == 2
     ends.join()
 
 

@@ -98,9 +98,7 @@ def test_cleared_task_triggers_a_new_checkpoint(job: Job) -> None:
 def test_other_task_triggers_a_new_checkpoint(job: Job, other: dict[str, Any]) -> None:
     run(trigger())
     job.complete(1)
-    operator = trigger()
-    context: Any = {"ti": ti(**other)}
-    assert operator.execute(context)["id"] == 2
+    assert run(trigger(), **other)["id"] == 2
 
 
 # -- which job ---------------------------------------------------------------------------------------------------------------
@@ -135,7 +133,10 @@ def test_job_id_with_run_means_the_history_of_that_run(verb: Callable[..., JobOp
         empty = verb(task_id="empty", job="orders_audited.delays", run="")
     task.render_template_fields({"params": {"of": RUN}})
     assert task.history(ti(dag_id="another", run_id="its own")) == History("orders_audited.delays", RUN)
-    with pytest.raises(InvalidConfig, match="run= is empty after its template was rendered"):
+    with pytest.raises(InvalidConfig, match="run= is '' after its template was rendered"):
+        empty.history(ti())
+    empty.run = 20261120  # type: ignore[assignment]  # by render_template_as_native_obj
+    with pytest.raises(InvalidConfig, match="run= is 20261120 after its template was rendered"):
         empty.history(ti())
 
 

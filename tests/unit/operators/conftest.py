@@ -15,6 +15,7 @@ from airflow.providers.apache.spark.hooks import spark_submit as spark_submit_ho
 from airflow.sdk import DAG
 
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from tests.support.state_store import TaskStateStore
 
 MASTERS: dict[str, dict[str, Any]] = {
     "local": {"host": "local[2]"},
@@ -44,10 +45,6 @@ class DagRun:
     run_type: str = "manual"
 
 
-class StateStore(dict[str, Any]):
-    set = dict.__setitem__
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """With the arguments of ``spark-submit``, one a line, in ``argv``, and its environment in ``environ``."""
@@ -74,7 +71,7 @@ def execute(folder: Path, run: DagRun | None = None, ti: TaskInstance | None = N
         task = CheckpointedSparkSubmitOperator(
             **{"task_id": "job", "application": "job.py", "conn_id": "local", "name": "etl", **options}
         )
-    task.execute({"ti": ti or TaskInstance(), "dag_run": run or DagRun(), "task_state_store": StateStore()})
+    task.execute({"ti": ti or TaskInstance(), "dag_run": run or DagRun(), "task_state_store": TaskStateStore()})
     return (folder / "argv").read_text().splitlines()
 
 

@@ -76,7 +76,9 @@ def test_two_tasks_with_one_job_id_are_refused(first: str | None, second: str | 
 def test_two_tasks_with_one_job_id_and_two_scopes_are_accepted() -> None:
     with DAG("etl", schedule=None) as dag:
         for region in ("north", "south"):
-            CheckpointedSparkSubmitOperator(task_id=region, application="job.py", job_id="tally", scope=region)
+            CheckpointedSparkSubmitOperator(
+                task_id=region, application="job.py", job_id="tally", scope=f"{region}-{{{{ ds }}}}"
+            )
     assert dag.task_ids == ["north", "south"]
 
 
@@ -105,6 +107,9 @@ def test_job_scope_needs_max_active_runs_of_one() -> None:
         ({"allow_non_restored_state": [""]}, InvalidName, "uid ''"),
         ({"job_id": "{{ ds }}"}, InvalidName, "job_id='{{ ds }}'"),
         ({"job_id": ""}, InvalidName, "job_id=''"),
+        ({"scope": "Jobs"}, InvalidConfig, 'job: scope=\'Jobs\': write "run", "job", or a template'),
+        ({"scope": " job"}, InvalidConfig, "job: scope=' job'"),
+        ({"scope": None}, InvalidConfig, "job: scope=None"),
         ({"restore": "lastest"}, InvalidName, "restore='lastest' is no place to start from"),
         ({"restore": "run-start"}, InvalidName, "restore='run-start' is no place to start from"),
         ({"restore": {"job": "orders"}}, InvalidConfig, "restore={'job': 'orders'} is no place to start from"),
