@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_checkpoint_provider.storage import Store
 
-CONNECTION = "checkpoint_default"
+CONNECTION = "checkpoint_default"  # as in ``protocol.wording``, which is too heavy here
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -45,8 +45,10 @@ def get_cli_commands() -> list[GroupCommand]:
 def run(verb: Verb, options: Namespace) -> None:
     """Run a verb with the arguments that Airflow has parsed. Exits with its code."""
     from airflow_checkpoint_provider.cli import main
+    from airflow_checkpoint_provider.protocol.wording import of_connection, typed
 
-    code = main.run(verb, options, lambda: _store(options.conn_id))
+    with typed("airflow checkpoints", of_connection(options.conn_id)):
+        code = main.run(verb, options, lambda: _store(options.conn_id))
     if code:
         raise SystemExit(code)
 
@@ -54,11 +56,12 @@ def run(verb: Verb, options: Namespace) -> None:
 def _store(conn_id: str) -> Store:
     """Return the store of the connection; if it does not exist, ``$AIRFLOW_HOME/checkpoints``, where jobs with a local
     Spark master write. Raises ``NoConnection`` if there are no jobs either."""
+    from airflow_checkpoint_provider.cli.main import with_root
     from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
     from airflow_checkpoint_provider.hooks.connections import NoConnection
 
     try:
-        return CheckpointStorageHook(conn_id).get_store()
+        return with_root(CheckpointStorageHook(conn_id).get_store())
     except NoConnection:
         local = CheckpointStorageHook(conn_id, master="local").get_store()
         if not any(local.folders("jobs")):

@@ -110,7 +110,7 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
         lambda state: savepoint.claim_before_restore(coordinator, state, command(state), utc_now())
     )
     done = replace(found, state=coordinator.state)
-    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}"
+    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}. {manual_restore.next_step(done.state)}"
     return _report(done, base, lines() if approval.yes else [], after)
 
 

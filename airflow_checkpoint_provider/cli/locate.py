@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.coordinator.histories import FoundHistory, hist
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
+from airflow_checkpoint_provider.protocol.wording import command, list_of
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -19,7 +20,7 @@ def newest(store: Store, job: str, limit: int) -> FoundHistory:
         return all_of.found[0]
     if all_of.unreadable:
         raise all_of.unreadable[0]
-    raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `jobs` lists all jobs")
+    raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `{command('jobs')}` lists all jobs")
 
 
 def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:
@@ -34,7 +35,9 @@ def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:
     if shared and shared.state.run(run):
         return shared, run
     newest(store, job, limit=1)  # raises if there is no such job
-    raise CheckpointNotFound(f"job {job!r} has no run {run!r} under {store.uri}. `list {job}` prints its newest runs")
+    raise CheckpointNotFound(
+        f"job {job!r} has no run {run!r} under {store.uri}. `{list_of(job)}` prints its newest runs"
+    )
 
 
 def find_history(store: Store, job: str, run: str | None) -> tuple[FoundHistory, str | None]:

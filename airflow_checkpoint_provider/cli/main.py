@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.cli.output import write, write_lines
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.wording import typed
-from airflow_checkpoint_provider.storage import Store, open_store
+from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 
 FAILED = 1
 EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
@@ -58,7 +58,16 @@ def _store(options: argparse.Namespace) -> Store:
         raise errors.InvalidConfig(
             "There is no directory ./checkpoints. Write --root URI, or use `airflow checkpoints`"
         )
-    return open_store(root or "checkpoints")
+    store = open_store(root or "checkpoints")
+    return store if "pointer" in options else with_root(store)
+
+
+def with_root(store: Store) -> Store:
+    """Return the store. Raise ``StoreMisconfigured`` if its root is a folder that does not exist: no job is there, but for another
+    reason than a reader would think."""
+    if isinstance(store, LocalStore):
+        store.check_root()
+    return store
 
 
 def root_of(pointer: str) -> str:

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.coordinator.releasing import Going, Release
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id
+from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.storage import Store
 
 RELEASED = ("JOB", "QUERY", "LOCATION", "NEXT BATCH")
@@ -21,7 +22,7 @@ def release(store: Store, job: str, uid: str, to: str, adopted: str | None, appr
     journal = Journal(store, keys, entry_author())
     if journal.catch_up().n < 0:
         raise CheckpointNotFound(
-            f"there is no job {job!r} with streaming queries under {store.uri}. `jobs` lists all jobs"
+            f"there is no job {job!r} with streaming queries under {store.uri}. `{command('jobs')}` lists all jobs"
         )
     going = Release(Coordinator(journal), uid, to, adopted)
     lines = _lines(job, told := going.look())

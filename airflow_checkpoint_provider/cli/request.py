@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind, kind_named
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import restore
+from airflow_checkpoint_provider.protocol.wording import list_of, restore
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import ENDED, NONE, labelled, table
@@ -158,7 +158,10 @@ class _Dialogue:
         """Return what the request would do now. Raise the error that would refuse it."""
         state = self._coordinator.journal.catch_up()
         self._refuse_other_run(state)
-        self._coordinator.journal.foresee(c.Trigger(request=self._request_record, run=self._run))
+        try:
+            self._coordinator.journal.foresee(c.Trigger(request=self._request_record, run=self._run))
+        except errors.Refused as error:
+            raise self._refusal(error) from None
         running = state.running()
         assert running
         assert self._target
@@ -185,16 +188,19 @@ class _Dialogue:
             self._refuse_other_run(self.state)
         outcome = self._request.submit()
         if isinstance(outcome, outcomes.Refused):
-            raise outcome.error
+            raise self._refusal(outcome.error)
         return outcome
+
+    def _refusal(self, error: errors.Refused) -> errors.Refused:
+        """Return the error for a person: a job that does not run needs no stop."""
+        not_needed = self._wanted.kind.suspends and type(error) is errors.NotRunning
+        return errors.NotRunning(messages.nothing_to_stop(self.state)) if not_needed else error
 
     def _refuse_other_run(self, state: State) -> None:
         """Raise ``NotRunning`` if another run than the named one runs, which the journal would not refuse."""
         launch = state.current_launch() or (state.launches[-1] if state.suspended and state.launches else None)
         if self._run is not None and launch is not None and launch.spec.run != self._run:
-            raise errors.NotRunning(
-                f"{state.job}, run {self._run}: it does not run any more, run {launch.spec.run} does; name that"
-            )
+            raise errors.NotRunning(f"{state.job}: run {self._run} is not its newest run. Name run {launch.spec.run}")
 
     def _trigger(self, coordinator: Coordinator) -> int:
         return coordinator.trigger(self._request_record, run=self._run)
@@ -253,7 +259,7 @@ class _Dialogue:
             completed = "completed" if found.published or not found.savepoint else "completed, but not published yet"
             what = f"chk-{found.id} is {completed if found.completed_at else 'pending'}"
         return errors.StillPending(
-            f"{why}: {what}, and nothing was taken back; `list {job}` shows what becomes of it. To wait again, repeat the command"
+            f"{why}: {what}, and the request stays; `{list_of(job)}` shows its outcome. To wait again, repeat the command"
             f" with --request-id {shlex.quote(self._request_id)}"
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +26,7 @@ from airflow_checkpoint_provider.protocol.state import (
     Launch,
     State,
 )
-from airflow_checkpoint_provider.protocol.wording import command
+from airflow_checkpoint_provider.protocol.wording import command, list_of
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, query_progress, replay, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import own_stages
@@ -96,7 +95,7 @@ def listed(found: FoundHistory, number: str) -> Checkpoint:
     if checkpoint is None:
         where = f"{found.state.job}, run {found.newest_run}"
         raise CheckpointNotFound(
-            f"{number}: {where} has no such checkpoint. `list {found.state.job}` prints its checkpoints"
+            f"{number}: {where} has no such checkpoint. `{list_of(found.state.job)}` prints its checkpoints"
         )
     return checkpoint
 
@@ -176,7 +175,7 @@ def verify(store: Store, pointer: str, *, deep: bool = False) -> Report:
             raise
         raise CheckpointNotFound(
             f"{parsed}: savepoint chk-{gone.id} of {gone.job} is gone: its directory was moved or removed. If that was intended,"
-            f" let the history forget it: {command(gone.coordinator.state)} dispose --forget {shlex.quote(str(parsed))}"
+            f" let the history forget it: {command('dispose', '--forget', str(parsed), state=gone.coordinator.state)}"
         ) from None
     seal, completed_at = opened.seal, opened.checkpoint.completed_at or None
     about = f"sealed {day_and_time(completed_at)}" if completed_at else f"savepoint {seal.id} of {seal.job}"
@@ -281,7 +280,7 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
     if launch is None:
         where = state.job + (f", run {run}" if run else "")
         what = f"no attempt {epoch}" if epoch is not None else "no launch"
-        raise CheckpointNotFound(f"{where}: {what} is listed. `list {state.job}` prints runs and attempts")
+        raise CheckpointNotFound(f"{where}: {what} is listed. `{list_of(state.job)}` prints runs and attempts")
     return launch, attempt
 
 

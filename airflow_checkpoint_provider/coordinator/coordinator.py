@@ -12,7 +12,7 @@ from dataclasses import replace
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol import requests
+from airflow_checkpoint_provider.protocol import requests, wording
 from airflow_checkpoint_provider.protocol.completion import outcome
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
@@ -217,7 +217,8 @@ class Coordinator:
     def _listed(self, number: int) -> Checkpoint:
         checkpoint = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
         if checkpoint is None:
-            raise errors.CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `checkpoints show`")
+            see = wording.command("show", self.state.job or "JOB")
+            raise errors.CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `{see}`")
         return checkpoint
 
     def _acknowledgements(self, checkpoint: Checkpoint) -> dict[str, Acknowledgement]:

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.coordinator.copying import copy_saved
 from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, SOURCE, Location, parsed_file
 from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.keys import pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal
 
@@ -32,7 +33,7 @@ def checkpoint_of(coordinator: Coordinator, source: str) -> str:
     number = point.id if point else next((checkpoint.id for checkpoint in state.newest_first()), None)
     if number is None:
         raise CheckpointNotFound(
-            f"job {state.job!r} has no checkpoint yet. `checkpoints trigger {state.job}` takes one"
+            f"job {state.job!r} has no checkpoint yet. `{wording.command('trigger', state.job, state=state)}` takes one"
         )
     return str(coordinator.keys.pointer(coordinator.store.uri, number))
 

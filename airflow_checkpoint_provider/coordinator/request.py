@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.protocol import requests
+from airflow_checkpoint_provider.protocol import requests, wording
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
@@ -197,7 +197,7 @@ class CheckpointRequest:
             if state.n < 0:
                 why = "there is no such history"
             raise errors.CheckpointNotFound(
-                f"{self.pointer}: {why}; `airflow checkpoints jobs` shows what there is", over=over
+                f"{self.pointer}: {why}; `{wording.command('jobs')}` shows what there is", over=over
             )
         if self._folder and checkpoint.target != self._folder:
             raise errors.CheckpointNotFound(

@@ -86,8 +86,8 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
         pointer = pointer_of(restore)
     except InvalidName:
         raise InvalidName(
-            f'restore={restore!r}: write "latest", "none", the id of a checkpoint of this history, or a pointer: <root>/jobs/…/chk-7,'
-            " or the directory of a savepoint"
+            f'{restore!r} is not a place to start from: write "latest", "none" (by hand also "run-start"), the id of a checkpoint of this'
+            " history, a pointer <root>/jobs/…/chk-7, or the directory of a savepoint"
         ) from None
     if isinstance(pointer, SavepointPointer):
         return _savepoint_point(pointer, state, store)
@@ -128,7 +128,7 @@ def _own_point(number: int, state: State, restore: str) -> Point:
     checkpoint = state.checkpoint(number)
     if checkpoint is None or checkpoint.status != RETAINED:
         raise CheckpointNotFound(
-            f"restore={restore!r}: {_absence(state, checkpoint)}; `checkpoints list {state.job or 'JOB'}` shows what this history holds"
+            f"restore={restore!r}: {_absence(state, checkpoint)}; `{wording.list_of(state.job or 'JOB')}` shows what this history holds"
         )
     return Point(id=number)
 
@@ -145,7 +145,7 @@ def locate_checkpoint(pointer: Pointer, home: Store, *, pending: bool = False) -
     checkpoint = state.checkpoint(pointer.id)
     if state.n < 0:
         raise CheckpointNotFound(
-            f"{pointer}: there is no history at {pointer.prefix}; `checkpoints jobs` lists the jobs of a root"
+            f"{pointer}: there is no history at {pointer.prefix}; `{wording.command('jobs')}` lists the jobs of a root"
         )
     if checkpoint is None or not (checkpoint.status == RETAINED or (pending and checkpoint.status == PENDING)):
         raise CheckpointNotFound(f"{pointer}: {_absence(state, checkpoint)}")

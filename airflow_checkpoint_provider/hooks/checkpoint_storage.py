@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPo
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import RETAINED
+from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
 SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
@@ -45,7 +46,7 @@ class CheckpointStorageHook(BaseHook):
     """
 
     conn_name_attr = "checkpoint_conn_id"
-    default_conn_name = "checkpoint_default"
+    default_conn_name = DEFAULT_CONNECTION
     conn_type = "checkpoint_storage"
     hook_name = "Checkpoint Storage"
 

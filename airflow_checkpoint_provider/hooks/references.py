@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,6 @@ _EXPECTED = {
     " or a pointer <root>/jobs/…/chk-7",
     "pointer": "savepoint: write pointer=savepoint.output, where `savepoint` is a TriggerSavepointOperator that has succeeded, or"
     " its directory, <target>/savepoint-<job>-7-<nonce>",
-    "restore": 'place to start from: write "latest", "none", an id such as "chk-7", a pointer <root>/jobs/…/chk-7, the directory of'
-    " a savepoint, or the output of a task that has made one of these",
 }
 
 
@@ -50,7 +48,7 @@ def pointer_in(value: object, name: str = "checkpoint") -> str:
     """Return the pointer in a task's parameter ``name``: an XCom of a trigger, or text. Raise ``InvalidConfig`` for others."""
     pointer = value.get("pointer") if isinstance(value, Mapping) else value
     if not isinstance(pointer, str):
-        raise InvalidConfig(f"{name}={value!r} is no {_EXPECTED[name]}")
+        raise InvalidConfig(f"{name}={value!r} is not a {_EXPECTED[name]}")
     return pointer
 
 
@@ -59,13 +57,25 @@ def start_in(restore: object, *keywords: str) -> str:
 
     Raise ``InvalidConfig``, or ``InvalidName`` if it is text.
     """
-    start = str(restore) if isinstance(restore, int) else pointer_in(restore, "restore")
+    start = restore.get("pointer") if isinstance(restore, Mapping) else restore
+    if isinstance(start, int):
+        start = str(start)
+    if not isinstance(start, str):
+        raise InvalidConfig(_no_start(restore, keywords))
     if start not in keywords and checkpoint_id(start) is None:
         try:
             pointer_of(start)
         except InvalidName:
-            raise InvalidName(f"restore={start!r} is no {_EXPECTED['restore']}") from None
+            raise InvalidName(_no_start(start, keywords)) from None
     return start
+
+
+def _no_start(restore: object, keywords: Sequence[str]) -> str:
+    words = ", ".join(f'"{word}"' for word in keywords)
+    return (
+        f'restore={restore!r} is not a place to start from: write {words}, an id such as "chk-7", a pointer <root>/jobs/…/chk-7, the'
+        " directory of a savepoint, or the output of a task that has made one of these"
+    )
 
 
 def known_at_parse(value: object) -> bool:

@@ -42,6 +42,7 @@ from airflow_checkpoint_provider.protocol.events import LaunchPlanned, LaunchSpe
 from airflow_checkpoint_provider.protocol.handover import ExitCode, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch, State
+from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
 from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import Seen
@@ -64,6 +65,7 @@ class LaunchParameters:
     on_clear: str = "auto"
     durable: bool = True
     incarnation: str | None = None  # of the history to which an earlier try of this task wrote
+    connection: str = DEFAULT_CONNECTION
 
 
 class DriverLaunch:
@@ -148,6 +150,7 @@ class DriverLaunch:
             run_after=self.parameters.run_after,
             started_at=self.parameters.now,
             restore=self.parameters.restore,
+            connection=self.parameters.connection,
         )
 
     @property

@@ -242,6 +242,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             on_clear=self.on_clear,
             durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
+            connection=self.checkpoint_conn_id,
         )
 
     def _refuse_backfill(self, context: Any) -> None:

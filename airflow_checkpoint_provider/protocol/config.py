@@ -38,7 +38,8 @@ def seconds(value: str | float | timedelta, name: str) -> float:
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= LONGEST_DURATION:
         return float(number)
     raise InvalidConfig(
-        f"{name}={value!r} is no duration of up to {LONGEST.days} days; write seconds, a timedelta, or text such as '10 min' or '500 ms'"
+        f"{name}={value!r} is not a duration: write seconds, a timedelta, or a number with ms, s, min, h or d, such as '10 min'."
+        f" {LONGEST.days} days is the longest"
     )
 
 

@@ -106,6 +106,7 @@ class LaunchSpec(Record):
     started_at: Time
     application: str = ""
     restore: str = "latest"
+    connection: str = added("")  # of Airflow, through which people find the job
 
 
 class Event(Shared):

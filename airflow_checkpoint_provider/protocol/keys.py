@@ -58,8 +58,8 @@ def check_job_id(job: str) -> str:
     """Return ``job`` if it is a job id. Raises ``InvalidName``."""
     if not is_job_id(job):
         raise InvalidName(
-            f"job_id={job!r}: a job id is static text of letters, digits, '.', '_' and '-', beginning with a letter or digit,"
-            f" at most {LONGEST} long; put what changes from run to run into scope= or item="
+            f"{job!r} is not a job id: write static text of ASCII letters, digits, '.', '_' and '-' that begins with a letter or digit, at"
+            f" most {LONGEST} long. What changes from run to run belongs into scope="
         )
     return job
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import lifetime, refusals
+from airflow_checkpoint_provider.protocol import refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Launch, Run, State
 from airflow_checkpoint_provider.protocol.transitions import apply
@@ -164,7 +164,7 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     run = state.run(command.spec.run)
     if run is None:
         if command.spec.restore == "latest":
-            return _drop_deleted_base(state, command)
+            return ()
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
         return (replace(opened, id_floor=command.id_floor, rewinds=opened.branch),)
     launch = state.launch(run.launch)
@@ -176,20 +176,6 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     rewinds = state.branch.rewinds  # queries that were to go back, and were not started since, still are
     allowed = state.branch.rewind_sink and opened.base == state.branch.base
     return (replace(opened, rename=run.rename, rewinds=rewinds, rewind_sink=allowed),)
-
-
-def _drop_deleted_base(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
-    """Open an empty branch if the base of the branch was deleted with the finished run before.
-
-    That run had gone back to the base. The next run does not start from it.
-    """
-    base = state.branch.base
-    retained = {checkpoint.id for checkpoint in state.retained} | {claim.pointer for claim in state.claims}
-    if base is None or not lifetime.ended_for_good(state) or state.restore_point(command.spec.application) != base:
-        return ()
-    if (base.pointer or base.id) in retained:
-        return ()
-    return (_branch_opened(state, command, None, "the run before it finished, and its state went with it"),)
 
 
 def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:

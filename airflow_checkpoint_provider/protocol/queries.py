@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import launches
+from airflow_checkpoint_provider.protocol import launches, wording
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import State
 
@@ -68,7 +68,7 @@ def release(state: State, command: c.ReleaseQuery) -> Decision:
         return Refusal(
             errors.JobAlreadyRunning(
                 f"attempt {attempt.epoch} of {state.job} runs, or nobody has said how it ended; query '{command.uid}' was not released."
-                f" Stop the job: `checkpoints stop {state.job}`. If its driver is gone: `checkpoints restore {state.job} --from latest`"
+                f" Stop the job: `{wording.command('stop', state.job, state=state)}`. If its driver is gone: `{wording.restore(state, 'latest')}`"
             )
         )
     newest = query.newest.path if query else None

@@ -17,37 +17,49 @@ def title(state: State, run: str = "") -> str:
     return f"{state.job}{item}" + (f", run {run}" if run else "")
 
 
-_TYPED: ContextVar[str | None] = ContextVar("typed", default=None)
+ALONE = ("checkpoints", "")
+DEFAULT_CONNECTION = "checkpoint_default"
+_TYPED: ContextVar[tuple[str, str] | None] = ContextVar("typed", default=None)
 
 
 @contextlib.contextmanager
-def typed(command: str) -> Iterator[None]:
-    """Let each text inside of the ``with`` name ``command``, which a person has just typed, as the next command."""
-    token = _TYPED.set(command)
+def typed(before: str, behind: str = "") -> Iterator[None]:
+    """Let each command that a text prints inside of the ``with`` be one of the command line that a person has just typed: with
+    ``before`` before its verb, and ``behind`` at its end. This is the only thing that texts take from outside of their arguments."""
+    token = _TYPED.set((before, behind))
     try:
         yield
     finally:
         _TYPED.reset(token)
 
 
-def command(state: State) -> str:
-    """Return the command line tool for the job: the one that a person has typed. Otherwise jobs that Airflow launched are found
-    through its connection."""
-    if (name := _TYPED.get()) is not None:
-        return name
-    by_airflow = bool(state.launches and state.launches[-1].spec.token.dag)
-    return "airflow checkpoints" if by_airflow else "checkpoints"
+def of_connection(conn_id: str) -> str:
+    """Return what stands at the end of each command of Airflow for the jobs of a connection."""
+    return "" if conn_id in ("", DEFAULT_CONNECTION) else f" --conn-id {shlex.quote(conn_id)}"
+
+
+def command(verb: str, *words: str, state: State | None = None) -> str:
+    """Return a command to type. Jobs that Airflow launched are found through its connection. The word "…" stands for any."""
+    spec = state.launches[-1].spec if state and state.launches else None
+    known = ("airflow checkpoints", of_connection(spec.connection)) if spec and spec.token.dag else ALONE
+    before, behind = _TYPED.get() or known
+    return " ".join((before, verb, *(word if word == "…" else shlex.quote(word) for word in words))) + behind
 
 
 def show(state: State, run: str) -> str:
     """Return the command that prints the table of a run again."""
-    return f"{command(state)} show {shlex.quote(state.job)} {shlex.quote(state.scope or run)}"
+    return command("show", state.job, state.scope or run, state=state)
 
 
 def restore(state: State, where: str) -> str:
     """Return the command that restores this history, and no other history of its job, from ``where``."""
-    run = f" {shlex.quote(state.scope)}" if state.scope else ""
-    return f"{command(state)} restore {shlex.quote(state.job)}{run} --from {where}"
+    run = [state.scope] if state.scope else []
+    return command("restore", state.job, *run, "--from", where, state=state)
+
+
+def list_of(job: str) -> str:
+    """Return the command that lists the checkpoints of a job."""
+    return command("list", job)
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:

@@ -69,6 +69,14 @@ class LocalStore(StoreBase):
         self.uri = f"file://{self._place}"
         self._create_root, self._private = create_root, private
 
+    def check_root(self) -> None:
+        """Raise ``StoreMisconfigured`` if the root does not exist."""
+        if not os.path.isdir(self.root):
+            what = "is no folder" if os.path.lexists(self.root) else "does not exist"
+            raise StoreMisconfigured(
+                f"the folder {self.root} {what}. Create it where Airflow and all Spark drivers see it, or correct the root"
+            )
+
     def create(self, key: str, body: bytes) -> Put:
         with self._writing(key) as (folder, name):
             with _temporary(folder, [fitting(body, self.uri, key)]) as temporary:
@@ -224,9 +232,7 @@ class LocalStore(StoreBase):
 
     def _make_root(self) -> None:
         if not self._create_root:
-            raise StoreMisconfigured(
-                f"the folder {self.root} does not exist. Create it where Airflow and all Spark drivers see it, or correct the root"
-            )
+            self.check_root()
         make_root(self.root, private=self._private)
 
 

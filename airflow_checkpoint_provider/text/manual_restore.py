@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import title
@@ -57,3 +58,12 @@ def left_by_restore(state: State) -> str:
         f"{title(state)}: a restore at {day_and_time(state.branch.at)} ({state.branch.reason}) has replaced this launch. The next"
         f" try starts from {where}. If no retry is left, clear the task"
     )
+
+
+def next_step(state: State) -> str:
+    """Say what starts the next attempt: a restore by hand submits nothing."""
+    spec = state.launches[-1].spec
+    if not spec.token.dag:
+        return "Nothing was started: run the script"
+    next_run = "" if state.of_one_run else ", or start the next run of its DAG"
+    return printable(f"Nothing was submitted: clear task {spec.owner} of run {spec.run}{next_run}")

@@ -161,7 +161,8 @@ def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
     has = "no history" if launch.number == 1 else "no completed checkpoint"
     under = f" under {seen.root}" if seen.root else ""
     warning = f"STARTS FROM NOTHING: job '{state.job}' has {has}{under}."
-    return [coded(f"{begin} {warning} If you expected one, stop now: {command(state)} jobs", "CKP102")]
+    advice = f"If you expected one, stop this job now. `{command('jobs', state=state)}` lists what this root holds"
+    return [coded(f"{begin} {warning} {advice}.", "CKP102")]
 
 
 def cleared_unchanged(state: State, epoch: int) -> list[str]:

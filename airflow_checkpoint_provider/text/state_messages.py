@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
+from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
 CODES = {  # what the line means; docs/behaviour.md shows it
@@ -63,9 +63,9 @@ def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
     return coded(f"query '{uid}' goes on behind batch {batch} of {where}{again}", "CKP125")
 
 
-def query_adopted(uid: str, uri: str, job: str) -> str:
-    """Say that a query is taken over from a location of its own, and what leads back."""
-    back = f"`checkpoints release {shlex.quote(job)} {shlex.quote(uid)} --to FOLDER --adopted {shlex.quote(uri)}` leads back"
+def query_adopted(uid: str, uri: str, state: State) -> str:
+    """Say that a query is taken over from a location of its own, and what undoes that."""
+    back = f"`{command('release', state.job, uid, '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
     return coded(
         f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
         "CKP125",

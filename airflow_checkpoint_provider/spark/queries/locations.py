@@ -204,7 +204,7 @@ class Locations:
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:
         """Seal a location from elsewhere, and copy what the query needs to go on."""
         state = self._attempt.state
-        say(state_messages.query_adopted(uid, old.uri, state.job))
+        say(state_messages.query_adopted(uid, old.uri, state))
         while True:
             begun, sealed = self._seal(uid, old)
             refuse_sealed(old, uid, state.incarnation)  # another job may have been faster

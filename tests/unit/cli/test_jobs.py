@@ -122,8 +122,15 @@ def test_launch_without_a_driver_is_launched(store: LocalStore, checkpoints: Com
 
 
 def test_empty_store_has_no_jobs(checkpoints: Command, store: LocalStore) -> None:
+    Path(store.root).mkdir()
     done = checkpoints("jobs")
     assert (done.code, done.out, done.err) == (0, "", f"no jobs under {store.uri}\n")
+
+
+def test_root_that_does_not_exist_is_refused(checkpoints: Command, store: LocalStore) -> None:
+    """Nobody should look for a job where the path is wrong."""
+    done = checkpoints("jobs")
+    assert (done.code, f"the folder {store.root} does not exist" in done.err) == (2, True)
 
 
 def test_limit_leaves_out_older_jobs(lake: LocalStore, checkpoints: Command) -> None:

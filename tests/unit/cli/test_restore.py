@@ -47,10 +47,10 @@ def test_restore_with_dry_run_prints_what_it_would_do(running: Recorded, checkpo
 
 def test_restore_writes_one_entry(running: Recorded, checkpoints: Command) -> None:
     done = checkpoints("restore", FLIGHTS, "--from", "2", "--yes")
-    assert (done.code, done.lines[-1]) == (
-        0,
-        f"done (entry {running.state.n + 1}): the next attempt of {FLIGHTS} starts from chk-2",
-    )
+    assert done.code == 0
+    entry, next_step = done.lines[-1].split(". ")
+    assert entry == f"done (entry {running.state.n + 1}): the next attempt of {FLIGHTS} starts from chk-2"
+    assert next_step == f"Nothing was submitted: clear task {FLIGHTS} of run scheduled__2026-11-20"
     after = running.coordinator.journal.catch_up()
     assert (str(after.restore_point()), after.current_launch(), after.over(1)) == ("chk-2", None, True)
     assert after.branch.reason.startswith("restored by hand")
@@ -184,7 +184,7 @@ def test_restore_of_a_closed_history_is_refused_before_it_asks_or_claims(
     [
         ("chk-1", 4, "it was deleted"),
         ("chk-9", 4, "this history never made"),
-        ("yesterday", 2, "restore='yesterday'"),
+        ("yesterday", 2, "'yesterday' is not a place to start from"),
     ],
 )
 def test_restore_from_an_absent_checkpoint_fails_and_changes_nothing(

@@ -316,7 +316,7 @@ def test_pointer_to_an_absent_history_is_not_found(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("restore", ["", "newest", "chk-", "chk--1", "-1", "1.5", "\N{SUPERSCRIPT TWO}", "/tmp"])
 def test_invalid_restore_value_is_refused(store: MemoryStore, restore: str) -> None:
-    with pytest.raises(InvalidName, match='write "latest", "none", the id') as caught:
+    with pytest.raises(InvalidName, match=r'write "latest", "none" .by hand also "run-start"., the id') as caught:
         resolve(restore, three(store).state, store)
     assert caught.value.permanent
 

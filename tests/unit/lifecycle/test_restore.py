@@ -113,9 +113,9 @@ def test_absent_checkpoint_is_refused_without_retry(job: Job) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "lastest"}, "restore='lastest' is no place to start from: write \"latest\", "),
-        ({"where": None}, "restore=None is no place to start from"),
-        ({"where": {"job": "orders"}}, r"restore=\{'job': 'orders'\} is no place to start from"),
+        ({"where": "lastest"}, "restore='lastest' is not a place to start from: write \"latest\", "),
+        ({"where": None}, "restore=None is not a place to start from"),
+        ({"where": {"job": "orders"}}, r"restore=\{'job': 'orders'\} is not a place to start from"),
         ({"where": "none", "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
         ({"where": 7, "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
         ({"where": "s3://lake/jobs/orders/job/chk-7", "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
@@ -134,7 +134,7 @@ def test_templates_and_outputs_are_checked_when_the_task_runs(job: Job) -> None:
         RestoreOperator(task_id="restore", job="orders", restore=saves.output, claim_mode="claim")
     task = restore("{{ params.where }}")
     task.render_template_fields({"params": {"where": "lastest"}})
-    with pytest.raises(AirflowFailException, match="restore='lastest' is no place to start from"):
+    with pytest.raises(AirflowFailException, match="restore='lastest' is not a place to start from"):
         run(task)
 
 

@@ -110,9 +110,9 @@ def test_job_scope_needs_max_active_runs_of_one() -> None:
         ({"scope": "Jobs"}, InvalidConfig, 'job: scope=\'Jobs\': write "run", "job", or a template'),
         ({"scope": " job"}, InvalidConfig, "job: scope=' job'"),
         ({"scope": None}, InvalidConfig, "job: scope=None"),
-        ({"restore": "lastest"}, InvalidName, "restore='lastest' is no place to start from"),
-        ({"restore": "run-start"}, InvalidName, "restore='run-start' is no place to start from"),
-        ({"restore": {"job": "orders"}}, InvalidConfig, "restore={'job': 'orders'} is no place to start from"),
+        ({"restore": "lastest"}, InvalidName, "restore='lastest' is not a place to start from"),
+        ({"restore": "run-start"}, InvalidName, "restore='run-start' is not a place to start from"),
+        ({"restore": {"job": "orders"}}, InvalidConfig, "restore={'job': 'orders'} is not a place to start from"),
         ({"restore": "chk-7"}, InvalidConfig, "restore='chk-7': with scope=\"run\" each run has its own history"),
     ],
 )

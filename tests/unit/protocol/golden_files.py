@@ -261,6 +261,12 @@ def completed_behind_kafka() -> e.CheckpointCompleted:
     return e.CheckpointCompleted(id=7, digest="d1gest", bytes=41, states=(orders,))
 
 
+def planned_through_a_connection() -> e.LaunchPlanned:
+    """Return the event of a launch whose task names a connection."""
+    spec = replace(launch("scheduled__2026-11-20").spec, connection="checkpoints_of_team_a")
+    return e.LaunchPlanned(launch=1, spec=spec, restore_point=None)
+
+
 def stub() -> bytes:
     names = {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
     return Entry(inc="1ncarnation", n=0, nonce="", at="", by={}, events=(), stub=True, extra=names).to_bytes()
@@ -291,6 +297,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
     "heartbeat-kafka": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, earliest=(KAFKA,)).to_json()),
+    "events-connection": lambda: canonical([[planned_through_a_connection().to_json()]]),
     "events-kafka": lambda: canonical([[completed_behind_kafka().to_json()]]),
     "savepoint-claimed": lambda: canonical(
         ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()

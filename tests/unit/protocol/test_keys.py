@@ -187,7 +187,7 @@ def test_valid_job_id_is_accepted(job: str) -> None:
 
 @pytest.mark.parametrize("job", ["", "_a", ".a", "-a", "a b", "a/b", "{{ ds }}", "ä", "a\n", "a" * 201, None, 7])
 def test_invalid_job_id_is_refused(job: str) -> None:
-    with pytest.raises(InvalidName, match=r"scope= or item=") as caught:
+    with pytest.raises(InvalidName, match="belongs into scope=") as caught:
         check_job_id(job)
     assert repr(job) in caught.value.message
     assert caught.value.permanent

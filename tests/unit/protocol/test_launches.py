@@ -39,10 +39,11 @@ def test_newest_script_goes_on_whatever_its_clock_says() -> None:
     )
 
 
-def test_older_run_of_a_scope_key_may_start_after_a_newer_one() -> None:
+def test_older_run_of_a_history_that_runs_share_by_a_key_is_refused() -> None:
     history = History(scope="DE")
     day(history, "day-2")
-    assert described(history.ask(launch("day-1", scope="DE"))) == "launch 2 from chk-1"
+    refusal(history.ask(launch("day-1", scope="DE")), errors.OlderRun)
+    assert described(history.ask(launch("day-3", scope="DE"))) == "launch 2 from chk-1"
 
 
 def test_run_without_date_is_ordered_by_its_first_start() -> None:
@@ -207,38 +208,6 @@ def went_back(history: History, base: Point | None, task: str = "back", **other:
     history.do(c.Restore(token=token("later", task=task), base=base, by="ops", reason="go back", **other))
 
 
-def all_gone(history: History) -> None:
-    """Delete all checkpoints and claims, as the task of a finished run does."""
-    now = at(history.state.n)
-    ids = tuple(checkpoint.id for checkpoint in history.state.retained)
-    claims = tuple(claim.pointer for claim in history.state.claims)
-    history.do(c.Condemn(ids=ids, claims=claims, now=now))
-    history.do(c.Forget(ids=ids, claims=claims))
-
-
-@pytest.mark.parametrize(
-    ("base", "claimed"),
-    [(Point(id=1), False), (Point(pointer=SAVEPOINT), True), (Point(pointer=SAVEPOINT), False)],
-    ids=["own", "claimed", "not claimed"],
-)
-def test_next_run_does_not_start_from_the_base_of_a_finished_run(base: Point, claimed: bool) -> None:
-    """The state of the base was deleted with that run."""
-    history = History(scope="acme")
-    history.started("day-1")
-    history.completed()
-    history.ended("failed")
-    went_back(history, base, claimed=claimed)
-    history.started("day-1", 2)
-    history.completed()
-    history.ended()
-    all_gone(history)
-    for run in ("day-2", "day-3"):
-        events = described(history.ask(launch(run, scope="acme")))
-        assert events.endswith("from nothing"), events
-        day(history, run)
-        all_gone(history)
-
-
 def test_next_run_starts_from_a_restore_after_the_last_run() -> None:
     history = History(scope="acme")
     day(history, "day-1")
@@ -266,12 +235,14 @@ def test_base_of_a_restore_is_held_after_the_newest_run_finished(base: Point) ->
 
 
 def test_clear_is_refused_if_its_base_is_being_deleted() -> None:
-    history = History(scope="acme")
-    history.launched("day-1")
+    history = History(scope="day-2")
+    history.launched("day-2")
     went_back(history, Point(pointer=SAVEPOINT), claimed=True)
-    day(history, "day-2")
+    history.started("day-2", 2)
+    history.completed()
+    history.ended()
     history.do(c.Condemn(ids=(1,), claims=(SAVEPOINT,), now=at(60)))
-    error = refusal(history.ask(clear("day-2", scope="acme")), errors.StateRequired)
+    error = refusal(history.ask(clear("day-2", 3, scope="day-2", on_clear="continue")), errors.StateRequired)
     assert f"{SAVEPOINT} is being deleted" in error.message
 
 

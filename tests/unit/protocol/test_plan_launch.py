@@ -212,11 +212,10 @@ def test_refusal_of_an_older_run_names_the_checkpoint_before_it() -> None:
     assert f"`airflow checkpoints restore flights.delays --from chk-{error.about['before']}`" in error.message
 
 
-def test_clear_of_an_older_run_of_a_scope_key_is_allowed() -> None:
-    """``scope="{{ ds }}"``: of a scheduled and a manual run of one day, the older one is cleared."""
-    history = History("2026-11-20")
+def test_clear_of_an_older_run_is_refused_in_a_history_that_runs_share_by_a_key() -> None:
+    history = History("2026-11")
     two_days(history)
-    assert described(history.ask(clear("day-1", scope="2026-11-20"))) == "branch 1 from nothing, launch 3 from nothing"
+    refusal(history.ask(clear("day-1", scope="2026-11")), errors.OlderRun)
 
 
 def test_adopted_launch_keeps_its_token_for_the_driver() -> None:

@@ -76,7 +76,7 @@ def test_conf_without_effect_is_refused_by_name(name: str) -> None:
         ("3", "is no object"),
         ('{"timeuot": "1 min"}', "timeuot: CheckpointConfig has no such option"),
         ('{"retention": 3}', "is no retention policy"),
-        ('{"timeout": "soon"}', "is no duration"),
+        ('{"timeout": "soon"}', "is not a duration"),
     ],
 )
 def test_configuration_in_a_conf_that_cannot_be_read_is_refused(text: str, why: str) -> None:
