@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 
-# Origins of a request: the driver's timer, and the end of a stage; any other origin is a user
+# Origins of a request: the driver's timer, and a barrier of the driver; any other origin is a user
 PERIODIC, BARRIER = "periodic", "barrier"
 
 
@@ -18,7 +18,8 @@ PERIODIC, BARRIER = "periodic", "barrier"
 class Kind:
     """A row of the table of kinds.
 
-    ``savepoint``: lies at a target of its own, shares no file, is never subsumed and never deleted by a policy.
+    ``savepoint``: lies at a target of its own, shares no file, is never subsumed and never deleted by a policy. It is triggered
+    however many checkpoints are pending, as Flink forces savepoints where barriers are aligned.
     ``full``: writes every state again, though later checkpoints may refer to it. ``suspends``: the job does not start
     again until somebody resumes it. ``drains``: the data ends first.
     """
@@ -28,11 +29,6 @@ class Kind:
     full: bool = False
     suspends: bool = False
     drains: bool = False
-
-    @property
-    def forced(self) -> bool:
-        """Return whether it is triggered however many are pending, as Flink forces savepoints where barriers are aligned."""
-        return self.savepoint
 
     @property
     def subsumes(self) -> bool:

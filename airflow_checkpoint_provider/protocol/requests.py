@@ -14,12 +14,12 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
-from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, Kind, kind_named
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, is_savepoint
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, QueuedRequest, State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
 LONGEST_QUEUE = 1000
-MOST_PENDING = 100  # forced and gated ones included: one entry must be able to abort them all
+MOST_PENDING = 100  # savepoints and gated ones included: one entry must be able to abort them all
 AT_ONCE = 16  # requests that one entry may take from the queue
 PAUSE = "the pause between two checkpoints"
 
@@ -98,7 +98,7 @@ def _not_running(state: State, run: str | None) -> Refusal:
 
 def _triggered(state: State, queued: QueuedRequest) -> e.CheckpointTriggered:
     request, target = queued.request, None
-    if _kind(queued).savepoint:
+    if _is_savepoint(queued):
         target = f"{request.folder}/{savepoint_name(state.job, state.next_id, request.nonce)}"
     return e.CheckpointTriggered(
         id=state.next_id,
@@ -116,15 +116,10 @@ def _triggered(state: State, queued: QueuedRequest) -> e.CheckpointTriggered:
 
 
 def in_order(queue: tuple[QueuedRequest, ...]) -> tuple[QueuedRequest, ...]:
-    """Return the queue in the order of service: savepoints, then forced checkpoints, then requests of users, then
-    periodic ones; within each, the oldest first.
+    """Return the queue in the order of service: savepoints, then requests of users, then periodic ones; within each, the
+    oldest first.
     """
-    return tuple(
-        sorted(
-            queue,
-            key=lambda queued: (not _kind(queued).savepoint, not _kind(queued).forced, _is_periodic(queued)),
-        )
-    )
+    return tuple(sorted(queue, key=lambda queued: (not _is_savepoint(queued), _is_periodic(queued))))
 
 
 def may_run(state: State, queued: QueuedRequest) -> bool:
@@ -137,7 +132,7 @@ def may_run(state: State, queued: QueuedRequest) -> bool:
     most = state.config.max_concurrent
     if _is_periodic(queued) and len(state.with_status(CONDEMNED)) > most:
         return False
-    if _kind(queued).forced:
+    if _is_savepoint(queued):
         return len(state.pending) < MOST_PENDING
     return sum(not pending.request.gated for pending in state.pending) < most
 
@@ -192,8 +187,8 @@ def _unserved_because(state: State) -> str:
     return "its attempt is over" if over else "its driver was told to stop"
 
 
-def _kind(queued: QueuedRequest) -> Kind:
-    return kind_named(queued.request.kind)
+def _is_savepoint(queued: QueuedRequest) -> bool:
+    return is_savepoint(queued.request.kind)
 
 
 def _is_periodic(queued: QueuedRequest) -> bool:
@@ -201,5 +196,5 @@ def _is_periodic(queued: QueuedRequest) -> bool:
 
 
 def _is_paced(queued: QueuedRequest) -> bool:
-    """Return whether the pause between two checkpoints holds for it: as in Flink, not for a forced one."""
-    return _is_periodic(queued) and not _kind(queued).forced
+    """Return whether the pause between two checkpoints holds for it: as in Flink, not for a savepoint."""
+    return _is_periodic(queued) and not _is_savepoint(queued)

@@ -249,4 +249,4 @@ def test_table_of_kinds_matches_the_code(kind: Kind) -> None:
     """Shares files, forced, deleted by a policy, subsumes, suspends."""
     (row,) = rows_with((ROOT / "docs" / "flink.md").read_text(), rf"`{kind.name}`.*")
     documented = [cell not in ("no", "never") for cell in row[1:]]
-    assert documented == [not kind.savepoint, kind.forced, not kind.savepoint, kind.subsumes, kind.suspends]
+    assert documented == [not kind.savepoint, kind.savepoint, not kind.savepoint, kind.subsumes, kind.suspends]

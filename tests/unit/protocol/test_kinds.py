@@ -7,12 +7,12 @@ import pytest
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.kinds import KINDS, is_savepoint, kind_named
 
-ROWS = {  # name: savepoint, forced, full, subsumes, suspends, drains
-    "checkpoint": (False, False, False, True, False, False),
-    "full_checkpoint": (False, False, True, True, False, False),
-    "savepoint": (True, True, True, False, False, False),
-    "suspend_savepoint": (True, True, True, True, True, False),
-    "terminate_savepoint": (True, True, True, True, True, True),
+ROWS = {  # name: savepoint, full, subsumes, suspends, drains
+    "checkpoint": (False, False, True, False, False),
+    "full_checkpoint": (False, True, True, False, False),
+    "savepoint": (True, True, False, False, False),
+    "suspend_savepoint": (True, True, True, True, False),
+    "terminate_savepoint": (True, True, True, True, True),
 }
 
 
@@ -23,7 +23,7 @@ def test_table_lists_all_kinds() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_kind_has_the_properties_of_its_row(name: str) -> None:
     kind = kind_named(name)
-    assert (kind.savepoint, kind.forced, kind.full, kind.subsumes, kind.suspends, kind.drains) == ROWS[name]
+    assert (kind.savepoint, kind.full, kind.subsumes, kind.suspends, kind.drains) == ROWS[name]
     assert is_savepoint(name) is kind.savepoint
     assert kind.name == name
 

@@ -364,7 +364,7 @@ def test_rule_5_queued_periodic_request_is_dropped_and_a_user_request_served(
     assert pending(history.state) == served
 
 
-def test_rule_5_forced_request_ignores_the_pause_in_the_queue_too() -> None:
+def test_rule_5_savepoint_ignores_the_pause_in_the_queue_too() -> None:
     history = running(min_pause="5 s")
     history.write(waits("forced", kind="savepoint", folder=TARGET, nonce="9f3c", origin="periodic"))
     history.triggered()
