@@ -98,7 +98,7 @@ class StageDetail(Record):
     python: bool
     application: str
     schema: str  # Spark's JSON
-    codec: str
+    codec: str  # for people who read `_metadata`
     sorted: bool = False
     version: str | None = None
     function: bool = False
@@ -258,7 +258,7 @@ class StateSnapshot(Shared):
 
 @dataclass(frozen=True, kw_only=True)
 class Versions(Record):
-    package: str = ""
+    package: str = ""  # for people who read `_metadata`
     spark: str = ""
 
 
