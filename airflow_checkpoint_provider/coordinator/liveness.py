@@ -198,9 +198,9 @@ class Heart:
             self.pulse()
 
 
-def beats_of(keys: Keys, state: State, application: str = "") -> Sequence[str]:
+def beats_of(keys: Keys, state: State) -> Sequence[str]:
     """Return the keys under which the current launch would beat if it were alive; none if its attempt ended."""
-    launch = state.current_launch(application)
+    launch = state.current_launch()
     if launch is None:
         return ()
     attempt = state.attempt_of(launch.number)

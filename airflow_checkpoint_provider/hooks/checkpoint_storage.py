@@ -61,12 +61,8 @@ class CheckpointStorageHook(BaseHook):
         self.master, self.spark_conn_id = master, spark_conn_id
         self._name = f"Connection {checkpoint_conn_id!r}"
 
-    def root(self) -> str:
-        """Return the root as a URI. Raise ``ConnectionUnreadable`` or ``StoreMisconfigured``."""
-        return self.get_store().uri
-
     def get_store(self) -> Store:
-        """Return the store at the root. Nothing is read or written yet. Raise what ``root`` raises."""
+        """Return the store at the root. Nothing is read or written yet. Raise ``ConnectionUnreadable`` or ``StoreMisconfigured``."""
         connected = self._connected()
         if connected is not None:
             return connected

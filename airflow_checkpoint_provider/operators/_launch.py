@@ -303,14 +303,14 @@ class DriverLaunch:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def record_end(self, outcome: str, exit_code: int | None, reported_by: str = "task") -> None:
+    def record_end(self, outcome: str, exit_code: int | None) -> None:
         """Record how the driver ended, if it could not do so itself. Do nothing if it was replaced."""
         attempt = self.attempt()
         if attempt is None:
             self._record_launch_end(outcome, exit_code)
             return
         end = c.EndAttempt(
-            epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by=reported_by, from_task=True
+            epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by="task", from_task=True
         )
         with contextlib.suppress(Fenced):
             self.coordinator.end_attempt(end)

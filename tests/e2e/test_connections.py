@@ -44,7 +44,7 @@ from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 for master in ("local[*]", "yarn", None):
     try:
-        print("root", master, CheckpointStorageHook(master=master).root())
+        print("root", master, CheckpointStorageHook(master=master).get_store().uri)
     except StoreMisconfigured as error:
         print("refused", master, error)
 """

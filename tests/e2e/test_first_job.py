@@ -141,7 +141,7 @@ def test_connections_lead_to_the_folder_and_to_the_bucket(reader: Reader, monkey
     for commands in (storage, in_s3):
         *_, connection = shlex.split(commands.replace("$PWD", str(reader.folder)))
         monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", connection)
-        roots.append(CheckpointStorageHook().root())
+        roots.append(CheckpointStorageHook().get_store().uri)
     assert roots == [f"file://{reader.folder}/lake", "s3://lake/checkpoints"]
 
 

@@ -24,29 +24,29 @@ def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> CheckpointStorage
 
 
 def test_root_is_that_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert connect(monkeypatch, extra={"root": "/shared/checkpoints"}).root() == "file:///shared/checkpoints"
+    assert connect(monkeypatch, extra={"root": "/shared/checkpoints"}).get_store().uri == "file:///shared/checkpoints"
 
 
 def test_connection_may_be_a_uri(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MINE", "checkpoint-storage://?root=file%3A%2F%2F%2Fshared%2Fcheckpoints")
-    assert CheckpointStorageHook("mine").root() == "file:///shared/checkpoints"
+    assert CheckpointStorageHook("mine").get_store().uri == "file:///shared/checkpoints"
 
 
 def test_connection_wins_over_a_local_master(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, extra={"root": "/shared"})
-    assert CheckpointStorageHook(master="local[2]").root() == "file:///shared"
+    assert CheckpointStorageHook(master="local[2]").get_store().uri == "file:///shared"
 
 
 @pytest.mark.parametrize("root", ["hdfs://namenode/ckp", "gs://lake/ckp"])
 def test_unsupported_store_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
     with pytest.raises(StoreMisconfigured, match=root):
-        connect(monkeypatch, extra={"root": root}).root()
+        connect(monkeypatch, extra={"root": root}).get_store()
 
 
 @pytest.mark.parametrize("extra", [{}, {"root": ""}, {"root": "checkpoints"}, {"root": "memory://mine"}, {"root": 7}])
 def test_root_that_is_no_absolute_path_is_refused(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
     with pytest.raises(StoreMisconfigured, match="absolute path"):
-        connect(monkeypatch, extra=extra).root()
+        connect(monkeypatch, extra=extra).get_store()
 
 
 def test_savepoint_roots_limit_where_savepoints_may_lie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,30 +58,30 @@ def test_savepoint_roots_limit_where_savepoints_may_lie(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("roots", ["/shared/savepoints", ["savepoints"], [7], {"a": "/b"}, True, ["memory://mine"]])
 def test_savepoint_roots_that_are_no_list_of_places_are_refused(monkeypatch: pytest.MonkeyPatch, roots: Any) -> None:
     with pytest.raises(StoreMisconfigured, match=r'savepoint_roots is the list.*\["s3://bucket/savepoints"\]'):
-        connect(monkeypatch, extra={"root": "/a", "savepoint_roots": roots}).root()
+        connect(monkeypatch, extra={"root": "/a", "savepoint_roots": roots}).get_store()
 
 
 @pytest.mark.parametrize("field", ["login", "password", "host", "schema"])
 def test_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     with pytest.raises(NotSupportedYet, match=f"has {field};"):
-        connect(monkeypatch, extra={"root": "/a"}, **{field: "x"}).root()
+        connect(monkeypatch, extra={"root": "/a"}, **{field: "x"}).get_store()
 
 
 def test_extras_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotSupportedYet, match="has endpoint_url, verify;"):
-        connect(monkeypatch, extra={"root": "/a", "verify": True, "endpoint_url": "x"}).root()
+        connect(monkeypatch, extra={"root": "/a", "verify": True, "endpoint_url": "x"}).get_store()
 
 
 def test_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreMisconfigured, match="'fs'"):
-        connect(monkeypatch, conn_type="fs", extra={"root": "/a"}).root()
+        connect(monkeypatch, conn_type="fs", extra={"root": "/a"}).get_store()
 
 
 @pytest.mark.parametrize("master", [None, "yarn", "local[2]"])
 def test_unreadable_connection_is_not_missing(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", "{not json")
     with pytest.raises(ConnectionUnreadable):
-        CheckpointStorageHook(master=master).root()
+        CheckpointStorageHook(master=master).get_store()
 
 
 def test_missing_connections_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def jvm_pid(spark: SparkSession) -> int:
 
 
 class Watchdog:
-    """Watches from ``start`` to ``stop``, or for the length of a ``with``. Callbacks run in its thread, one at a time.
+    """Watches from ``start`` to ``stop``. Callbacks run in its thread, one at a time.
 
     After ``on_sigterm`` the watch goes on. Nothing goes on without the JVM: after ``on_jvm_death`` the process ends with
     ``ExitCode.FAILED``, if the callback did not end it. SIGTERM is caught only if ``start`` is called in the main thread.
@@ -63,12 +63,6 @@ class Watchdog:
         self._thread.join()
         for fd in (self._write_end, self._read_end, self._jvm_fd):
             os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._owner:

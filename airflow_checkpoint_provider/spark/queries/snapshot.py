@@ -185,9 +185,7 @@ class QuerySnapshot:
         """Do nothing: the files stay."""
 
 
-def reused(
-    needed: Mapping[str, int], before: Sequence[FileSet], bytes_of: Mapping[str, int], at_most: int = OLDER
-) -> tuple[FileSet, ...]:
+def reused(needed: Mapping[str, int], before: Sequence[FileSet], bytes_of: Mapping[str, int]) -> tuple[FileSet, ...]:
     """Return what a checkpoint refers to of the file sets of the one before.
 
     ``needed``: the bytes of the files that it needs, by name. ``bytes_of``: the bytes of each whole file set, by path. One that
@@ -202,4 +200,4 @@ def reused(
         for part, file_set in zip(parts, before, strict=True)
         if part.files and 2 * part.bytes >= bytes_of.get(part.path, file_set.bytes)
     ]
-    return tuple(sorted(worth, key=lambda part: -part.bytes)[:at_most])
+    return tuple(sorted(worth, key=lambda part: -part.bytes)[:OLDER])

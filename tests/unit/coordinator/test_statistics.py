@@ -26,7 +26,6 @@ from tests.support.recorded import Recorded, at, second_attempt, three_stages
 
 ROOT = "s3://lake/ckp"
 RUN = "jobs/flights_etl.delays/runs/scheduled__2026-11-20"
-KIB = 1024
 
 SPREAD = {"min", "max", "avg", "p50", "p90", "p99"}
 MEASURED = {"checkpointed_size", "state_size", "end_to_end_duration"}

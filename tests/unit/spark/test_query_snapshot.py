@@ -22,8 +22,8 @@ def names(file_sets: tuple[FileSet, ...]) -> list[list[str]]:
     return [[file.name for file in one.files] for one in file_sets]
 
 
-def refers(needed: dict[str, int], *before: FileSet, at_most: int = OLDER) -> list[list[str]]:
-    return names(reused(needed, before, {one.path: one.bytes for one in before}, at_most))
+def refers(needed: dict[str, int], *before: FileSet) -> list[list[str]]:
+    return names(reused(needed, before, {one.path: one.bytes for one in before}))
 
 
 def test_snapshot_refers_to_files_that_it_still_needs() -> None:
@@ -49,9 +49,9 @@ def test_half_of_the_bytes_is_half_of_the_whole_file_set() -> None:
 
 
 def test_snapshot_refers_to_the_largest_ones_of_many_file_sets() -> None:
-    before = [file_set(f"n{number}", **{f"file{number}": number}) for number in range(1, 6)]
-    needed = {f"file{number}": number for number in range(1, 6)}
-    assert refers(needed, *before, at_most=2) == [["file5"], ["file4"]]
+    before = [file_set(f"n{number}", **{f"file{number}": number}) for number in range(1, OLDER + 3)]
+    needed = {f"file{number}": number for number in range(1, OLDER + 3)}
+    assert refers(needed, *before) == [[f"file{number}"] for number in range(OLDER + 2, 2, -1)]
 
 
 def needed_at(batch: int) -> dict[str, int]:
