@@ -20,7 +20,7 @@ LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no li
 class By:
     """The writer of an entry; for people."""
 
-    place: str  # driver, task, cli
+    place: str  # driver, task or cli; readers write nothing
     owner: str
     host: str
     epoch: int | None = None

@@ -54,7 +54,7 @@ class CheckpointConfig:
     """Flink's checkpoint options under Flink's names, validated as Flink validates them.
 
     Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic checkpoints between them, which only
-    iterations and queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run for two hours
+    streaming queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run for two hours
     before it can acknowledge. ``max_concurrent`` limits how many requested checkpoints may be pending; the next request waits
     in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail before the job fails; with None the job
     continues and logs a warning. ``retention`` is the policy while a history lives; after its end only its age part (or

@@ -283,8 +283,8 @@ class GoneBack(Record):
     """A streaming query went back to ``batch`` of a checkpoint. No number of a batch is used twice, so that batch has another one
     from now on.
 
-    ``newest_file``: the newest file that ``sink`` keeps, None for none. ``sink`` is the path of a sink that counts batches, None for
-    another kind.
+    ``newest_file``: the newest file that ``sink`` keeps, None for none. ``sink`` is the path or the table of a sink that counts batches,
+    None for another kind.
     """
 
     batch: Batch
@@ -297,7 +297,7 @@ class QueryLocated(Event):
     """The streaming query ``uid`` runs in the location ``path`` from now on. ``taken_from`` was its newest one, and is sealed; None:
     there was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the
     query went back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this
-    package. ``sink`` is the path of its file sink, None for another kind.
+    package. ``sink`` is the path or the table of a sink that counts batches, None for another kind.
     """
 
     uid: str

@@ -142,7 +142,7 @@ def iceberg_number(snapshot: str | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Record):
-    """What a streaming query reads of another one's file sink, in one checkpoint.
+    """What a streaming query reads of another query's sink of files, or of its Delta table, in one checkpoint.
 
     ``path`` is the sink of the query ``upstream``. ``in_flight`` are the files that ``upstream`` has committed there and this query has
     not, by their paths below the sink, encoded as in a URI. ``ahead`` is the number of files that this query has read and ``upstream``

@@ -280,11 +280,12 @@ class CheckpointedJob:
         """Start a streaming query where it was, and return when a batch that had begun before is committed.
 
         ``writer`` is a ``DataStreamWriter`` with format, path, trigger and output mode, without ``checkpointLocation``, and not
-        started. A retry and the next run go on with the next batch; no row is lost or doubled in a file sink. While the query runs,
-        checkpoints are taken at the pace of ``interval``. Leaving ``with`` waits for the query; a query that fails fails the attempt.
+        started. A retry and the next run go on with the next batch; no row is lost or doubled in files, in a Delta or Iceberg
+        table, or in a ``batch_sink``. While the query runs, checkpoints are taken at the pace of ``interval``. Leaving ``with``
+        waits for the query; a query that fails fails the attempt.
 
-        :param after: uids of queries whose file sinks this one reads. They are started before, and a checkpoint holds all of them at
-            batches that fit together.
+        :param after: uids of queries whose files or Delta tables this one reads. They are started before, and a checkpoint holds all
+            of them at batches that fit together.
         :param adopt: the ``checkpointLocation`` of the query if it ran without this package. It is looked at until the query has a
             location here.
         :param rescale: give the query's state as many partitions as ``spark.sql.shuffle.partitions`` of the session says. Else it keeps

@@ -31,9 +31,9 @@ from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import Store
 
 EVERY = 3.0  # seconds for which an answer is good
+SELDOM = 30.0  # seconds for which an answer about older runs, or about the names of jobs and runs, is good
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
-SELDOM = 30.0  # the same of what is rarely new: older runs, and the names of jobs and runs
 KEPT = 3000  # histories, and answers: two pages of jobs with all that they ask
 UNDER_WAY = 3000  # questions to one store that wait for an answer
 

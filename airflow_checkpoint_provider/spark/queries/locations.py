@@ -333,7 +333,7 @@ def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | Non
 
 
 def _known_sinks(query: Query | None, restored: StateSnapshot | None) -> set[str | None]:
-    """Return the paths of file sinks to which the query has written."""
+    """Return the paths and tables to which the query has written."""
     return {query.newest.sink if query else None, restored.query.path if restored and restored.query else None}
 
 

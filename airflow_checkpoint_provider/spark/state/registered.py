@@ -94,7 +94,7 @@ class Registered:
         self._notifiers: dict[str, Background] = {}  # of the objects that are notified in the background
         self._participants: tuple[str, ...] = ()  # uids of the objects at the newest barrier
         self._newest: set[int] = set()  # the checkpoints that hold the states of the newest barrier
-        self._lock = threading.Lock()  # guards the two dictionaries below
+        self._lock = threading.Lock()  # guards `_waiting` and `_handed_over`
         self._waiting: dict[int, list[str]] = {}  # checkpoint -> the objects that its outcome concerns
         self._handed_over: set[tuple[int, str]] = set()  # to a notifier
         self.unsaved = False  # no checkpoint is known to be complete that holds the states of the newest barrier
