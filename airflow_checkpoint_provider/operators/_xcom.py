@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.protocol.events import Point
 
 
 def push_launch(ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
@@ -28,8 +29,8 @@ def _of_launch(launch: DriverLaunch, attempt: int | None) -> dict[str, Any]:
     }
 
 
-def of_end(launch: DriverLaunch) -> dict[str, Any]:
-    """Return the task's result; ``checkpoint`` is the newest one, None if the script opened no ``CheckpointedJob``."""
+def of_end(launch: DriverLaunch, checkpoint: Point | None = None) -> dict[str, Any]:
+    """Return the task's result; ``checkpoint`` is its newest restore point, None if the script opened no ``CheckpointedJob``."""
     state = launch.state
     run_id = launch.parameters.token.run
     run = state.run(run_id)
@@ -38,6 +39,6 @@ def of_end(launch: DriverLaunch) -> dict[str, Any]:
         "job": state.job,
         "run": run_id,
         "attempts": sum(attempt.launch in launches for attempt in state.attempts),
-        "checkpoint": None,
+        "checkpoint": str(checkpoint) if checkpoint else None,
         "ended": run.outcome if run else None,
     }

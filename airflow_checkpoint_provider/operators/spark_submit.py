@@ -401,7 +401,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         last = launch.state.restore_point()
         self._output.log(launch.summary())
         self._output.log(launch.collect_garbage())
-        return {**_xcom.of_end(launch), "checkpoint": str(last) if last else None}
+        return _xcom.of_end(launch, last)
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
