@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
+from tests.support import faults
 from tests.support.drivers import quick_jvms
+from tests.support.faults import Time
 
 if TYPE_CHECKING:
     from tests.support.s3server import S3Server
@@ -89,3 +92,15 @@ def bucket(s3: S3Server) -> str:
     s3.make_bucket(name)
     s3.requests.clear()
     return name
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[Time]:
+    with faults.virtual_time() as time:
+        yield time
+
+
+@pytest.fixture
+def fast_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare a driver dead after 0.3 s without a beat; watch a driver elsewhere for 0.15 s."""
+    monkeypatch.setenv(VARIABLE, "0.05")

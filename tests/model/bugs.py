@@ -200,7 +200,7 @@ def driver_finalizes(self: Coordinator, number: int, *, finalize: bool = False) 
     return COMPLETE(self, number, finalize=finalize)
 
 
-def gates_are_subsumed(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
+def everything_older(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
     return tuple(known.id for known in state.pending if known.id < checkpoint.id)
 
 
@@ -214,7 +214,7 @@ CHECKPOINTS = {
     "30": Bug("a gated one finalized by the driver", replaced(Coordinator, "complete", driver_finalizes), "an_audit", ("P1",)),
     "33": Bug("states not yet reached are left out", replaced(actors, "handed_on", lambda before, new: (new,)), "a_state_reached_late", ("P4",)),
     "44": Bug("older pending ones not subsumed", replaced(completion, "subsumed_by", lambda state, checkpoint: ()), "two_at_once", ("P5",)),
-    "h": Bug("a gated one subsumed", replaced(completion, "subsumed_by", gates_are_subsumed), "an_audit", ("P1",)),
+    "h": Bug("a gated one subsumed", replaced(completion, "subsumed_by", everything_older), "an_audit", ("P1",)),
     "c": Bug("sealed before all acknowledgements were there", replaced(Coordinator, "complete", sealed_too_early), "another_coordinator", ("P4",)),
 }  # fmt: skip
 

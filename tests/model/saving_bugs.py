@@ -27,10 +27,10 @@ from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store, put
 from tests.model import actors, savers
-from tests.model.bugs import Bug, Patch, replaced
+from tests.model.bugs import Bug, Patch, everything_older, replaced
 from tests.model.explore import TRIES_TWICE
 
 
@@ -65,10 +65,6 @@ def suspended_afterwards() -> Iterator[None]:
         patch.dict(actors.STEPS, {"stop": stop}),
     ):
         yield
-
-
-def everything_older(state: State, checkpoint: Checkpoint) -> tuple[int, ...]:
-    return tuple(known.id for known in state.pending if known.id < checkpoint.id)
 
 
 REQUESTS = {

@@ -68,6 +68,11 @@ def nth(faults: Mapping[int, Fault], kind: str = "create") -> Plan:
     return lambda call: faults.get(call.nth, Fault.NONE) if call.kind == kind else Fault.NONE
 
 
+def always(fault: Fault, kind: str = "create") -> Plan:
+    """The plan that hurts every request of one kind."""
+    return lambda call: fault if call.kind == kind else Fault.NONE
+
+
 class FaultyStore:
     """``inner`` behind a network that does what ``plan`` says.
 

@@ -153,6 +153,14 @@ class History:
         self.state = replace(self.state, suspended="task upgrade.stop: savepoint 41")
 
 
+def two_days(h: History) -> None:
+    """Two finished runs of a job scope: chk-1 and chk-2."""
+    for day in ("day-1", "day-2"):
+        h.started(day)
+        h.completed()
+        h.ended()
+
+
 def file_set(number: int, epoch: int) -> str:
     """Return the path of the new file set of ``History.completed``."""
     return file_set_path(f"s{number}", epoch, f"nonce{number}")

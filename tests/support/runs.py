@@ -89,6 +89,10 @@ class Running:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def is_stopped(self) -> bool:
+        """Whether SIGSTOP has stopped the driver."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def wait(self, patience: float = PATIENCE) -> Ended:
         """Until it ended, and all that it started with it: no JVM and no Python is left alive, whoever was killed."""
         code = self.process.wait(patience)

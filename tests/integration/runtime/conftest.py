@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.handover import PREFIX, job_group
 from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.launches import Launches
@@ -77,10 +78,20 @@ class Script:
         coordinator.journal.catch_up()
         return coordinator
 
+    def checkpoint(self, number: int) -> Checkpoint:
+        checkpoint = self.coordinator().state.checkpoint(number)
+        assert checkpoint
+        return checkpoint
+
 
 @pytest.fixture
 def script(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return Script(spark, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def launches(tmp_path: Path) -> Launches:
+    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def test_driver_that_sleeps_at_a_cut_saves_nothing_when_it_wakes(chain: Home, al
         wait_until(lambda: written(chain.out / "second"), PATIENCE, zombie.said)
         add_files(source(chain), *range(4, 8))
         number = ask(chain, zombie, "savepoint", lambda _: True)
-        wait_until(lambda: is_asleep(zombie), PATIENCE, zombie.said)
+        wait_until(zombie.is_stopped, PATIENCE, zombie.said)
         with chain.started(confs=launches.plan(2)) as taker:
             taken = savepoint(chain, taker, "savepoint of the next driver")
             zombie.send(signal.SIGCONT)
@@ -286,10 +286,6 @@ def test_driver_that_sleeps_at_a_cut_saves_nothing_when_it_wakes(chain: Home, al
     del chain.env["CHAIN_FOREVER"]
     (fork,) = forked(chain, [taken])
     assert in_order(fork) == once(10)
-
-
-def is_asleep(running: Running) -> bool:
-    return Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.slow

@@ -11,17 +11,11 @@ import pytest
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreMisconfigured
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
 from tests.support.parquet import flipped
 
 ROWS = 20_000
-
-
-@pytest.fixture
-def launches(tmp_path: Path) -> Launches:
-    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 def rows(root: Path, uid: str) -> Path:

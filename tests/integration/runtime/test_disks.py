@@ -12,7 +12,6 @@ from airflow_checkpoint_provider.coordinator.restore import verified
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Undisturbed
-from tests.integration.runtime.test_living import asleep
 from tests.support.disks import Disk, fill, give_rights, no_namespace, take_rights
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
@@ -68,7 +67,7 @@ def test_driver_fails_in_a_stage_and_the_retry_goes_on(
 ) -> None:
     trouble = TROUBLES[name]
     with home.started(("stop", trouble.point), below=disk.below) as running:
-        wait_until(lambda: asleep(running), PATIENCE, running.said)
+        wait_until(running.is_stopped, PATIENCE, running.said)
         trouble.begin(disk)
         running.send(signal.SIGCONT)
         ended = running.wait()

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
 
@@ -22,11 +20,6 @@ from tests.support.launches import Launches
 def how(script: Script) -> list[tuple[str | None, int | None]]:
     """How each attempt ended, with its exit code."""
     return [(attempt.outcome, attempt.exit_code) for attempt in script.coordinator().state.attempts]
-
-
-@pytest.fixture
-def launches(tmp_path: Path) -> Launches:
-    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 def test_end_of_the_block_finishes_the_run(script: Script) -> None:

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotPending, Queued
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
@@ -41,12 +41,6 @@ def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     return number
 
 
-def found(script: Script, number: int) -> Checkpoint:
-    checkpoint = script.coordinator().state.checkpoint(number)
-    assert checkpoint
-    return checkpoint
-
-
 def pointer(script: Script, number: int) -> str:
     coordinator = script.coordinator()
     return str(Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
@@ -60,8 +54,8 @@ def test_barrier_serves_a_gated_checkpoint_and_takes_its_own(script: Script, cap
         job.checkpoint()
         task = script.coordinator()
         assert f"chk-{gated} acknowledged. It is gated" in capsys.readouterr().out
-        looked_at, sealed = task.contents(found(script, gated))
-        own = task.read_seal(found(script, gated + 1))
+        looked_at, sealed = task.contents(script.checkpoint(gated))
+        own = task.read_seal(script.checkpoint(gated + 1))
         assert not sealed
         assert looked_at.states["first"].file_sets == own.states["first"].file_sets
         task.complete(gated, finalize=True)
@@ -79,7 +73,7 @@ def test_gated_checkpoint_holds_the_states_of_its_barrier(script: Script) -> Non
         job.checkpoint()
         script.coordinator().complete(gated, finalize=True)
         sealed = script.coordinator()
-        assert sorted(sealed.read_seal(found(script, gated)).states) == ["first", "second"]
+        assert sorted(sealed.read_seal(script.checkpoint(gated)).states) == ["first", "second"]
 
 
 class Source(Own):
@@ -171,15 +165,15 @@ def test_end_of_the_job_waits_for_the_finalize_task(
     finalizer.join(60)
     assert f"It waits for the finalize task of chk-{number}" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"
-    assert found(script, number).status == RETAINED
+    assert script.checkpoint(number).status == RETAINED
 
 
 def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Script) -> None:
     def ask_again() -> None:
         task = script.coordinator()
-        wait_until(lambda: not task.missing(found(script, number)), 60, lambda: "it is not acknowledged")
+        wait_until(lambda: not task.missing(script.checkpoint(number)), 60, lambda: "it is not acknowledged")
         second.append(task.trigger(Request(token="another task", origin="task")))
-        wait_until(lambda: found(script, second[0]).status == RETAINED, 60, lambda: "it is not served")
+        wait_until(lambda: script.checkpoint(second[0]).status == RETAINED, 60, lambda: "it is not served")
         task.complete(number, finalize=True)
 
     second: list[int] = []
@@ -191,7 +185,7 @@ def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Scr
         asker.start()
     asker.join(60)
     assert script.coordinator().state.runs[-1].outcome == "finished"
-    assert found(script, number).status == RETAINED
+    assert script.checkpoint(number).status == RETAINED
 
 
 def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys: CaptureFixture) -> None:
@@ -200,7 +194,7 @@ def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys:
         number = asked(script, job, timeout_s=2.0)
         stage(job, "first")
     assert time.monotonic() - began < 30
-    expired = found(script, number)
+    expired = script.checkpoint(number)
     assert (expired.status, expired.reason, expired.phase) == (ABORTED, "expired", "finalize")
     assert f"ABORTED chk-{number} of job: expired, in phase finalize" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"
@@ -224,7 +218,7 @@ def test_gated_checkpoint_is_aborted_when_its_attempt_fails(script: Script) -> N
         number = asked(script, job)
         stage(job, "first")
         job.checkpoint()
-    assert found(script, number).status == ABORTED
+    assert script.checkpoint(number).status == ABORTED
     with pytest.raises(CheckpointNotFound, match="it was aborted"):
         open_checkpoint(pointer(script, number), script.spark)
     script.lose_beats()

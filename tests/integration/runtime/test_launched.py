@@ -13,15 +13,9 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import StoreUnavailable, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.garbage import expire
 from tests.support.launches import RUN, Launches
-
-
-@pytest.fixture
-def launches(tmp_path: Path) -> Launches:
-    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 def code_of(job: CheckpointedJob, error: Exception | None = None) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, NonRestoredState
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
 
@@ -26,11 +24,6 @@ def begun(script: Script) -> Script:
         job.stage("named", job.spark.range(5))
     assert held(script).keys() == {"clean", "named", "count", "seen"}
     return script
-
-
-@pytest.fixture
-def launches(tmp_path: Path) -> Launches:
-    return Launches(LocalStore(str(tmp_path / "checkpoints")))
 
 
 def ask_for_half(job: CheckpointedJob) -> None:

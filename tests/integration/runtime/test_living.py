@@ -34,10 +34,6 @@ def lingering(running: Running) -> int:
     return int(line.split()[-1])
 
 
-def asleep(running: Running) -> bool:
-    return Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 # -- zombies -----------------------------------------------------------------------------------------------------------
 
 
@@ -53,7 +49,7 @@ def test_driver_that_slept_ends_after_it_was_replaced(
     home: Home, launches: Launches, undisturbed: Undisturbed, point: str
 ) -> None:
     with home.started(("stop", point), confs=launches.plan()) as zombie:
-        wait_until(lambda: asleep(zombie), PATIENCE, zombie.said)
+        wait_until(zombie.is_stopped, PATIENCE, zombie.said)
         successor = home.run(confs=launches.plan(2))
         assert successor.code == 0, successor.log
         before = launches.state()

@@ -16,7 +16,6 @@ from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.test_draining import runs_in
-from tests.integration.runtime.test_living import asleep
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,
     FILES,
@@ -190,7 +189,7 @@ def test_driver_whose_query_ends_in_a_sealed_location_does_not_finish_the_run(st
         add_files(source(stream), *range(2, FILES))
         taking_over(stream)
         with stream.started(("stop", "query/located"), confs=tries.plan(2)) as taker:
-            wait_until(lambda: asleep(taker), 120, taker.said)
+            wait_until(taker.is_stopped, 120, taker.said)
             zombies.unlink()
             assert zombie.wait().code == 79, zombie.said()
             assert "RESULT" in zombie.said(), "to its script, the query has ended well"
@@ -221,7 +220,7 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
             add_files(source(stream), *range(6, FILES))
             taking_over(stream)
             with stream.started(("stop", "query/located"), confs=tries.plan(2)) as taker:
-                wait_until(lambda: asleep(taker), 120, taker.said)
+                wait_until(taker.is_stopped, 120, taker.said)
                 proxy.land()
                 assert zombie.wait().code == 79, zombie.said()
                 assert newest_batch(sealed) == (1, True)
@@ -244,7 +243,7 @@ def test_taker_that_sleeps_while_another_one_takes_over_takes_nothing(stream: Ho
     add_files(source(stream), *range(4, FILES))
     taking_over(stream)
     with stream.started(("stop", f"query/{step}"), confs=tries.plan(2)) as sleeper:
-        wait_until(lambda: asleep(sleeper), 120, sleeper.said)
+        wait_until(sleeper.is_stopped, 120, sleeper.said)
         ended = stream.run(confs=tries.plan(3))
         assert ended.code == 0, ended.log
         published = sink_log(stream.out)
@@ -266,7 +265,7 @@ def test_state_is_fetched_from_two_locations_back(stream: Home) -> None:
         killed = stream.run(("kill", "query/located"), confs=tries.plan(2))
         assert killed.code == -9, killed.log
         with stream.started(("stop", "query/located"), confs=tries.plan(3)) as taker:
-            wait_until(lambda: asleep(taker), 120, taker.said)
+            wait_until(taker.is_stopped, 120, taker.said)
             assert len(locations(stream)) == 3
             zombies.unlink()
             assert zombie.wait().code == 79, zombie.said()

@@ -15,7 +15,6 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from tests.integration.runtime import test_cuts as cuts
 from tests.integration.runtime.test_adopting import location_of
-from tests.integration.runtime.test_living import asleep
 from tests.integration.runtime.test_queries import (
     ending,
     forked,
@@ -292,7 +291,7 @@ def test_driver_that_sleeps_while_it_rescales_takes_nothing(stream: Home, step: 
     taking_over(stream)
     add_files(source(stream), *range(4, 8))
     with stream.started(("stop", f"query/{step}"), confs=tries.plan(2) | with_partitions(3)) as sleeper:
-        wait_until(lambda: asleep(sleeper), 120, sleeper.said)
+        wait_until(sleeper.is_stopped, 120, sleeper.said)
         ended = stream.run(confs=tries.plan(3) | with_partitions(3))
         assert ended.code == 0, ended.log
         sleeper.send(signal.SIGCONT)

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.errors import Damaged, Queued, SavepointDispose
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, copies, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.summary_table import saved_s
@@ -43,19 +43,13 @@ def ask_for_all(script: Script, timeout_s: float = 60.0) -> int:
     )
 
 
-def found(script: Script, number: int) -> Checkpoint:
-    checkpoint = script.coordinator().state.checkpoint(number)
-    assert checkpoint
-    return checkpoint
-
-
 def await_completed(script: Script, number: int) -> None:
     """A script that fails meanwhile breaks the copy of its savepoint off."""
-    wait_until(lambda: found(script, number).completed_at, 60, lambda: f"nobody completes chk-{number}")
+    wait_until(lambda: script.checkpoint(number).completed_at, 60, lambda: f"nobody completes chk-{number}")
 
 
 def place(script: Script, number: int) -> str:
-    return found(script, number).target or ""
+    return script.checkpoint(number).target or ""
 
 
 def file_sets(script: Script, uid: str, job: str = "job") -> list[str]:
@@ -78,7 +72,7 @@ def test_savepoint_holds_the_states_of_its_barrier_and_needs_no_history(
         stage(job, "third")
     pointer = place(script, number)
     assert f"chk-{number} completed at a barrier" in capsys.readouterr().out
-    assert found(script, number).published
+    assert script.checkpoint(number).published
     shutil.rmtree(script.root)
     opened = open_checkpoint(pointer, script.spark)
     assert opened.uids == ("count", "first", "second")
@@ -101,7 +95,7 @@ def test_savepoint_requested_after_the_last_stage_is_taken_at_the_end(script: Sc
         stage(job, "first")
         job.checkpoint()
         number = ask(script, tmp_path / "saved")
-    assert found(script, number).status == RETAINED
+    assert script.checkpoint(number).status == RETAINED
     assert script.coordinator().state.runs[-1].outcome == "finished"
 
 
@@ -124,7 +118,7 @@ def test_job_goes_on_if_the_target_of_a_savepoint_cannot_be_written(
         stage(job, "first")
         job.checkpoint()
         stage(job, "second")
-    gone = found(script, number)
+    gone = script.checkpoint(number)
     assert (gone.status, gone.reason) == (ABORTED, "store failed")
     out = capsys.readouterr().out
     assert f"ABORTED chk-{number} of job: store failed" in out
@@ -140,7 +134,7 @@ def test_savepoint_that_is_copied_too_slowly_is_aborted_and_deleted(script: Scri
         stage(job, "first")
         job.checkpoint()
         job._checkpointer.savepoints.settle()
-        assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
+        assert (script.checkpoint(number).status, script.checkpoint(number).reason) == (ABORTED, "expired")
         assert not Path(place(script, number).removeprefix("file://")).exists()
 
 
@@ -157,7 +151,7 @@ def test_savepoint_aborted_during_its_copy_is_deleted(
     with script.attempt() as job:
         number = ask(script, tmp_path / "saved")
         stage(job, "first")
-    assert found(script, number).reason == "changed my mind"
+    assert script.checkpoint(number).reason == "changed my mind"
     assert f"ABORTED chk-{number} of job: changed my mind" in capsys.readouterr().out
 
 
@@ -191,7 +185,7 @@ def test_full_checkpoint_shares_no_file_with_an_older_checkpoint(script: Script)
         stage(job, "second")
         job.checkpoint()
         coordinator = script.coordinator()
-        full = coordinator.read_seal(found(script, number)).states["first"].file_sets[0]
+        full = coordinator.read_seal(script.checkpoint(number)).states["first"].file_sets[0]
         assert len(file_sets(script, "first")) == len(before) + 1
         assert not full.path.endswith(before[0])
         assert full.identity.endswith(before[0])
@@ -204,7 +198,7 @@ def test_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_compl
         number = ask_for_all(script, timeout_s=0.0)
         stage(job, "first")
         job._checkpointer.wait()
-        assert (found(script, number).status, found(script, number).reason) == (ABORTED, "expired")
+        assert (script.checkpoint(number).status, script.checkpoint(number).reason) == (ABORTED, "expired")
         assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number + 1]
 
 
@@ -232,7 +226,7 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
         stage(job, "first")
     assert ended == [copies.NotWanted]
     reason = {"aborted": "changed my mind", "closed": "attempt ended"}[way]
-    assert found(script, number).reason == reason
+    assert script.checkpoint(number).reason == reason
     assert f"ABORTED chk-{number} of job: {reason}" in capsys.readouterr().out
     assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number + 1], (
         "the stage is saved all the same"
@@ -388,11 +382,11 @@ def test_completed_savepoint_is_published_by_the_next_attempt(
             number = ask(script, tmp_path / "saved")
             stage(job, "first")
             await_completed(script, number)
-    assert not found(script, number).published
+    assert not script.checkpoint(number).published
     script.lose_beats()
     with script.attempt() as job:
         stage(job, "first")
-    assert found(script, number).published
+    assert script.checkpoint(number).published
     assert open_checkpoint(place(script, number), script.spark)["first"].count() == 3
 
 

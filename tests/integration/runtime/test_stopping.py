@@ -18,7 +18,6 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkp
 from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.conftest import Undisturbed
 from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages
-from tests.integration.runtime.test_living import asleep
 from tests.support.launches import Launches
 from tests.support.runs import Crash, Ended, Home, Running
 from tests.support.waiting import wait_until
@@ -112,7 +111,7 @@ def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: 
 def test_stop_requested_at_the_end_suspends_the_job(home: Home) -> None:
     """The driver sleeps where only its end is left."""
     with home.started(("stop", "value/rows/set-4")) as running:
-        wait_until(lambda: asleep(running), 300, running.said)
+        wait_until(running.is_stopped, 300, running.said)
         number = home.coordinator().trigger(
             Request(token="a person", kind="suspend_savepoint", folder=target(home), timeout_s=60.0, origin="cli")
         )

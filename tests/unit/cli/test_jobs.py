@@ -25,11 +25,7 @@ from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
 
-
-@pytest.fixture(autouse=True)
-def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver elsewhere is watched for 0.15 s."""
-    monkeypatch.setenv(VARIABLE, "0.05")
+pytestmark = pytest.mark.usefixtures("fast_beats")
 
 
 CHECKING = "Checking whether the drivers of running jobs are alive (up to 0.15 s).\n"

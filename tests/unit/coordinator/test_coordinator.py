@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.protocol.records import canonical, checked, par
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import MemoryStore, base
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
-from tests.support.faults import Call, Fault, FaultyStore, virtual_time
+from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.garbage import expire
 from tests.support.histories import launch
 from tests.support.journals import KEYS
@@ -36,10 +36,7 @@ SEAL = KEYS.seal(1)
 ACK = KEYS.acknowledgement(1, "")
 
 
-@pytest.fixture(autouse=True)
-def no_time_passes() -> Iterator[None]:
-    with virtual_time():
-        yield
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def only(coordinator: Coordinator) -> Checkpoint:

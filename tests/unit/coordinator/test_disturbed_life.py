@@ -13,7 +13,7 @@ import pytest
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.storage import MemoryStore, S3Store
 from airflow_checkpoint_provider.storage.base import Listed
-from tests.support.faults import Call, Fault, virtual_time
+from tests.support.faults import Call, Fault
 from tests.support.life import Disturbed, Life
 from tests.support.s3server import Key, S3Server
 from tests.support.saved import memory
@@ -23,10 +23,7 @@ SOME = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(autouse=True)
-def no_waiting() -> Iterator[None]:
-    with virtual_time():
-        yield
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 Listing = list[Listed]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS
@@ -23,20 +21,11 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.events import LaunchPlanned, Request
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
+from tests.support.faults import Call, Fault, FaultyStore, always, nth
 from tests.support.histories import complete, entry, launch, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, prune, raw, write
 
-
-@pytest.fixture(autouse=True)
-def no_time_passes() -> Iterator[None]:
-    with virtual_time():
-        yield
-
-
-def hurt(fault: Fault, kind: str = "create") -> Callable[[Call], Fault]:
-    """Return a plan that hits every request of ``kind``."""
-    return lambda call: fault if call.kind == kind else Fault.NONE
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def unharmed(_: Call) -> Fault:
@@ -210,7 +199,7 @@ def test_append_without_an_answer_is_unknown(fault: Fault) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
     before = journal.state
-    store.plan = hurt(fault)
+    store.plan = always(fault)
     with pytest.raises(CommitStateUnknown, match=r"0000000000000002.*nothing was cleaned up"):
         journal.append(c.Trigger(request=Request(token="r")))
     assert journal.state == before
@@ -220,7 +209,7 @@ def test_append_without_an_answer_is_unknown(fault: Fault) -> None:
 def test_unknown_command_is_repeated_and_done_once(lands: str) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
-    store.plan = hurt(Fault.LATE)
+    store.plan = always(Fault.LATE)
     with pytest.raises(CommitStateUnknown):
         journal.append(c.Trigger(request=Request(token="r")))
     store.plan = unharmed
@@ -239,7 +228,7 @@ def test_unknown_command_is_repeated_and_done_once(lands: str) -> None:
 def test_other_command_may_take_the_number_of_an_unknown_entry(lands: str) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
-    store.plan = hurt(Fault.LATE)
+    store.plan = always(Fault.LATE)
     with pytest.raises(CommitStateUnknown):
         journal.append(c.Trigger(request=Request(token="r")))
     store.plan = unharmed
@@ -258,7 +247,7 @@ def test_win_without_a_look_at_the_boundary_is_unknown(fault: Fault) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
     before = journal.state
-    store.plan = hurt(fault, "read")
+    store.plan = always(fault, "read")
     with pytest.raises(CommitStateUnknown):
         journal.append(c.Trigger(request=Request(token="r")))
     assert journal.state == before
@@ -272,7 +261,7 @@ def test_win_without_a_look_at_the_boundary_is_unknown(fault: Fault) -> None:
 def test_refused_or_unsent_put_is_not_unknown(fault: Fault, error: type[Exception]) -> None:
     store = FaultyStore(MemoryStore())
     journal = running(store)
-    store.plan = hurt(fault)
+    store.plan = always(fault)
     with pytest.raises(error):
         journal.append(c.Trigger(request=Request(token="r")))
     store.plan = unharmed

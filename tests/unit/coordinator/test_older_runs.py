@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Process
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Process
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
@@ -42,10 +42,7 @@ OWN = History(JOB, "scheduled__2027-01-01").prefix
 BY = By("task", JOB, "host")
 
 
-@pytest.fixture(autouse=True)
-def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Declare a driver dead after 0.3 s without a beat."""
-    monkeypatch.setenv(VARIABLE, "0.05")
+pytestmark = pytest.mark.usefixtures("fast_beats")
 
 
 def day(number: int) -> str:

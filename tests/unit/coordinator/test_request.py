@@ -47,10 +47,7 @@ EVERY = 0.01
 GONE = replace(Process.this(), start_ticks="another one's")
 
 
-@pytest.fixture(autouse=True)
-def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Declare a driver lost after 0.3 s without a beat; watch a suspected one for 0.15 s."""
-    monkeypatch.setenv(VARIABLE, "0.05")
+pytestmark = pytest.mark.usefixtures("fast_beats")
 
 
 @pytest.fixture

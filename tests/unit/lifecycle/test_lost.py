@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.events import Request
@@ -27,10 +27,7 @@ GONE = replace(Process.this(), start_ticks="another one's")
 SAID = rf"chk-1 of orders was aborted: {LOST} \(nothing was heard of attempt 1 for 0\.3 s\)\."
 
 
-@pytest.fixture(autouse=True)
-def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Declare a silent driver lost after 0.3 s; watch it for 0.15 s."""
-    monkeypatch.setenv(VARIABLE, "0.05")
+pytestmark = pytest.mark.usefixtures("fast_beats")
 
 
 @pytest.fixture

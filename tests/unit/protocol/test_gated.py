@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
@@ -22,7 +21,6 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
-from tests.support.faults import virtual_time
 from tests.support.garbage import expire
 from tests.support.histories import Given, History, at, complete, described, in_turn, launch, refusal
 from tests.support.journals import KEYS
@@ -31,10 +29,7 @@ NOW = datetime.fromisoformat(at(1))
 AUDIT = c.Trigger(request=Request(token="audit", gated=True, origin="task"))
 
 
-@pytest.fixture(autouse=True)
-def no_time_passes() -> Iterator[None]:
-    with virtual_time():
-        yield
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def running(h: History) -> None:

@@ -8,7 +8,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.text import messages
-from tests.support.histories import JOB, Given, History, at, clear, described, in_turn, launch, refusal, start
+from tests.support.histories import JOB, Given, History, at, clear, described, in_turn, launch, refusal, start, two_days
 
 
 def nothing(_: History) -> None:
@@ -58,14 +58,6 @@ def suspended(h: History) -> None:
 def with_pending(h: History) -> None:
     sealed(h)
     h.triggered()
-
-
-def two_days(h: History) -> None:
-    """Two finished runs of a job scope: chk-1 and chk-2."""
-    for day in ("day-1", "day-2"):
-        h.started(day)
-        h.completed()
-        h.ended()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, described, in_turn, launch, refusal
+from tests.support.histories import Given, History, at, clear, described, in_turn, launch, refusal, two_days
 
 SEED = "file:///lake/ckp/jobs/orders/job/chk-7"
 
@@ -39,13 +39,6 @@ def run_ended(how: str, *, seed: str | None = None, kept: bool = True) -> Given:
 
 def fresh(_: History) -> None:
     """No history yet."""
-
-
-def two_days(h: History) -> None:
-    for day in ("day-1", "day-2"):
-        h.started(day)
-        h.completed()
-        h.ended()
 
 
 def left(h: History) -> None:

@@ -10,13 +10,9 @@ import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import Listed, LocalStore, MemoryStore, Put, probe
-from tests.support.faults import Call, Fault, FaultyStore, nth, virtual_time
+from tests.support.faults import Call, Fault, FaultyStore, nth
 
-
-@pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
-    with virtual_time():
-        yield
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Overwriting(MemoryStore):

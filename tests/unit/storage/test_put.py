@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import MemoryStore, Put
 from airflow_checkpoint_provider.storage.base import LONGEST_WAIT, put
-from tests.support.faults import Call, Fault, FaultyStore, Killed, Time, nth, virtual_time
+from tests.support.faults import Call, Fault, FaultyStore, Killed, Time, always, nth
 
 KEY = "journal/1"
 OURS, THEIRS = b'{"nonce":"ours"}', b'{"nonce":"theirs"}'
 
 
-@pytest.fixture(autouse=True)
-def time() -> Iterator[Time]:
-    with virtual_time() as time:
-        yield time
-
-
-def always(fault: Fault, kind: str = "create") -> Callable[[Call], Fault]:
-    return lambda call: fault if call.kind == kind else Fault.NONE
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def test_answered_put_costs_one_request() -> None:
@@ -128,36 +120,36 @@ def test_error_after_a_sent_try_is_unknown(caplog: pytest.LogCaptureFixture) -> 
     assert "journal/1: after 30 s it is not known whether it was stored. denied, by plan" in caplog.text
 
 
-def test_unsent_put_is_unavailable(time: Time) -> None:
+def test_unsent_put_is_unavailable(virtual_time: Time) -> None:
     store = FaultyStore(MemoryStore(), always(Fault.NOT_SENT))
     with pytest.raises(StoreUnavailable):
         put(store, KEY, OURS, patience=7)
-    assert time.now == pytest.approx(7)
+    assert virtual_time.now == pytest.approx(7)
 
 
-def test_retries_wait_longer_until_the_patience_ends(time: Time) -> None:
+def test_retries_wait_longer_until_the_patience_ends(virtual_time: Time) -> None:
     store = FaultyStore(MemoryStore(), always(Fault.DROPPED))
     assert put(store, KEY, OURS, patience=30) == (Put.UNKNOWN, None)
-    assert time.now == pytest.approx(30)
-    assert store.requests["create"] == store.requests["read"] == len(time.slept) + 1
-    assert time.slept[0] <= 0.1
-    assert 0.5 <= time.slept[4] <= max(time.slept) <= LONGEST_WAIT
-    assert 15 <= len(time.slept) <= 40
+    assert virtual_time.now == pytest.approx(30)
+    assert store.requests["create"] == store.requests["read"] == len(virtual_time.slept) + 1
+    assert virtual_time.slept[0] <= 0.1
+    assert 0.5 <= virtual_time.slept[4] <= max(virtual_time.slept) <= LONGEST_WAIT
+    assert 15 <= len(virtual_time.slept) <= 40
 
 
-def test_waits_of_two_writers_differ(time: Time) -> None:
+def test_waits_of_two_writers_differ(virtual_time: Time) -> None:
     waits = []
     for _ in range(2):
         put(FaultyStore(MemoryStore(), nth({1: Fault.DROPPED, 2: Fault.DROPPED})), KEY, OURS)
-        waits.append(time.slept[-2:])
+        waits.append(virtual_time.slept[-2:])
     assert waits[0] != waits[1]
 
 
-def test_zero_patience_makes_one_try(time: Time) -> None:
+def test_zero_patience_makes_one_try(virtual_time: Time) -> None:
     store = FaultyStore(MemoryStore(), always(Fault.DROPPED))
     assert put(store, KEY, OURS, patience=0) == (Put.UNKNOWN, None)
     assert store.requests == {"create": 1, "read": 1}
-    assert time.slept == []
+    assert virtual_time.slept == []
 
 
 def test_key_outside_the_root_is_refused_without_retries() -> None:

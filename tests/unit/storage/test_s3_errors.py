@@ -23,7 +23,6 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store, probe
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, meaning
-from tests.support.faults import virtual_time
 from tests.support.processes import free_port
 from tests.support.s3faults import FaultProxy, Harm
 from tests.support.s3server import Key, S3Server, reading
@@ -42,10 +41,7 @@ EACH = pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 SECRET = "writer-secret"
 
 
-@pytest.fixture(autouse=True)
-def no_waiting() -> Iterator[None]:
-    with virtual_time():
-        yield
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def refusal(act: Callable[[S3Store], object], store: S3Store, error: type[StoreError]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.storage import Put, S3Store, s3
 from airflow_checkpoint_provider.storage.base import put
-from tests.support.faults import virtual_time
 from tests.support.s3faults import FaultProxy, Harm
 from tests.support.s3server import Key, S3Server
 
@@ -36,10 +34,7 @@ HARMS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_waiting() -> Iterator[None]:
-    with virtual_time():
-        yield
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 @pytest.fixture
