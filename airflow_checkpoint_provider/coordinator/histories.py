@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets, read_beat
 from airflow_checkpoint_provider.errors import CheckpointError, StoreDenied, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.protocol.keys import Keys, check_job_id, is_job_id, safe_token, time_in
+from airflow_checkpoint_provider.protocol.keys import JOBS, History, Keys, check_job_id, is_job_id, runs_folder, time_in
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store
@@ -54,7 +54,7 @@ class Histories:
 
 def jobs(store: Store) -> list[str]:
     """Return the ids of all jobs, sorted. Folders that are no jobs, such as ``lost+found``, are passed over."""
-    return sorted(job for job in store.folders("jobs") if is_job_id(job))
+    return sorted(job for job in store.folders(JOBS) if is_job_id(job))
 
 
 def histories(store: Store, job: str, limit: int) -> Histories:
@@ -65,7 +65,7 @@ def histories(store: Store, job: str, limit: int) -> Histories:
         runs = run_prefixes(store, job)
     except (StoreDenied, StoreMisconfigured) as error:  # of this job alone: the store itself has just listed the jobs
         unreadable = [error]
-    for prefix in (job_prefix(job), *runs[:limit]):
+    for prefix in (History(job).prefix, *runs[:limit]):
         try:
             history = read(store, prefix)
         except StoreUnavailable:
@@ -78,14 +78,9 @@ def histories(store: Store, job: str, limit: int) -> Histories:
     return Histories(tuple(found), len(runs[limit:]), tuple(unreadable))
 
 
-def job_prefix(job: str) -> str:
-    """Return the prefix of the history that all runs of a job share. Raise ``InvalidName``."""
-    return f"jobs/{safe_token(check_job_id(job))}/job"
-
-
 def run_prefixes(store: Store, job: str) -> list[str]:
     """Return the prefixes of the histories of a job's runs, the newest first, by the times in their names."""
-    base = f"jobs/{safe_token(check_job_id(job))}/runs"
+    base = runs_folder(check_job_id(job))
     return [f"{base}/{run}" for run in sorted(store.folders(base), key=_position, reverse=True)]
 
 

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
-from airflow_checkpoint_provider.protocol.keys import SEGMENT, STATE, Keys, safe_token, time_in
+from airflow_checkpoint_provider.protocol.keys import HISTORY, SEGMENT, STATE, Keys, runs_folder, time_in
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -35,11 +35,8 @@ LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many with
 LISTED = 100_000  # keys at one start: some 50,000 closed histories
 LISTED_OF_ONE = 1000  # of them keys of one folder: enough to tell whether a history is closed
 
-_FOLDER = re.compile(r"jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?/")
-_KEY = re.compile(
-    r"(?P<history>jobs/[^/]+/runs/[^/]+(?:/items/[^/]+)?)/"
-    rf"(?P<part>journal|heartbeat|{STATE}|chk-\d+)/(?P<rest>.+)"
-)
+_FOLDER = re.compile(f"{HISTORY}/")
+_KEY = re.compile(rf"(?P<history>{HISTORY})/(?P<part>journal|heartbeat|{STATE}|chk-\d+)/(?P<rest>.+)")
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
     """
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    for key in islice(_keys(store, f"jobs/{safe_token(job)}/runs"), LISTED):
+    for key in islice(_keys(store, runs_folder(job)), LISTED):
         match = _KEY.fullmatch(key)
         if not match or match["history"] == own:
             continue

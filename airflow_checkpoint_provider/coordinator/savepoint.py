@@ -12,6 +12,7 @@ from datetime import datetime
 from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.histories import jobs, run_prefixes
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint
 from airflow_checkpoint_provider.errors import (
@@ -214,11 +215,10 @@ def _check_reach(home: Store, pointer: SavepointPointer) -> None:
 
 def _listed_at(home: Store, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
     """Return the history in ``home`` that lists a published savepoint at ``pointer``, and its id. Nothing is read there."""
-    for job in home.folders("jobs"):
+    for job in jobs(home):
         if not pointer.name.startswith(f"savepoint-{job}-"):
             continue
-        runs = (f"jobs/{job}/runs/{run}" for run in home.folders(f"jobs/{job}/runs"))
-        for prefix in (f"jobs/{job}/job", *runs):
+        for prefix in (History(job).prefix, *run_prefixes(home, job)):
             coordinator = Coordinator(Journal(home, Keys(prefix), By("savepoint", "", "")))
             for savepoint in coordinator.journal.catch_up().checkpoints:
                 listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
 from airflow_checkpoint_provider.protocol.fields import Time
-from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, STATE, Keys, SavepointPointer
+from airflow_checkpoint_provider.protocol.keys import HISTORY, JOBS, SAVEPOINTS, STATE, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
 from airflow_checkpoint_provider.storage.base import Store, exists, put
@@ -82,7 +82,7 @@ class Savepoint:
 
 # -- where a savepoint may lie -------------------------------------------------------------------------------------------
 
-_HISTORY = re.compile(r"/jobs/[^/]+/(?:job|runs/[^/]+)(?:/|\Z)")
+_HISTORY = re.compile(rf"/{HISTORY}(?:/|\Z)")
 _PLACE = re.compile(r"(?P<top>[a-z0-9]+://(?:/[^/]+|[^/]+))/(?P<below>.+)")  # the first directory, or the bucket
 
 
@@ -93,7 +93,7 @@ def check_target(home: Store, folder: str) -> str:
     that would delete the new savepoint, too.
     """
     uri = home.beside(folder).uri
-    if _HISTORY.search(uri) or f"{uri}/".startswith(f"{home.uri}/jobs/"):
+    if _HISTORY.search(uri) or f"{uri}/".startswith(f"{home.uri}/{JOBS}/"):
         raise errors.InvalidConfig(
             f"{uri} lies inside of the histories of jobs, where a savepoint would be deleted with one of them. Choose another"
             f" target, for example {home.uri}/{SAVEPOINTS}"

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.hooks.connections import NoConnection, find_con
 from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
-from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer, pointer_of, safe_token
+from airflow_checkpoint_provider.protocol.keys import JOBS, History, Keys, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import RETAINED
@@ -91,7 +91,7 @@ class CheckpointStorageHook(BaseHook):
         if connected is not None:
             return connected
         folder = _folder()
-        if safe_token(job) not in folder.folders("jobs"):
+        if safe_token(job) not in folder.folders(JOBS):
             raise NoConnection(
                 f"There is no connection {self.checkpoint_conn_id!r} (checkpoint_conn_id=), and {folder.uri}, where jobs with a local"
                 f" Spark master write without it, has no job {job!r}. Start the job first, or add the connection: {_ADD}"

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.hooks.history import coordinator_at
 from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, history_of, owner_of
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.protocol.keys import History, check_job_id
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id, runs_folder
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -98,7 +98,7 @@ class JobOperator(KillGuard):
             return (
                 f"there is no history of job {history.job!r}, run {history.run}, under {store.uri}; start the job first"
             )
-        runs = any(store.folders(f"{history.prefix.rpartition('/')[0]}/runs"))
+        runs = any(store.folders(runs_folder(history.job)))
         advice = (
             "its runs have histories of their own: name the run as run=, or give the operator as job="
             if runs

@@ -13,6 +13,8 @@ from urllib.parse import unquote
 
 from airflow_checkpoint_provider.errors import InvalidName
 
+JOBS = "jobs"  # the folder below the root in which the histories lie, in a folder for each job
+HISTORY = rf"{JOBS}/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?"  # a pattern of the prefix of a history
 SAVEPOINTS = "savepoints"  # the folder below the root in which savepoints lie by default
 LONGEST = 200
 KEPT = 160
@@ -83,7 +85,12 @@ class History:
     def prefix(self) -> str:
         scope = ("job",) if self.run is None else ("runs", safe_token(self.run))
         item = () if self.item is None else ("items", safe_token(self.item))
-        return "/".join(("jobs", safe_token(self.job), *scope, *item))
+        return "/".join((JOBS, safe_token(self.job), *scope, *item))
+
+
+def runs_folder(job: str) -> str:
+    """Return the folder of the histories of a job's runs."""
+    return f"{JOBS}/{safe_token(job)}/runs"
 
 
 @dataclass(frozen=True)
@@ -183,8 +190,7 @@ def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
 
 _NUMBER = r"(?P<id>[1-9][0-9]{0,17})"
 _ID = re.compile(f"(?:chk-)?{_NUMBER}")
-_PREFIX = r"jobs/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?"
-_POINTER = re.compile(rf"(?P<root>.+?)/(?P<prefix>{_PREFIX})/chk-{_NUMBER}")
+_POINTER = re.compile(rf"(?P<root>.+?)/(?P<prefix>{HISTORY})/chk-{_NUMBER}")
 _DIRECTORY = re.compile(r"(?P<root>.*[^/:])/(?P<name>[^/]+)")
 _BELOW = re.compile(r"/+(?:_metadata/*)?\Z")  # a directory, with a slash, and its `_metadata` are one pointer
 
@@ -251,7 +257,7 @@ class SavepointPointer:
 def check_prefix(text: str) -> str:
     """Return ``text`` if it can be the prefix of a history. Raises ``InvalidName``."""
     prefix = _directory(text)
-    if not re.fullmatch(_PREFIX, prefix):
+    if not re.fullmatch(HISTORY, prefix):
         raise InvalidName(f"{text!r} is no history; it looks like jobs/<job>/job or jobs/<job>/runs/<run>")
     return prefix
 

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
+from airflow_checkpoint_provider.protocol.keys import JOBS
 from airflow_checkpoint_provider.storage import S3Store, Store
 from airflow_checkpoint_provider.storage.directories import opened
 from airflow_checkpoint_provider.storage.s3_credentials import Access
@@ -85,7 +86,7 @@ def prepare(spark: SparkSession, store: Store) -> None:
         return
     access = store.access()
     # boto3 first: its errors say more, and S3A waits long for a store that does not answer
-    next(iter(store.folders("jobs")), None)
+    next(iter(store.folders(JOBS)), None)
     _check_jars(spark, {**NEEDED, **FOR_ROLES} if access.role_arn or access.renewed else NEEDED)
     _configure(spark, store, access)
     _check_access(spark, store)

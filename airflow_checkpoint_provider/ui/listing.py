@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import logging
 
-from airflow_checkpoint_provider.coordinator.histories import job_prefix
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
 from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui import connections
@@ -86,12 +86,12 @@ async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tu
 async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:
     """Return the history that all runs share and those of the newest runs, the last changed first, and errors for the others."""
     try:
-        newest, *older = ((await polls.runs(connection, job)) or [job_prefix(job)])[:RUNS]
+        newest, *older = ((await polls.runs(connection, job)) or [History(job).prefix])[:RUNS]
     except CheckpointError as error:
         return [error]
     answers = await asyncio.gather(
         polls.history(connection, newest),
-        *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, job_prefix(job)} - {newest}),
+        *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, History(job).prefix} - {newest}),
         return_exceptions=True,
     )
     readings = [answer for answer in answers if isinstance(answer, Reading)]
