@@ -243,11 +243,7 @@ def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
     """Report the story of the newest launch of a job or a run, or of an attempt. Raises ``CheckpointNotFound``."""
     found, key = locate.find_history(store, job, run)
     launch, attempt = _launch_of(found.state, key, epoch)
-    restored = candidates_at_start(
-        found.state,
-        attempt.restore_point if attempt else launch.restore_point,
-        attempt.epoch if attempt else found.state.last_epoch + 1,
-    )
+    restored = candidates_at_start(found.state, launch, attempt)
     rows = [
         (
             f"chk-{candidate.checkpoint.id}",
@@ -286,7 +282,7 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
 
 def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored) -> dict[str, Any]:
     kept = own_stages(restored.chosen.checkpoint.states, launch.spec.run) if restored.chosen else []
-    own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]
+    own = state.checkpoints_of(attempt.epoch) if attempt else ()
     return {
         "job": state.job,
         "run": launch.spec.run,

@@ -34,7 +34,16 @@ from airflow_checkpoint_provider.protocol.keys import (
     pointer_of,
 )
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    CONDEMNED,
+    PENDING,
+    RETAINED,
+    AttemptRecord,
+    Checkpoint,
+    Launch,
+    State,
+)
 from airflow_checkpoint_provider.storage.base import Store
 
 
@@ -268,8 +277,10 @@ def _unsealed(newest_first: Iterable[Checkpoint], above: int) -> tuple[Candidate
     )
 
 
-def candidates_at_start(state: State, point: Point | None, epoch: int) -> Restored:
-    """Return the candidates of attempt ``epoch``, which started at ``point``, from the journal alone. No file is read."""
+def candidates_at_start(state: State, launch: Launch, attempt: AttemptRecord | None) -> Restored:
+    """Return the candidates of an attempt, or of a launch without one, from the journal alone. No file is read."""
+    point = attempt.restore_point if attempt else launch.restore_point
+    epoch = attempt.epoch if attempt else state.last_epoch + 1
     number = point.id if point and point.pointer is None else None
     earlier = [checkpoint for checkpoint in reversed(state.checkpoints) if max(checkpoint.epochs) < epoch]
     chosen = [Candidate(checkpoint, "chosen", "", None) for checkpoint in earlier if checkpoint.id == number]

@@ -30,7 +30,6 @@ from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store, exists
@@ -87,7 +86,7 @@ def target_of(checkpoint: Checkpoint) -> SavepointPointer:
 
 def suspending(state: State) -> Checkpoint | None:
     """Return the savepoint with which the job was stopped, if it is suspended and the savepoint is still listed."""
-    stops = [savepoint for savepoint in state.savepoints if kind_named(savepoint.kind).suspends]
+    stops = [savepoint for savepoint in state.savepoints if savepoint.suspends]
     return stops[-1] if state.suspended and stops else None
 
 

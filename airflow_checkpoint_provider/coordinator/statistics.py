@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, FORGOTTEN, PENDING, Checkpoint, State
 
 Answer = dict[str, Any]
@@ -62,7 +61,7 @@ def counts(state: State) -> dict[str, int]:
 def entry(checkpoint: Checkpoint) -> Answer:
     """Return one line of the history."""
     triggered, ended = timestamp(checkpoint.triggered_at), timestamp(checkpoint.ended_at)
-    suspends = kind_named(checkpoint.kind).suspends
+    suspends = checkpoint.suspends
     plain = "UNALIGNED_CHECKPOINT" if checkpoint.in_flight_bytes else "CHECKPOINT"
     line: Answer = {
         "id": checkpoint.id,

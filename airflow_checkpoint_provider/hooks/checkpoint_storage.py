@@ -23,7 +23,6 @@ from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, Keys, SavepointPointer, pointer_of, safe_token
-from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
@@ -160,11 +159,9 @@ class CheckpointStorageHook(BaseHook):
                 raise
             return None
         state = Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up()
-        completed = [checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at]
-        stops = [checkpoint for checkpoint in completed if kind_named(checkpoint.kind).suspends]
-        if state.suspended is None or not stops:
+        if state.suspended is None or not state.stops:
             return None
-        stop = max(stops, key=lambda checkpoint: checkpoint.completed_at)
+        stop = max(state.stops, key=lambda checkpoint: checkpoint.completed_at)
         return {
             "at": stop.completed_at,
             "by": stop.request.owner or stop.request.origin,

@@ -173,10 +173,7 @@ def _mark_attempts(state: State, checkpoint: Checkpoint) -> tuple[AttemptRecord,
 def _mark_runs(state: State, completed: Checkpoint) -> State:
     """Note the branch in which a run completed a checkpoint: a job scope refuses runs older than those in the state."""
     for epoch in completed.epochs:
-        attempt = state.attempt(epoch)
-        launch = state.launch(attempt.launch) if attempt else None
-        run = state.run(launch.spec.run) if launch else None
-        if run:
+        if run := state.run_of(epoch):
             state = replace(state, runs=swap(state.runs, run, replace(run, branch=completed.branch)))
     return state
 

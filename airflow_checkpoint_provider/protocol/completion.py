@@ -53,7 +53,7 @@ def _suspended_by(checkpoint: Checkpoint) -> str:
 
     A stop-savepoint completes and suspends in one entry, so that old code cannot start in between.
     """
-    if not kind_named(checkpoint.kind).suspends:
+    if not checkpoint.suspends:
         return ""
     return f"{checkpoint.request.owner or checkpoint.request.origin}, {checkpoint.target}"
 

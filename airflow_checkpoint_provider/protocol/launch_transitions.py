@@ -182,9 +182,8 @@ def end_attempt(state: State, event: e.AttemptEnded) -> State:
         extra=merged_extra(attempt, event),
     )
     state = replace(state, attempts=swap(state.attempts, attempt, ended))
-    launch = state.launch(attempt.launch)
-    run = state.run(launch.spec.run) if launch else None
-    if run is None or launch is None or run.launch != launch.number:
+    run = state.run_of(attempt.epoch)
+    if run is None or run.launch != attempt.launch:
         return state
     return replace(state, runs=swap(state.runs, run, replace(run, outcome=event.outcome, ended_at=state.at)))
 
@@ -238,9 +237,7 @@ def _runs_inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
     base = state.checkpoint(event.base.id) if event.base else None
     if base is None:
         return state.runs
-    attempt = state.attempt(base.epochs[0])
-    launch = state.launch(attempt.launch) if attempt else None
-    newest = state.run(launch.spec.run) if launch else None
+    newest = state.run_of(base.epochs[0])
 
     def counts(run: Run) -> bool:
         within = newest is None or run.position <= newest.position

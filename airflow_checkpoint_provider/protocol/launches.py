@@ -119,10 +119,8 @@ def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
 
 def _newest_before(state: State, position: str) -> int | None:
     """Return the newest retained checkpoint of a run before ``position``."""
-    launches = {attempt.epoch: state.launch(attempt.launch) for attempt in state.attempts}
-    runs = {epoch: state.run(launch.spec.run) for epoch, launch in launches.items() if launch}
     positions = {
-        checkpoint.id: run.position for checkpoint in state.retained if (run := runs.get(checkpoint.epochs[0]))
+        checkpoint.id: run.position for checkpoint in state.retained if (run := state.run_of(checkpoint.epochs[0]))
     }
     return max((number for number, at in positions.items() if at < position), default=None)
 
@@ -216,9 +214,8 @@ def settled(state: State, application: str) -> tuple[e.CheckpointAborted, ...]:
 
 def start_attempt(state: State, command: c.StartAttempt) -> Decision:
     """Decide whether a driver of the current launch starts its attempt."""
-    started = next((attempt for attempt in state.attempts if attempt.driver == command.driver), None)
-    if started:
-        return fenced(state, started.epoch) or DoneAlready(started.epoch)
+    if known := _started_before(state, command.driver):
+        return known
     launch = state.current_launch(command.application)
     wanted = command.token.launch_text(command.try_number)
     if launch is None or launch.spec.token.launch_text(launch.spec.try_number) != wanted:
@@ -235,6 +232,12 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
     if refusal := _restore_point_gone(state, launch):
         return refusal
     return (_attempt_started(state, command, launch), *settled(state, command.application))
+
+
+def _started_before(state: State, driver: str) -> Decision | None:
+    """Return the answer to a driver that has started its attempt before, or None."""
+    attempt = next((attempt for attempt in state.attempts if attempt.driver == driver), None)
+    return (fenced(state, attempt.epoch) or DoneAlready(attempt.epoch)) if attempt else None
 
 
 def _restore_point_gone(state: State, launch: Launch) -> Refusal | None:
@@ -260,9 +263,8 @@ def _attempt_started(state: State, command: c.StartAttempt, launch: Launch) -> e
 
 def start_alone(state: State, command: c.StartAlone) -> Decision:
     """Decide the launch and the attempt of a driver without Airflow, in one entry."""
-    started_before = next((attempt for attempt in state.attempts if attempt.driver == command.start.driver), None)
-    if started_before:
-        return fenced(state, started_before.epoch) or DoneAlready(started_before.epoch)
+    if known := _started_before(state, command.start.driver):
+        return known
     planned = plan_launch(state, command.plan)
     if not isinstance(planned, tuple):
         return planned if isinstance(planned, Refusal) else refusals.superseded(state, command.plan.spec.run)

@@ -193,6 +193,10 @@ class Checkpoint(Shared):
         return is_savepoint(self.kind)
 
     @property
+    def suspends(self) -> bool:
+        return kind_named(self.kind).suspends
+
+    @property
     def over(self) -> bool:
         return self.status in (FORGOTTEN, ABORTED)
 
@@ -267,9 +271,19 @@ class State(Record):
     def run(self, key: str) -> Run | None:
         return next((run for run in self.runs if run.key == key), None)
 
+    def run_of(self, epoch: int) -> Run | None:
+        """Return the run of an attempt."""
+        attempt = self.attempt(epoch)
+        launch = self.launch(attempt.launch) if attempt else None
+        return self.run(launch.spec.run) if launch else None
+
     def checkpoint(self, number: int | None) -> Checkpoint | None:
         newest_first = reversed(self.checkpoints)  # mostly it is a new one that is wanted
         return next((checkpoint for checkpoint in newest_first if checkpoint.id == number), None)
+
+    def checkpoints_of(self, epoch: int) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints of an attempt, in the order of their ids."""
+        return tuple(checkpoint for checkpoint in self.checkpoints if epoch in checkpoint.epochs)
 
     def query(self, uid: str) -> Query | None:
         return next((query for query in self.queries if query.uid == uid), None)
@@ -298,6 +312,11 @@ class State(Record):
     def savepoints(self) -> tuple[Checkpoint, ...]:
         """Return the savepoints that were completed and not disposed."""
         return tuple(checkpoint for checkpoint in self.retained if checkpoint.savepoint)
+
+    @property
+    def stops(self) -> tuple[Checkpoint, ...]:
+        """Return the savepoints of completed stops, deleted ones included."""
+        return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.completed_at and checkpoint.suspends)
 
     @property
     def newest_completed(self) -> int:
@@ -371,7 +390,7 @@ class State(Record):
         return tuple(
             sorted(
                 self.retained,
-                key=lambda checkpoint: (checkpoint.branch, kind_named(checkpoint.kind).suspends, checkpoint.id),
+                key=lambda checkpoint: (checkpoint.branch, checkpoint.suspends, checkpoint.id),
                 reverse=True,
             )
         )

@@ -44,7 +44,7 @@ class Savepoints:
     def stopping(self) -> Checkpoint | None:
         """Return the pending savepoint with which the job is to stop, as far as the journal was read; None if there is none."""
         pending = self._attempt.state.pending
-        return next((savepoint for savepoint in pending if kind_named(savepoint.kind).suspends), None)
+        return next((savepoint for savepoint in pending if savepoint.suspends), None)
 
     def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
         """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.
@@ -54,8 +54,8 @@ class Savepoints:
         """
         pending = self._attempt.state.pending
         due = [savepoint for savepoint in pending if savepoint.savepoint and savepoint.request.token in requests]
-        for savepoint in sorted(due, key=lambda savepoint: (kind_named(savepoint.kind).suspends, savepoint.id)):
-            stops = kind_named(savepoint.kind).suspends
+        for savepoint in sorted(due, key=lambda savepoint: (savepoint.suspends, savepoint.id)):
+            stops = savepoint.suspends
             if savepoint.id not in self.taken and (stop or not stops):
                 self.taken.add(savepoint.id)
                 self._begun.append(self._thread.submit(self._stop if stops else self._take, savepoint, snapshots))

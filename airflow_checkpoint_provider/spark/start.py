@@ -217,8 +217,7 @@ def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
     record = next(attempt for attempt in journal.state.attempts if attempt.driver == driver)
     if record.restore_point != restored.point:  # it changed since it was verified
         restored = examine(Coordinator(journal), journal.state, record.restore_point)
-    launch = journal.state.launch(record.launch)
-    run = journal.state.run(launch.spec.run) if launch else None
+    run = journal.state.run_of(record.epoch)
     if run is None:
         raise errors.Refused("the journal does not list the run of this attempt")
     journal.by = replace(journal.by, epoch=record.epoch)

@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED, kind_named
+from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import restore, title
@@ -64,7 +64,7 @@ def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
     """Say that a checkpoint was triggered, and by which pointer tasks can wait for it or abort it."""
     waited = between(checkpoint.queued_at, checkpoint.triggered_at)
     queued = f" after {duration(waited)} in the queue" if waited > WORTH_SAYING else ""
-    stops = ", and stops the job with it" if kind_named(checkpoint.kind).suspends else ""
+    stops = ", and stops the job with it" if checkpoint.suspends else ""
     sentences = [
         f"chk-{checkpoint.id} of {title(state, state.scope)}: triggered{queued}.",
         f"The driver takes it at its next barrier{stops}.",

@@ -94,13 +94,14 @@ def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[
 
     What its task or driver knew besides the journal is gone.
     """
-    epoch = attempt.epoch if attempt else state.last_epoch + 1
-    restored = candidates_at_start(state, attempt.restore_point if attempt else launch.restore_point, epoch)
+    restored = candidates_at_start(state, launch, attempt)
     sibling = _sibling(state, attempt)
     lines = _story(state, launch, restored, LONG_AGO) if sibling is None else []
     if attempt and sibling:
         lines = [
-            headline(f"RESTORE {title(state, launch.spec.run)}: try {launch.latest_try}, attempt {epoch}", "CKP101"),
+            headline(
+                f"RESTORE {title(state, launch.spec.run)}: try {launch.latest_try}, attempt {attempt.epoch}", "CKP101"
+            ),
             labelled(
                 "event", f"another driver under the same launch: {_previous_end(launch, sibling, LONG_AGO, attempt.at)}"
             ),
@@ -382,7 +383,7 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
             "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
         )
         return
-    checkpoints = [checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs]
+    checkpoints = state.checkpoints_of(attempt.epoch)
     completed = [f"chk-{checkpoint.id}" for checkpoint in checkpoints if checkpoint.completed_at]
     yield labelled("completed", some(completed) or "no listed checkpoint")
     aborted = [checkpoint for checkpoint in checkpoints if checkpoint.status == ABORTED]

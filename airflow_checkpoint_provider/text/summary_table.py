@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.protocol.state import (
     State,
 )
 from airflow_checkpoint_provider.protocol.wording import show, title
+from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.units import (
     NONE,
     batch,
@@ -107,7 +108,7 @@ def summarize(state: State, run: str) -> Summary:
         completed=sum(line.total_bytes is not None for line in rows),
         aborted=sum(line.state == ABORTED for line in rows),
         cost_s=sum(line.sync_s or 0 for line in rows),
-        ran_s=sum(between(attempt.at, _last_sign(state, attempt)) for attempt in attempts),
+        ran_s=sum(between(attempt.at, last_sign(state, attempt)) for attempt in attempts),
         saved_s=sum(saved_s(state, attempt, run) for attempt in attempts),
         next_start=None if record and record.outcome == "finished" and state.of_one_run else state.restore_point(),
     )
@@ -204,13 +205,11 @@ def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
     point = attempt.restore_point
     if point is None or point.id is None:
         return 0.0
-    checkpoints = [
-        checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs and checkpoint.completed_at
-    ]
+    checkpoints = [checkpoint for checkpoint in state.checkpoints_of(attempt.epoch) if checkpoint.completed_at]
     if not checkpoints and attempt.outcome != "finished":
         return 0.0
     newest = checkpoints[-1] if checkpoints else state.checkpoint(point.id)
-    stages = [held for held in newest.states if held.kind == "stage" and held.run == run] if newest else []
+    stages = own_stages(newest.states, run) if newest else []
     restored = state.checkpoint(point.id)
     # Rows that were copied from a savepoint are new in this history, but not their work.
     copied = {(held.uid, held.measures.work_s, held.rows) for held in (restored.states if restored else ())}
@@ -235,13 +234,9 @@ def _async_s(checkpoint: Checkpoint) -> float | None:
     return between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.request.barrier else None
 
 
-def _last_sign(state: State, attempt: AttemptRecord) -> str:
+def last_sign(state: State, attempt: AttemptRecord) -> str:
     """Return when the attempt ended, or its own last entry in the journal: others may have aborted its checkpoints."""
-    times = [
-        checkpoint.completed_at or checkpoint.triggered_at
-        for checkpoint in state.checkpoints
-        if attempt.epoch in checkpoint.epochs
-    ]
+    times = [checkpoint.completed_at or checkpoint.triggered_at for checkpoint in state.checkpoints_of(attempt.epoch)]
     return attempt.ended_at or max(times, default="")
 
 

@@ -19,7 +19,7 @@ from airflow.models.dag import DagModel
 
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
-from airflow_checkpoint_provider.protocol.kinds import COUNTED, LOST, kind_named
+from airflow_checkpoint_provider.protocol.kinds import COUNTED, LOST
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Branch, Checkpoint, State
 from airflow_checkpoint_provider.text.restore_story import HiddenPoint
 from airflow_checkpoint_provider.ui.polling import Reading
@@ -128,7 +128,7 @@ def _without_others(part: State, whole: State) -> State:
     A job is suspended by the savepoint of a stop, and closed after its newest run.
     """
     epochs = {attempt.epoch for attempt in part.attempts}
-    stopped_here = _has_newest(_stops(part), _stops(whole))
+    stopped_here = _has_newest(part.stops, whole.stops)
     closed_here = _has_newest(part.runs, whole.runs)
     closing_here = closed_here and part.closing_reason is not None
     return replace(
@@ -157,14 +157,6 @@ def _newest_moment(part: State) -> str:
         *(moment for checkpoint in part.checkpoints for moment in (checkpoint.triggered_at, checkpoint.ended_at)),
     ]
     return max(filter(None, moments), default="")
-
-
-def _stops(state: State) -> list[Checkpoint]:
-    return [
-        checkpoint
-        for checkpoint in state.checkpoints
-        if checkpoint.completed_at and kind_named(checkpoint.kind).suspends
-    ]
 
 
 def _has_newest(part: Sequence[object], whole: Sequence[object]) -> bool:
@@ -198,7 +190,7 @@ def _without_texts(part: State, reads: Reads) -> State:
     """Return the part without the names of people and tasks of other DAGs: who has asked for a checkpoint, and who has aborted
     one. A restore aborts what is pending, and writes its own reason into it.
     """
-    stops = _stops(part)
+    stops = part.stops
     if part.suspended and stops and (stop := stops[-1]).request != _without_owner(stop.request, reads):
         part = replace(part, suspended=f"{stop.completed_at} ({stop.request.origin}, {stop.target})")
     return replace(

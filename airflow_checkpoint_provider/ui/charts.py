@@ -15,9 +15,8 @@ import pygal
 from pygal.style import Style
 
 from airflow_checkpoint_provider.coordinator import statistics
-from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
-from airflow_checkpoint_provider.text.summary_table import attempts_of
+from airflow_checkpoint_provider.text.summary_table import attempts_of, last_sign
 from airflow_checkpoint_provider.text.units import DAY, duration, size
 from airflow_checkpoint_provider.ui.views.checkpoints import split
 from airflow_checkpoint_provider.ui.views.job import ATTEMPTS, shown_checkpoints
@@ -91,7 +90,7 @@ class Mark:
 def _marks(attempts: Sequence[AttemptRecord], checkpoints: Sequence[Checkpoint]) -> list[Mark]:
     """Return the kinds of marks on the timeline that there are."""
     done = [checkpoint for checkpoint in checkpoints if checkpoint.completed_at]
-    stops = [checkpoint for checkpoint in done if kind_named(checkpoint.kind).suspends]
+    stops = [checkpoint for checkpoint in done if checkpoint.suspends]
     savepoints = [checkpoint for checkpoint in done if checkpoint.savepoint and checkpoint not in stops]
     marks = (
         Mark("C", "completed", GREEN, [_mark(checkpoint) for checkpoint in done if not checkpoint.savepoint]),
@@ -194,9 +193,7 @@ def _restored(attempt: AttemptRecord) -> tuple[float, int]:
 
 def _life(state: State, attempt: AttemptRecord) -> list[tuple[float, int] | None]:
     """Return the line of an attempt from its start to its end, or to its last entry in the journal, and a gap after it."""
-    own = [checkpoint for checkpoint in state.checkpoints if attempt.epoch in checkpoint.epochs]
-    signs = [checkpoint.completed_at or checkpoint.triggered_at for checkpoint in own]
-    end = attempt.ended_at or (max(signs, default=attempt.at) if state.over(attempt.epoch) else state.at)
+    end = last_sign(state, attempt) if state.over(attempt.epoch) else state.at
     return [(_seconds(attempt.at), attempt.epoch), (_seconds(max(end, attempt.at)), attempt.epoch), None]
 
 

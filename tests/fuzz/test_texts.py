@@ -85,9 +85,7 @@ def of_state(state: State) -> Iterator[str]:
     for launch in state.launches:
         attempt = state.attempt_of(launch.number)
         yield from restore_story.retold(state, launch, attempt)
-        yield from restore_story.launch_story(
-            state, state, launch, candidates_at_start(state, launch.restore_point, 99)
-        )
+        yield from restore_story.launch_story(state, state, launch, candidates_at_start(state, launch, None))
     for attempt in state.attempts:
         if its_launch := state.launch(attempt.launch):
             yield from restore_story.retold(state, its_launch, attempt)

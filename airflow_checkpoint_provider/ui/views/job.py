@@ -284,7 +284,7 @@ def _attempts(state: State, run: str, commands: Commands) -> list[AttemptRow]:
 
 
 def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, commands: Commands) -> AttemptRow:
-    own = [checkpoint for checkpoint in state.checkpoints if attempt and attempt.epoch in checkpoint.epochs]
+    own = state.checkpoints_of(attempt.epoch) if attempt else ()
     point = attempt.restore_point if attempt else launch.restore_point
     return AttemptRow(
         launch=launch.number,
@@ -310,8 +310,7 @@ def _outcome(state: State, launch: Launch, attempt: AttemptRecord | None) -> str
 
 
 def _candidates(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[CandidateRow]:
-    point = attempt.restore_point if attempt else launch.restore_point
-    restored = candidates_at_start(state, point, attempt.epoch if attempt else state.last_epoch + 1)
+    restored = candidates_at_start(state, launch, attempt)
     return [
         CandidateRow(
             f"chk-{candidate.checkpoint.id}",

@@ -67,7 +67,10 @@ def test_candidates_of_a_past_attempt_are_listed_newest_first(
     point: Point | None, epoch: int, candidates: list[tuple[int, str, str, int | None]]
 ) -> None:
     """Candidates are the checkpoints that earlier attempts triggered."""
-    restored = candidates_at_start(lived().state, point, epoch)
+    state = lived().state
+    restored = candidates_at_start(
+        state, state.launches[0], replace(state.attempts[0], epoch=epoch, restore_point=point)
+    )
     assert verdicts(restored) == candidates
     assert restored.point == point
     assert (restored.seal, restored.store) == (None, None), "no file is read"
@@ -75,7 +78,7 @@ def test_candidates_of_a_past_attempt_are_listed_newest_first(
 
 def test_candidates_no_longer_listed_are_left_out() -> None:
     state = lived().state
-    assert verdicts(candidates_at_start(replace(state, checkpoints=()), Point(id=3), 2)) == []
+    assert verdicts(candidates_at_start(replace(state, checkpoints=()), state.launches[0], state.attempts[1])) == []
 
 
 # -- targets -------------------------------------------------------------------------------------------------------------

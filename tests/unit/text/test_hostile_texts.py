@@ -7,6 +7,7 @@ import itertools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,7 +83,11 @@ def values(hint: Any, state: State) -> list[Any]:
         Launch: [*state.launches],
         AttemptRecord: [*state.attempts],
         Run: [*state.runs],
-        Restored: [candidates_at_start(state, point, 9) for point in (state.restore_point(), Point(pointer=HOSTILE))],
+        Restored: [
+            candidates_at_start(state, replace(launch, restore_point=point), None)
+            for launch in state.launches[-1:]
+            for point in (state.restore_point(), Point(pointer=HOSTILE))
+        ],
         Point: [Point(pointer=HOSTILE)],
         Pointer: [Pointer(HOSTILE, HOSTILE, 7)],
         Beat: [BEAT],
