@@ -31,11 +31,11 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot], *, deep: b
     stored = {file_set.path: (state.uid, file_set.files) for state in states for file_set in state.file_sets}
 
     def compare_sizes(path: str, uid: str, files: Iterable[File]) -> None:
-        with _named(uid):
+        with _prefixed(f"state '{uid}': "):
             compare(keys.file_set(path), sizes_in(store, keys.file_set(path)), files)
 
     def compare_content(uid: str, folder: str, file: File) -> None:
-        with _named(uid):
+        with _prefixed(f"state '{uid}': "):
             compare_footer(store, folder, file)
             if deep:
                 compare_pages(store, folder, file)
@@ -71,7 +71,7 @@ def compare_footer(store: Store, folder: str, file: File) -> None:
     """
     if file.footer is None:
         return
-    with _named_file(folder, file.name):
+    with _prefixed(f"{folder}/{file.name} "):
         length = min(file.footer.bytes, file.bytes)
         checksum = parquet.crc_at(_reader(store, folder, file.name), file.bytes - length, length)
         if f"{checksum:08x}" != file.footer.checksum:
@@ -82,7 +82,7 @@ def compare_pages(store: Store, folder: str, file: File) -> None:
     """Read all of ``file``, and compare each page with its checksum. Raises ``Damaged``. Other files than Parquet are passed over."""
     if not file.name.endswith(".parquet"):
         return
-    with _named_file(folder, file.name):
+    with _prefixed(f"{folder}/{file.name} "):
         parquet.check_pages(_reader(store, folder, file.name), file.bytes, file.rows)
 
 
@@ -100,7 +100,7 @@ def read_footers(store: Store, folder: str, sizes: Mapping[str, int]) -> dict[st
     """
 
     def footer(name: str) -> tuple[Footer, int | None]:
-        with _named_file(folder, name):
+        with _prefixed(f"{folder}/{name} "):
             return parquet.footer_of(_reader(store, folder, name), sizes[name])
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -118,19 +118,12 @@ def _reader(store: Store, folder: str, name: str) -> parquet.Read:
 
 
 @contextlib.contextmanager
-def _named_file(folder: str, name: str) -> Iterator[None]:
+def _prefixed(prefix: str) -> Iterator[None]:
+    """Put the name of what is damaged before the text of ``Damaged``."""
     try:
         yield
     except Damaged as error:
-        raise Damaged(f"{folder}/{name} {error.message}") from None
-
-
-@contextlib.contextmanager
-def _named(uid: str) -> Iterator[None]:
-    try:
-        yield
-    except Damaged as error:
-        raise Damaged(f"state '{uid}': {error.message}") from None
+        raise Damaged(f"{prefix}{error.message}") from None
 
 
 # -- copying -------------------------------------------------------------------------------------------------------------
