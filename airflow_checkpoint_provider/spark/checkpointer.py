@@ -114,11 +114,12 @@ class Checkpointer:
         if stop is None:
             self.resume_queries()  # a stop whose outcome was unknown may have left them standing still
             return self._begin(barrier)
-        awaited = bool(ungated(self._attempt.state))
-        declined = self._begin(barrier) if awaited else None
+        if ungated(self._attempt.state):
+            declined = self._begin(barrier)
+            self.wait()
+            return declined or self._stop(stop, barrier)
         self.wait()
-        declined = declined or self._stop(stop, barrier)
-        return declined if declined or awaited else self._begin(barrier)
+        return self._stop(stop, barrier) or self._begin(barrier)
 
     def _stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
         """Drain the queries if asked to, take the savepoint of a stop, and end the process.
