@@ -53,7 +53,7 @@ LAST_CHECKPOINT = 10.0  # seconds that a checkpoint of the thread may take when 
 BARRIER = "queries"
 
 
-class _Waits:
+class _ScriptWaits:
     """Whether the script waits for its queries. A checkpoint holds it: the script does not go on before it is taken."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Waits:
         self._waits = 0
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
+    def waiting(self) -> Iterator[None]:
         """Note that the script waits inside this block."""
         with self._lock:
             self._waits += 1
@@ -96,7 +96,7 @@ class Queries:
         self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
         self._all_started = False  # as far as is known: the script waits for all queries
-        self._waits = _Waits()
+        self._script_waits = _ScriptWaits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
         checkpointer.drain_queries = self._drain
@@ -131,7 +131,7 @@ class Queries:
                 self._thread.start()
         self._catch_up(running)
         self._settle()
-        return Query(running, self._waits)
+        return Query(running, self._script_waits.waiting)
 
     def _started(
         self,
@@ -168,7 +168,7 @@ class Queries:
 
     def _catch_up(self, running: RunningQuery) -> None:
         """Wait for the batch that had begun, which may take hours. Checkpoints and a stop do not wait for it: they know the query."""
-        with self._waits():
+        with self._script_waits.waiting():
             try:
                 running.catch_up()
             except BaseException:
@@ -186,9 +186,9 @@ class Queries:
             saved = restored.query
             say(state_messages.query_restored(located.uid, saved.batch, saved.begun, str(point)))
         else:
-            newest, restored = next(iter(state.newest_first()), None), None
+            newest = next(iter(state.newest_first()), None)
             say(state_messages.query_begins(located.uid, located.position.begun, located.position.committed, newest))
-
+            return
         for edge in restored.query.edges if restored and restored.query else ():
             if edge.ahead:
                 say(state_messages.query_reads_again(located.uid, edge))
@@ -198,7 +198,7 @@ class Queries:
     def wait(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""
         self._all_started = True
-        with self._waits():
+        with self._script_waits.waiting():
             while any(running.runs() for running in self._running.values()):
                 self._raise_failed()
                 time.sleep(LOOK)
@@ -302,7 +302,7 @@ class Queries:
 
     def _checkpoint(self, *, periodic: bool) -> bool:
         """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""
-        with self._waits.held() as script_waits:
+        with self._script_waits.held() as script_waits:
             try:
                 if periodic:
                     return self._checkpointer.periodic_checkpoint(BARRIER, of_script=script_waits)
