@@ -58,9 +58,7 @@ def begin(settings: Settings, program: Program) -> Attempt:
             return _begin_alone(journal, settings, program)
         return _begin_launched(journal, settings, program)
     except (errors.Fenced, errors.JobAlreadyRunning, errors.JobSuspended) as error:
-        if settings.token is None:
-            refuse(journal, settings.launch, error, ExitCode.REFUSED)
-        refuse(journal, settings.launch, error, ExitCode.OVER)
+        refuse(journal, settings.launch, error, ExitCode.REFUSED if settings.token is None else ExitCode.OVER)
     except errors.CheckpointError as error:
         if isinstance(error, errors.StoreError) and not error.permanent:
             raise
