@@ -168,12 +168,15 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="checkpoint-heart", daemon=True)
 
     def __enter__(self) -> Heart:
-        self.pulse()
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def start(self) -> None:
+        self.pulse()
+        self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()

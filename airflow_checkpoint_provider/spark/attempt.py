@@ -79,7 +79,7 @@ class Attempt:
 
     def watch(self) -> None:
         """Start the heartbeat of the epoch, and read the journal once a second from now on."""
-        self.heart.__enter__()
+        self.heart.start()
         self._watch.start()
 
     @contextmanager
