@@ -103,6 +103,18 @@ def settings_of(
     if task is None:
         alone = settings_alone(confs, script(), job_id, root, checkpointing, restore)
         return replace(alone, allow_non_restored_state=check_allowance(allow_non_restored_state))
+    settings = _settings_of_task(task, job_id, root, checkpointing, allow_non_restored_state)
+    return replace(settings, s3=s3_credentials.received(task.s3, take_keys(spark)))
+
+
+def _settings_of_task(
+    task: LaunchSettings,
+    job_id: str | None,
+    root: str | None,
+    checkpointing: CheckpointConfig | None,
+    allow_non_restored_state: AllowanceOption,
+) -> Settings:
+    """Return the settings of the task that launched this driver, without those for S3."""
     if job_id is not None and job_id != task.job:
         raise InvalidName(
             f"CheckpointedJob(job_id={job_id!r}) differs from the task's job id {task.job!r}. Leave job_id out of the script"
@@ -122,7 +134,6 @@ def settings_of(
         try_number=task.try_number,
         notes=tuple(f"{name} of the task is used, not {name} of the script" for name, value in unused.items() if value),
         allow_non_restored_state=check_allowance(task.allow_non_restored_state or allow_non_restored_state),
-        s3=s3_credentials.received(task.s3, take_keys(spark)),
         savepoint_roots=task.savepoint_roots,
     )
 
