@@ -167,11 +167,11 @@ def forget(store: Store, text: str, approval: Approval) -> Report:
         raise CheckpointNotFound(
             f"{pointer}: no history under {store.uri} lists a savepoint there, so there is nothing to forget"
         )
-    gone.forget(utc_now(), dry_run=True)
+    gone.forget(entry_author().owner, utc_now(), dry_run=True)
     lines = [f"FORGET {pointer}: savepoint chk-{gone.id} of {gone.job}, which is not there any more"]
     if not approval.dry_run:
         confirm(gone.job, lines, approval)
-        gone.forget(utc_now())
+        gone.forget(entry_author().owner, utc_now())
     after = [DRY_RUN] if approval.dry_run else ["done"]
     data = {"pointer": str(pointer), "job": gone.job, "files": 0, "bytes": 0, "history": True}
     return Report(DISPOSED, [(str(pointer), gone.job, "0", "0")], data, [*lines, *after])

@@ -13,9 +13,7 @@ from pathlib import Path
 from airflow_checkpoint_provider.cli import LIMIT
 from airflow_checkpoint_provider.cli.locate import newest
 from airflow_checkpoint_provider.cli.output import Report
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
 from airflow_checkpoint_provider.errors import PreflightFailed, Refused, SourceUnavailable
 from airflow_checkpoint_provider.protocol.preflight import Answer, Order, QueryFit
@@ -31,9 +29,7 @@ def preflight(store: Store, job: str, source: str, command: Sequence[str]) -> Re
     Raises ``CheckpointNotFound``, and ``PreflightFailed`` if the driver did not come to the end of its ``with`` block.
     """
     history = newest(store, job, LIMIT)
-    checkpoint_of(
-        Coordinator(Journal(store, history.keys, By("cli", "", ""))), source
-    )  # before Spark starts, which takes long
+    checkpoint_of(open_history(store, history.keys.prefix), source)  # before Spark starts, which takes long
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
         how = _run(command, Order(store.uri, history.keys.prefix, source, str(answer)))

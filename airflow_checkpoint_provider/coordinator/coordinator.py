@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.coordinator.entry import READER, By
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests, wording
 from airflow_checkpoint_provider.protocol.completion import outcome
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.keys import Keys, Pointer
 from airflow_checkpoint_provider.protocol.kinds import TOO_LARGE, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateEntry, digest
 from airflow_checkpoint_provider.protocol.state import (
@@ -27,7 +28,7 @@ from airflow_checkpoint_provider.protocol.state import (
     Checkpoint,
     State,
 )
-from airflow_checkpoint_provider.storage.base import Put, put
+from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 
 class Coordinator:
@@ -313,3 +314,8 @@ def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
         replace(state.entry, new=True) if state.measures.checkpoint == seal.id else state.entry
         for _, state in sorted(seal.states.items())
     )
+
+
+def open_history(store: Store, prefix: str, by: By = READER) -> Coordinator:
+    """Return the coordinator of the history at ``prefix``. ``by`` writes the entries. Nothing is read yet."""
+    return Coordinator(Journal(store, Keys(prefix), by))

@@ -20,13 +20,16 @@ LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no li
 class By:
     """The writer of an entry; for people."""
 
-    place: str  # driver, task or cli; readers write nothing
+    place: str  # driver, task or cli; savepoint: in the history of a savepoint that somebody deletes or claims
     owner: str
     host: str
     epoch: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"place": self.place, "owner": self.owner, "host": self.host, "epoch": self.epoch}
+
+
+READER = By("reader", "", "")  # writes nothing
 
 
 @dataclass(frozen=True, kw_only=True)

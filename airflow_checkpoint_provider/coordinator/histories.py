@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.entry import READER
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets, read_beat
 from airflow_checkpoint_provider.errors import CheckpointError, StoreDenied, StoreMisconfigured, StoreUnavailable
@@ -15,7 +15,6 @@ from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint, Sta
 from airflow_checkpoint_provider.storage.base import Store
 
 ATTEMPTS = 5  # whose heartbeats are read
-READER = By("reader", "", "")  # writes nothing
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, state_entries
-from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history, state_entries
 from airflow_checkpoint_provider.coordinator.files import verify
-from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
 from airflow_checkpoint_provider.errors import (
@@ -149,7 +147,7 @@ def locate_checkpoint(pointer: Pointer, home: Store, *, pending: bool = False) -
     The credentials of ``home`` are used for its store. ``pending``: accept a pending checkpoint too.
     """
     store = home.beside(pointer.root)
-    coordinator = Coordinator(Journal(store, Keys(pointer.prefix), By("reader", "", "")))
+    coordinator = open_history(store, pointer.prefix)
     state = coordinator.journal.catch_up()
     checkpoint = state.checkpoint(pointer.id)
     if state.n < 0:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_checkpoint_provider.coordinator import savepoint_target
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.histories import jobs, run_prefixes
-from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
@@ -29,7 +28,7 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.keys import History, Pointer, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store, exists
@@ -132,7 +131,7 @@ def claim(
     savepoint_target.put_claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
     savepoint.verify()
     if origin is not None:
-        origin[0].journal.append(c.Condemn(ids=(origin[1],), now=now, disposing=True))
+        _condemn(*origin, by, now)
         _forget(*origin)
     return savepoint
 
@@ -165,7 +164,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
         return disposed
     savepoint_target.put_claim(savepoint.store, pointer, DISPOSAL, by, now)
     if origin is not None:
-        origin[0].journal.append(c.Condemn(ids=(origin[1],), now=now, disposing=True))
+        _condemn(*origin, by, now)
     savepoint_target.delete_savepoint(savepoint.store, pointer, DISPOSAL, by, now)
     if origin is not None:
         _forget(*origin)
@@ -184,11 +183,11 @@ class Gone:
     def job(self) -> str:
         return self.coordinator.state.job
 
-    def forget(self, now: str, *, dry_run: bool = False) -> None:
+    def forget(self, by: str, now: str, *, dry_run: bool = False) -> None:
         """Let the history forget the savepoint. Raises ``Held`` while its job may still start from it."""
         _refuse_held(self.coordinator, self.id, now)
         if not dry_run:
-            self.coordinator.journal.append(c.Condemn(ids=(self.id,), now=now, disposing=True))
+            _condemn(self.coordinator, self.id, by, now)
             _forget(self.coordinator, self.id)
 
 
@@ -218,7 +217,7 @@ def _listed_at(home: Store, pointer: SavepointPointer) -> tuple[Coordinator, int
         if not pointer.name.startswith(f"savepoint-{job}-"):
             continue
         for prefix in (History(job).prefix, *run_prefixes(home, job)):
-            coordinator = Coordinator(Journal(home, Keys(prefix), By("savepoint", "", "")))
+            coordinator = open_history(home, prefix)
             for savepoint in coordinator.journal.catch_up().checkpoints:
                 listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)
                 if listed and _place(home, target_of(savepoint)) == _place(home, pointer):
@@ -237,13 +236,18 @@ def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_ru
 
 def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Coordinator, int] | None:
     """Return the history that made the savepoint and its id there, if the history lies in ``home`` and lists this directory."""
-    keys = Keys(History(seal.job, seal.scope or None, seal.item).prefix)
-    coordinator = Coordinator(Journal(home, keys, By("savepoint", "", "")))
+    coordinator = open_history(home, History(seal.job, seal.scope or None, seal.item).prefix)
     state = coordinator.journal.catch_up()
     checkpoint = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
     if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED) or not checkpoint.target:
         return None
     return (coordinator, checkpoint.id) if _place(home, target_of(checkpoint)) == _place(home, pointer) else None
+
+
+def _condemn(coordinator: Coordinator, number: int, by: str, now: str) -> None:
+    """Note in the history of a savepoint that ``by`` deletes or claims it."""
+    coordinator.journal.by = By("savepoint", by, "")
+    coordinator.journal.append(c.Condemn(ids=(number,), now=now, disposing=True))
 
 
 def _forget(coordinator: Coordinator, number: int) -> None:

@@ -11,9 +11,7 @@ from typing import Any
 from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
@@ -22,7 +20,7 @@ from airflow_checkpoint_provider.hooks.connections import NoConnection, find_con
 from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
-from airflow_checkpoint_provider.protocol.keys import JOBS, History, Keys, SavepointPointer, pointer_of, safe_token
+from airflow_checkpoint_provider.protocol.keys import JOBS, History, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
@@ -158,7 +156,7 @@ class CheckpointStorageHook(BaseHook):
             if error.about.get("named"):
                 raise
             return None
-        state = Journal(store, Keys(History(job).prefix), By("hook", "", "")).catch_up()
+        state = open_history(store, History(job).prefix).journal.catch_up()
         if state.suspended is None or not state.stops:
             return None
         stop = max(state.stops, key=lambda checkpoint: checkpoint.completed_at)

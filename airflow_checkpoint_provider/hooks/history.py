@@ -6,13 +6,12 @@ import socket
 from collections.abc import Callable, Collection
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import Aborted, StoreDenied
 from airflow_checkpoint_provider.hooks.references import reference
-from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, State
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.messages import will_not_complete
@@ -20,7 +19,12 @@ from airflow_checkpoint_provider.text.messages import will_not_complete
 
 def coordinator_at(store: Store, prefix: str, owner: str) -> Coordinator:
     """Return the coordinator of the history at ``prefix``; entries that it writes name the task ``owner``."""
-    return Coordinator(Journal(store, Keys(prefix), By("task", owner, socket.gethostname())))
+    return open_history(store, prefix, task_author(owner))
+
+
+def task_author(owner: str) -> By:
+    """Return who writes the entries of the task ``owner``."""
+    return By("task", owner, socket.gethostname())
 
 
 def reference_of(request: CheckpointRequest) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,6 @@ from urllib.parse import quote
 
 from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
@@ -34,6 +32,7 @@ from airflow_checkpoint_provider.errors import (
     StoreError,
     Superseded,
 )
+from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Metrics
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -94,7 +93,7 @@ class DriverLaunch:
 
     def journal(self) -> Journal:
         """Return a new reader of the history."""
-        return Journal(self.store, self.keys, By("task", self.parameters.token.owner, socket.gethostname()))
+        return Journal(self.store, self.keys, task_author(self.parameters.token.owner))
 
     @property
     def state(self) -> State:
@@ -291,7 +290,7 @@ class DriverLaunch:
         history = self.parameters.history
         if history.run is None:
             return
-        by = By("task", self.parameters.token.owner, socket.gethostname())
+        by = task_author(self.parameters.token.owner)
         collected: list[OlderRun] = []
         try:
             collected += collect_older_runs(

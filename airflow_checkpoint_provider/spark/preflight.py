@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import copy_queries
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.keys import Keys, check_uid
+from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.preflight import Answer, Order, QueryFit
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.log import say
@@ -57,7 +55,7 @@ class PreflightJob:
         home = open_store(self._order.root)
         s3a.prepare(self.spark, home)
         self._folder = Location(home, f"{FOLDER}/{secrets.token_hex(8)}")
-        history = Coordinator(Journal(home, Keys(self._order.history), By("preflight", "", "")))
+        history = open_history(home, self._order.history)
         self._checkpoint, seal = copy_queries(history, self._order.source, self._folder)
         self._saved = seal.states
         self._fits: dict[str, QueryFit] = {}

@@ -15,9 +15,8 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 
 from airflow_checkpoint_provider.coordinator import histories
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.histories import READER, FoundHistory
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Liveness, beats_of
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
@@ -62,7 +61,7 @@ class Reader:
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._keys = store, Keys(prefix)
         self.where = _where(store)
-        self._coordinator = Coordinator(Journal(store, self._keys, READER))
+        self._coordinator = open_history(store, prefix)
         self._liveness = Liveness(store)
         self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
 

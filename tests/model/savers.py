@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import garbage, savepoint
+from airflow_checkpoint_provider.coordinator import coordinator, garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.savepoint import claim, dispose, publish_due
@@ -33,7 +33,7 @@ def in_one_store() -> Iterator[None]:
         assert isinstance(store, Process)
         return Watched(store, keys=keys)
 
-    with mock.patch.object(savepoint, "Journal", opened):
+    with mock.patch.object(coordinator, "Journal", opened):
         yield
 
 

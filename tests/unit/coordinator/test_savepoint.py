@@ -15,7 +15,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import KeepLatest
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.entry import By, Entry
 from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint, open_savepoint, put_claim
@@ -137,6 +137,15 @@ def test_disposal_deletes_the_savepoint_and_its_history_forgets_it() -> None:
     assert not [*coordinator.store.list(coordinator.keys.checkpoint(1))]
     again = savepoint.dispose(coordinator.store, str(pointer), "bob", NOW)
     assert (again.files, again.own) == (0, False)
+
+
+def test_entries_of_a_disposal_name_who_disposes() -> None:
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    before = coordinator.journal.catch_up().n
+    savepoint.dispose(coordinator.store, str(pointer), "ann", NOW)
+    keys = [coordinator.keys.entry(number) for number in range(before + 1, coordinator.journal.catch_up().n + 1)]
+    assert [Entry.from_bytes(coordinator.store.read(key) or b"", key).by["owner"] for key in keys] == ["ann", "ann"]
 
 
 def test_disposal_of_a_needed_savepoint_is_refused() -> None:

@@ -137,7 +137,7 @@ def test_gone_savepoint_outside_of_the_roots_can_be_forgotten(
     open_store(before.root).delete_under(before.name)
     gone = savepoint.find_gone(limited, before)
     assert gone
-    gone.forget(at(1))
+    gone.forget("ann", at(1))
     with pytest.raises(CheckpointNotFound):
         resolve("chk-1", bystander(limited).state, limited)
 
