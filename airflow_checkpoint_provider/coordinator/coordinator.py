@@ -59,7 +59,7 @@ class Coordinator:
         ``run``: only an attempt of this run may take it. Raises ``Queued`` while the request waits for its turn; asking again
         then costs a read.
         """
-        if any(queued.request.token == request.token for queued in self.state.queue):
+        if requests.place_in_queue(self.state, request.token):
             self.journal.poll()
             self._refuse_waiting(request.token)
         if request.name and not request.name.isprintable():
@@ -84,11 +84,10 @@ class Coordinator:
         return replace(request, folder=self.store.beside(request.folder).uri, nonce=self.journal.nonce()[:8])
 
     def _refuse_waiting(self, token: str) -> None:
-        waiting = [queued.request.token for queued in requests.in_order(self.state.queue)]
-        if token in waiting:
-            place = f"{waiting.index(token) + 1} of {len(waiting)}"
+        if found := requests.place_in_queue(self.state, token):
+            place, length = found
             raise errors.Queued(
-                f"{self.state.job}: the request waits, {place}; ask again when a checkpoint has its outcome"
+                f"{self.state.job}: the request waits, {place} of {length}; ask again when a checkpoint has its outcome"
             )
 
     def acknowledge(self, ack: Acknowledgement) -> Acknowledgement:

@@ -113,9 +113,8 @@ class CheckpointRequest:
 
     def _unserved(self, state: State) -> Outcome:
         """Return the outcome of a request that was in the queue."""
-        waiting = [request.request.token for request in requests.in_order(state.queue)]
-        if self._token in waiting:
-            return outcomes.InQueue(waiting.index(self._token) + 1, len(waiting))
+        if place := requests.place_in_queue(state, self._token):
+            return outcomes.InQueue(*place)
         dropped = next((request for request in reversed(state.dropped_requests) if request.token == self._token), None)
         if dropped:
             return outcomes.Dropped(dropped.reason)
