@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -98,14 +99,15 @@ class KillGuard(Linked):
             raise AirflowException("this task was killed, so it changes nothing more")
 
 
-class CheckpointOperator(KillGuard):
-    """Base of the tasks that change one checkpoint.
+class OfCheckpoint(Linked):
+    """Base of the tasks that mean one checkpoint.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     """
 
     template_fields: Sequence[str] = ("checkpoint",)
+    awaited = Awaited.COMPLETED
 
     def __init__(
         self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
@@ -116,5 +118,11 @@ class CheckpointOperator(KillGuard):
     def place(self, ti: Any) -> Place | None:
         return place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
-    def _request(self, context: Any) -> CheckpointRequest:
-        return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(self.checkpoint, owner_of(context["ti"]))
+    def _request(self, ti: Any) -> CheckpointRequest:
+        return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(
+            self.checkpoint, owner_of(ti), self.awaited
+        )
+
+
+class CheckpointOperator(OfCheckpoint, KillGuard):
+    """Base of the tasks that change one checkpoint."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -21,11 +20,10 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
 )
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, StoreError
-from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.history import aborted, reference_of
-from airflow_checkpoint_provider.operators._base import failing_for_good, owner_of, place_of_checkpoint
-from airflow_checkpoint_provider.operators._link import Linked, Place
+from airflow_checkpoint_provider.operators._base import OfCheckpoint, failing_for_good
+from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, JournalTrigger, seconds_to
 
@@ -157,25 +155,11 @@ class CheckpointWait:
         return f"the checkpoint was not {self._awaited.value}"
 
 
-class CheckpointSensor(JournalSensor):
+class CheckpointSensor(OfCheckpoint, JournalSensor):
     """Base of the tasks that wait for one checkpoint. If it was aborted, they fail at once and without retry.
 
     If its driver is lost, they abort it, or complete it if all of it is acknowledged.
     """
 
-    template_fields: Sequence[str] = ("checkpoint",)
-    awaited: Awaited
-
-    def __init__(
-        self, *, checkpoint: Any, checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
-
-    def place(self, ti: Any) -> Place | None:
-        return place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
-
     def _new_wait(self, ti: Any) -> Wait:
-        hook = CheckpointStorageHook(self.checkpoint_conn_id)
-        request = hook.get_checkpoint(self.checkpoint, owner_of(ti), self.awaited)
-        return CheckpointWait(self.checkpoint, request, self.awaited, self.log)
+        return CheckpointWait(self.checkpoint, self._request(ti), self.awaited, self.log)

@@ -82,7 +82,7 @@ class FinalizeCheckpointOperator(CheckpointOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
-            request = self._request(context)
+            request = self._request(context["ti"])
             number = find(request).id
             self.stop_if_killed()
             try:
@@ -131,7 +131,7 @@ class AbortCheckpointOperator(CheckpointOperator):
         if self.checkpoint is None:
             raise AirflowSkipException("no checkpoint was triggered, so there is none to abort")
         with failing_for_good():
-            request = self._request(context)
+            request = self._request(context["ti"])
             try:
                 already = request.find().status == ABORTED
             except CheckpointNotFound as error:
