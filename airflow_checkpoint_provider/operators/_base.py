@@ -16,8 +16,8 @@ from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import CheckpointReference
 from airflow_checkpoint_provider.operators._link import Linked, Place
+from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.text import messages
 
 GENERATION_KEY = "checkpoint_generation"  # in the task's state store, which the tries of a task share
 
@@ -56,8 +56,8 @@ def generation_of(context: Any, retries: int | None) -> int:
 
 def request_of(ti: Any, generation: int) -> str:
     """Return the id of a task's request: equal in all tries of its ``generation``."""
-    map_index = ti.map_index if ti.map_index is not None else -1
-    return messages.request(ti.dag_id, ti.run_id, ti.task_id, map_index, generation)
+    item = str(ti.map_index if ti.map_index is not None else -1)
+    return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=generation).text
 
 
 def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History:

@@ -55,11 +55,6 @@ CODES = {  # what the line means; docs/behaviour.md shows it
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def request(dag: str, run: str, task: str, map_index: int, generation: int) -> str:
-    """Return the name of a task's request: equal in each retry of the task, new after each clear."""
-    return "|".join((dag, run, task, str(map_index), str(generation)))
-
-
 def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
     """Say that a checkpoint was triggered, and by which pointer tasks can wait for it or abort it."""
     waited = between(checkpoint.queued_at, checkpoint.triggered_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.errors import Queued
-from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import messages
@@ -51,6 +51,6 @@ def aborted(request: str, words: str = "") -> State:
 
 
 def test_line_of_an_aborted_checkpoint_names_the_task_to_clear(golden: Golden) -> None:
-    by_a_task = messages.request("orders_audited", "manual__1", "checkpoint.trigger", -1, 2)
+    by_a_task = Token(dag="orders_audited", run="manual__1", task="checkpoint.trigger", item="-1", generation=2).text
     states = aborted(by_a_task, "batch 412 has been running for 14 min"), aborted("barrier 1")
     golden("will_not_complete", [messages.will_not_complete(state, state.checkpoints[0]) for state in states])
