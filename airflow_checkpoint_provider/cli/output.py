@@ -8,21 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from airflow_checkpoint_provider.errors import CheckpointError, printable
-from airflow_checkpoint_provider.text.units import table
+from airflow_checkpoint_provider.text.units import TONES, table
 
-_COLOURS = {
-    "running": "green",
-    "finished": "green",
-    "completed": "green",
-    "restored": "cyan",
-    "pending": "yellow",
-    "launched": "yellow",
-    "suspended": "yellow",
-    "deleted": "dim",
-    "aborted": "red",
-    "failed": "red",
-    "lost": "red",
-}
+_COLOURS = {"good": "green", "busy": "yellow", "bad": "red"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +43,11 @@ def write_lines(lines: Iterable[str], out: TextIO) -> None:
     print(*map(printable, lines), sep="\n", file=out, flush=True)
 
 
+def _colour(cell: str) -> str:
+    """Return the colour of a cell that begins with a state."""
+    return _COLOURS.get(TONES.get(cell.partition(",")[0], ""), "")
+
+
 def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> bool:
     """Print a table in colours, with columns folded to the terminal's width. Return False if ``rich`` is not installed."""
     try:
@@ -65,6 +58,6 @@ def _written_by_rich(header: Sequence[str], rows: Sequence[Sequence[str]], out: 
         return False
     drawn = Table(*header, box=None, pad_edge=False, header_style="bold")
     for cells in rows:
-        drawn.add_row(*(Text(printable(cell), _COLOURS.get(cell.partition(",")[0], "")) for cell in cells))
+        drawn.add_row(*(Text(printable(cell), _colour(cell)) for cell in cells))
     Console(file=out).print(drawn)
     return True

@@ -20,6 +20,19 @@ ENDED = {
     "suspended": "was suspended",
     "lost": "was lost",
 }
+TONES = {
+    "running": "good",
+    "finished": "good",
+    "completed": "good",
+    "restored": "good",
+    "pending": "busy",
+    "launched": "busy",
+    "suspended": "busy",
+    "aborted": "bad",
+    "failed": "bad",
+    "lost": "bad",
+}
+"""The tones of states. A tone decides the colour on a page and on a terminal; any other state is quiet."""
 
 
 def duration(seconds: float) -> str:

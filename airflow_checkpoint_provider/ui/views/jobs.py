@@ -9,23 +9,9 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.text.job_list import at_work, job_line
-from airflow_checkpoint_provider.text.units import plural
+from airflow_checkpoint_provider.text.units import TONES, plural
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.commands import Command, of_storage
-
-TONES = {
-    "running": "good",
-    "finished": "good",
-    "completed": "good",
-    "restored": "good",
-    "pending": "busy",
-    "launched": "busy",
-    "suspended": "busy",
-    "aborted": "bad",
-    "failed": "bad",
-    "lost": "bad",
-}
-"""The colours of states, each of which is written out too. Any other state is quiet."""
 
 
 @dataclass(frozen=True)
