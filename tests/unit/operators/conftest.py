@@ -15,6 +15,7 @@ from airflow.providers.apache.spark.hooks import spark_submit as spark_submit_ho
 from airflow.sdk import DAG
 
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from tests.support.recorded import Recorded, three_stages
 from tests.support.state_store import TaskStateStore
 
 MASTERS: dict[str, dict[str, Any]] = {
@@ -81,3 +82,10 @@ def values(argv: list[str], option: str) -> list[str]:
 
 def confs(argv: list[str]) -> dict[str, str]:
     return dict(value.split("=", 1) for value in values(argv, "--conf"))
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    recorded = Recorded()
+    three_stages(recorded)
+    return recorded

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import expire
-from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from tests.support.recorded import RUN, Recorded, at, second_attempt
 from tests.support.saved import memory
 
 BEATS = Beats(every=0.05, look=1, still=1)
@@ -47,13 +47,6 @@ class Try:
             **options,
         )
         self.launch = DriverLaunch(recorded.store, parameters, self.lines.extend, BEATS)
-
-
-@pytest.fixture
-def recorded() -> Recorded:
-    recorded = Recorded()
-    three_stages(recorded)
-    return recorded
 
 
 @pytest.fixture

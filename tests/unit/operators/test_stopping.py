@@ -23,18 +23,11 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from airflow_checkpoint_provider.text.units import how_it_ended
-from tests.support.recorded import RUN, Recorded, at, three_stages
+from tests.support.recorded import RUN, Recorded, at
 from tests.unit.operators.conftest import TaskInstance, execute
 from tests.unit.operators.test_launch import Try
 
 _targets = itertools.count()
-
-
-@pytest.fixture
-def recorded() -> Recorded:
-    recorded = Recorded()
-    three_stages(recorded)
-    return recorded
 
 
 def followed(recorded: Recorded) -> DriverLaunch:
