@@ -127,7 +127,7 @@ class StoreMisconfigured(StoreError, ValueError, code="CKP612", permanent=True):
 
 
 class NoObject(StoreMisconfigured, code="CKP615"):
-    """What lies in the place of an object is no file: a link, a folder, a pipe or a device."""
+    """A link, a folder, a pipe or a device lies where the store keeps a file."""
 
 
 class StoreUnavailable(StoreError, ConnectionError, code="CKP613"):
@@ -232,7 +232,7 @@ class Fenced(Refused, code="CKP301"):
 
 
 class QueryMoved(Refused, code="CKP302"):
-    """The streaming query runs in another checkpoint location by now. Nothing was started."""
+    """The streaming query now runs in another checkpoint location. Nothing was started."""
 
 
 class NotRunning(Refused, code="CKP230"):

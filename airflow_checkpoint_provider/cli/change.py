@@ -121,7 +121,7 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
             now = going.restored.point or "nothing"
-            raise Refused(f"{source.text} is {now} by now. Nothing was changed; try again")
+            raise Refused(f"{source.text} is {now} meanwhile. Nothing was changed; try again")
         reason = "restored by hand: checkpoints restore"
         return going.command(
             token,

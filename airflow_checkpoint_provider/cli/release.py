@@ -39,7 +39,7 @@ def _lines(job: str, told: Going) -> list[str]:
             f"query '{told.uid}' of {job} was released to {told.to.uri} before; what an older driver has written since is fetched"
         ]
     return [
-        f"RELEASE query '{told.uid}' of {job}: it goes on with batch {told.position.committed + 1} in {told.to.uri}, without this package",
+        f"RELEASE query '{told.uid}' of {job}: it continues with batch {told.position.committed + 1} in {told.to.uri}, without this package",
         "from now on, start_query refuses it, but with adopt= of that folder",
     ]
 

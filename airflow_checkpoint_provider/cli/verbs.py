@@ -240,7 +240,7 @@ _RENAME = _argument(
 _REWIND_SINK = _argument(
     "--rewind-sink",
     action="store_true",
-    help="let the file sink of a streaming query lose what it has got since that checkpoint",
+    help="go back although the sinks of queries have later rows: files written since are deleted; a table you must have taken back",
 )
 _QUERY = _argument("query", metavar="QUERY", help="uid of the query, as start_query takes it")
 _FOLDER = _argument(

@@ -283,7 +283,7 @@ def candidates_at_start(state: State, launch: Launch, attempt: AttemptRecord | N
     earlier = [checkpoint for checkpoint in reversed(state.checkpoints) if max(checkpoint.epochs) < epoch]
     chosen = [Candidate(checkpoint, "chosen", "", None) for checkpoint in earlier if checkpoint.id == number]
     older = [
-        Candidate(checkpoint, "older", "" if checkpoint.status == RETAINED else "deleted by now")
+        Candidate(checkpoint, "older", "" if checkpoint.status == RETAINED else "deleted since")
         for checkpoint in earlier
         if number and checkpoint.id < number and checkpoint.completed_at
     ]

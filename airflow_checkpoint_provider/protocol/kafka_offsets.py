@@ -50,10 +50,10 @@ class Gap:
         if self.offset < self.earliest:
             lost = self.earliest - self.offset
             return (
-                f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} are gone"
+                f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} offsets are gone"
             )
         return (
-            f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was made anew, or has lost its"
+            f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was created again, or has lost its"
             " newest rows"
         )
 

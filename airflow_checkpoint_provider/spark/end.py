@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
 
 LAST_TRIES = 2  # at the last checkpoint of a run
-STOPPED = "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block"
+STOPPED = "spark.stop() was called inside `with CheckpointedJob()`: call it after the block"
 INTERRUPTED = 128 + signal.SIGINT  # as a shell reports it
 
 

@@ -95,7 +95,7 @@ class PreflightJob:
         check_uid(uid)
         saved = self._saved.get(uid)
         if saved is None:
-            self._fits[uid] = QueryFit(uid, note="begins anew: the checkpoint does not hold it")
+            self._fits[uid] = QueryFit(uid, note="starts from its beginning: the checkpoint does not hold it")
         elif saved.query is None:
             self._fits[uid] = QueryFit(uid, (f"the checkpoint holds a {saved.kind} of that name",))
         else:

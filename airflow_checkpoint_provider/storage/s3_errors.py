@@ -29,7 +29,7 @@ _ENDPOINT = "Check endpoint_url: scheme, host and port must be those of an S3 se
 _KEYS = "Check key id and secret; a proxy that changes host or path leads to this, too"
 _TOKEN = "The session token is no longer good: give a new one, or a role, which is renewed by itself"
 _REGION = "Set region_name to the bucket's region"
-_BUSY = "The store asks for patience; trying again may help"
+_BUSY = "The store is busy; trying again may help"
 _AGAIN = "Look at the store; trying again may help. If it never does: check endpoint_url"  # no S3 at all can look so
 _UNSUPPORTED = "This store lacks what checkpoints need (put with If-None-Match: *); choose another"
 _NO_CREDENTIALS = (
@@ -68,7 +68,7 @@ _CODES: dict[str, tuple[Meaning, str]] = {
     ),
     "InvalidObjectState": (
         Meaning.DENIED,
-        "It was moved to an archive: fetch it back, and exempt checkpoints from that lifecycle rule",
+        "It was moved to an archive: restore it from there, and exempt checkpoints from that lifecycle rule",
     ),
     "NoSuchBucket": (Meaning.MISCONFIGURED, "Create the bucket, or correct its name"),
     "PermanentRedirect": (Meaning.MISCONFIGURED, _REGION),
@@ -98,7 +98,7 @@ _CLASSES: dict[str, tuple[Meaning, str]] = {
     "SSLError": (Meaning.UNKNOWN, "Check http or https in endpoint_url, the certificate, and verify"),
     "ConnectionClosedError": (
         Meaning.UNKNOWN,
-        "An https port that is spoken to in http does this; else trying again may help",
+        "Use https in endpoint_url if this is an https port; otherwise try again",
     ),
     "ResponseStreamingError": (Meaning.DAMAGED, _CUT),
     "IncompleteReadError": (Meaning.DAMAGED, _CUT),

@@ -28,12 +28,12 @@ def restored(
     if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
         lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
     if beyond := _abandoned(state, base):
-        text = f'{some(beyond)}: listed, restorable by name, never again "latest"'
+        text = f'{some(beyond)}: stay listed. Restore them by id; "latest" no longer means them'
         lines.append(labelled("abandoned", text))
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
     if claim:
-        lines.append(labelled("claimed", "the savepoint belongs to this job, which deletes it when it is superfluous"))
+        lines.append(labelled("claimed", "the savepoint belongs to this job, which deletes it when its retention no longer keeps it"))
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return lines
 

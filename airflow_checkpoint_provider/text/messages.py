@@ -176,9 +176,9 @@ def _to_do(checkpoint: Checkpoint) -> str:
 
 def not_protected(last: str, failures: int, cost_s: float, point: Point | None) -> str:
     """Say that checkpoints fail; ``last`` is the newest failure, ``cost_s`` the seconds of work that a crash would cost now."""
-    where = str(point) if point else "from nothing"
     return coded(
-        f"NOT PROTECTED: {last}; failures in a row: {failures}. The job goes on; a crash now costs {duration(cost_s)} ({where}).",
+        f"NOT PROTECTED: {last}; failures in a row: {failures}. The job continues. A crash now costs {duration(cost_s)}: the next attempt"
+        f" starts from {point or 'nothing'}.",
         "CKP210",
     )
 
@@ -291,7 +291,7 @@ def finished(state: State, run: str) -> list[str]:
     attempt = state.attempt_of(record.launch) if record else None
     at = day_and_time(record.ended_at or "") if record else ""
     which = f" (attempt {attempt.epoch})" if attempt else ""
-    text = f"{title(state, run)}: finished at {at}{which}, its worker was lost afterwards. Nothing submitted."
+    text = f"{title(state, run)}: finished at {at}{which}, and its worker was lost afterwards. Nothing was submitted."
     advice = "To run it again, also after deleting and re-creating the DAG run: clear this task."
     return [coded(f"{text} {advice}", "CKP111")]
 
@@ -331,7 +331,7 @@ def _replaced(state: State, attempt: AttemptRecord | None) -> tuple[str, str]:
 
 def refused(what: str, error: CheckpointError) -> list[str]:
     """Return a refusal; ``what`` was asked for, e.g. ``flights_etl.delays, run x``."""
-    advice = "a retry may succeed" if not error.permanent else "a retry cannot mend this: the task fails without one"
+    advice = "a retry may succeed" if not error.permanent else "no retry can help, so the task fails without retry"
     return [
         headline(f"REFUSED {what}", error.code),
         labelled("because", error.message),

@@ -284,7 +284,7 @@ def _candidate_texts(restored: Restored, width: int, now: str) -> Iterator[str]:
     for candidate in older[:SHOWN_OLDER]:
         yield f"{_name(candidate):<{width}}older, {candidate.why or 'not examined'}"
     if len(older) > SHOWN_OLDER:
-        yield f"and {len(older) - SHOWN_OLDER} more older ones"
+        yield f"and {len(older) - SHOWN_OLDER} older ones"
 
 
 def _why_unlisted(point: Point) -> str:

@@ -49,18 +49,18 @@ def stage_sorted(uid: str) -> str:
 def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:
     """Say which batch of a query is next. ``newest`` is the newest completed checkpoint; it says how far back that would lead."""
     if begun < 0:
-        return coded(f"query '{uid}' begins anew", "CKP125")
+        return coded(f"query '{uid}' starts from its beginning", "CKP125")
     needed = f". Newest checkpoint: chk-{newest.id} (not needed)" if newest else ""
     if begun == committed:
-        return coded(f"query '{uid}' goes on behind batch {committed}{needed}", "CKP125")
-    again = f"goes on with batch {begun}, begun by an earlier attempt and not committed: the same offsets run again"
+        return coded(f"query '{uid}' continues after batch {committed}{needed}", "CKP125")
+    again = f"repeats batch {begun}, which an earlier attempt began and did not commit: it reads the same offsets"
     return coded(f"query '{uid}' {again}{needed}", "CKP125")
 
 
 def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
     """Say from which batch of a checkpoint a query goes on."""
     again = f"; batch {begun} had begun, and runs again with the same offsets" if begun > batch else ""
-    return coded(f"query '{uid}' goes on behind batch {batch} of {where}{again}", "CKP125")
+    return coded(f"query '{uid}' continues after batch {batch} of {where}{again}", "CKP125")
 
 
 def query_adopted(uid: str, uri: str, state: State) -> str:

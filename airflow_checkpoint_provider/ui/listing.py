@@ -65,7 +65,7 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
 
 
 def _more(count: int) -> str:
-    return f"{plural(count, 'job')} more" if count else ""
+    return plural(count, "more job") if count else ""
 
 
 async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tuple[list[JobRow], list[BrokenRow]]:

@@ -90,7 +90,7 @@ class DeltaSink(CountingSink):
         if restored is not None and lacks is not None:
             undo = wording.restore_table(self.path, restored.version - 1)
             raise SinkMoved(
-                f"query '{self.uid}' would go on behind batch {position.committed}, but its table {self.path} was restored to version"
+                f"query '{self.uid}' would continue after batch {position.committed}, but its table {self.path} was restored to version"
                 f" {restored.restored_to}, and lacks rows that the query has written up to version {lacks}. Nothing was started. Go back to"
                 f" a checkpoint with `checkpoints restore --rewind-sink`, or undo that restore: {undo}",
                 sink=self.newest_batch(),

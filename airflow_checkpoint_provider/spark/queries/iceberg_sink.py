@@ -61,7 +61,7 @@ class IcebergSink(CountingSink):
             return  # its snapshot cannot have expired: the table lacks that batch
         if begun != committed and self._began(begun) <= since + CLOCKS:
             raise SinkMoved(
-                f"query '{self.uid}' goes on with batch {begun}, which had begun, and snapshots of its table {self.path} have expired since."
+                f"query '{self.uid}' continues with batch {begun}, which had begun, and snapshots of its table {self.path} have expired since."
                 " So nobody can tell whether the table has the rows of that batch. Nothing was started. Write to another table",
                 checkpoint=committed,
             )

@@ -120,9 +120,9 @@ class CountingSink(Sink, ABC):
         if committed <= found <= position.begun or found == committed:
             return
         if found < committed and self.path not in known and self.is_empty():
-            say(f"query '{self.uid}' goes on behind batch {committed} and writes to {self.path}, which is empty")
+            say(f"query '{self.uid}' continues after batch {committed} and writes to {self.path}, which is empty")
             return
-        begins = "begins anew" if committed == NOTHING else f"would go on behind batch {committed}"
+        begins = "starts from its beginning" if committed == NOTHING else f"would continue after batch {committed}"
         effect = (
             f"skip {found - committed} of the new ones" if found > committed else f"lack {committed - found} of them"
         )

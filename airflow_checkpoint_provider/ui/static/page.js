@@ -69,7 +69,7 @@ document.addEventListener("click", async (event) => {
   } catch {  // not on https, or not allowed
     copied = document.execCommand("copy");
   }
-  said.textContent = copied ? "Copied." : "The command is selected; copy it by the keyboard.";
+  said.textContent = copied ? "Copied." : "The command is selected; copy it with the keyboard.";
   if (copied) getSelection().removeAllRanges();  // or the page would not be refreshed
 });
 

@@ -54,12 +54,12 @@ class Commands:
 
     def of_attempt(self, epoch: int) -> list[Command]:
         """Return the command for an attempt."""
-        return [self._reads("Tell this again", "story", *self._names, "--attempt", str(epoch))]
+        return [self._reads("Print this story", "story", *self._names, "--attempt", str(epoch))]
 
     def of_checkpoint(self, checkpoint: Checkpoint, pointer: str | None) -> list[Command]:
         """Return the commands for a checkpoint at ``pointer``; None if it does not exist any more."""
         name = f"chk-{checkpoint.id}"
-        commands = [self._reads("Print it", "show", *self._names, name)]
+        commands = [self._reads("Print this checkpoint", "show", *self._names, name)]
         if pointer is None:
             return commands
         return [
@@ -97,7 +97,7 @@ class Commands:
         """Return the commands for streaming queries, which need one history for all runs."""
         return [
             self._reads("Check another script against the newest checkpoint", "preflight", self._job, *SCRIPT),
-            *(self._release(f"Let query '{query.uid}' go on without checkpoints", query.uid) for query in self._state.queries),
+            *(self._release(f"Continue query '{query.uid}' without this package", query.uid) for query in self._state.queries),
             self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
         ]  # fmt: skip
 
@@ -107,12 +107,12 @@ class Commands:
     def _of_going_back(self, checkpoint: Checkpoint, name: str) -> list[Command]:
         restore = ("restore", *self._names, "--from", name)
         commands = [
-            self._changes("Go back to it", *restore, DRY_RUN),
-            self._changes("Go back to it, with another name for a state", *restore, "--rename", "OLD=NEW", DRY_RUN),
+            self._changes("Restore this checkpoint", *restore, DRY_RUN),
+            self._changes("Restore it, with another name for a state", *restore, "--rename", "OLD=NEW", DRY_RUN),
         ]
         if any(entry.batch is not None for entry in checkpoint.states):
             commands += [
-                self._changes("Go back to it, and take out what its queries have written since", *restore, "--rewind-sink", DRY_RUN),
+                self._changes("Restore it; deletes files that its queries have written since", *restore, "--rewind-sink", DRY_RUN),
                 self._reads("Check another script against it", "preflight", self._job, "--from", name, *SCRIPT),
             ]  # fmt: skip
         return commands

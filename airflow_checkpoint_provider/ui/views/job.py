@@ -208,7 +208,7 @@ def _facts_of_run(state: State, run: str) -> list[Fact]:
 def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
     unprotected, beat = about.unprotected_since, running_beat(reading)
     return [
-        Fact("Unprotected since", "a crash now loses the work since" if unprotected else "", unprotected),
+        Fact("A crash loses all work since", "", unprotected),
         Fact("Problems", "; ".join(about.problems)),
         Fact("Last heartbeat", beat.activity, beat.at),
     ]

@@ -122,7 +122,7 @@ def test_killed_query_goes_on_exactly(table: Home, tmp_path: Path, state: str) -
     ending(table)
     again = table.run()
     assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert "repeats batch 1, which an earlier attempt began" in again.log
     keys = sorted([*expected_keys(FILES), "of another writer"])
     assert rows_in_table(table.out, "key" if state else "id") == (keys if state else [*expected(FILES), OTHER])
     query = saved_query(table)
@@ -141,7 +141,7 @@ def test_zombie_that_finishes_its_batch_is_no_harm(table: Home) -> None:
         mine = holding(table)
         mine.touch()
         with table.started(confs=launches.plan(2)) as taker:
-            wait_until(lambda: "goes on with batch 1" in taker.said(), 300, taker.said)
+            wait_until(lambda: "repeats batch 1" in taker.said(), 300, taker.said)
             zombies.unlink()
             assert zombie.wait().code == 79, zombie.said()
             assert batches_in_table(table.out) == [0, 1]
@@ -242,7 +242,7 @@ def test_fork_begins_a_table_of_its_own(table: Home, tmp_path: Path) -> None:
     person(tmp_path / "person", making(fork.out))
     refused = fork.run()
     assert refused.code != 0
-    assert "would go on behind batch 1, but its sink" in refused.log
+    assert "would continue after batch 1, but its sink" in refused.log
     fork.out = tmp_path / "fork" / "empty"
     ended = fork.run()
     assert ended.code == 0, ended.log

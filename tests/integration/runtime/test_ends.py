@@ -201,7 +201,7 @@ def test_stopped_session_is_named_before_the_error_that_it_causes(
     with monkeypatch.context() as patched, script.failing() as job:
         patched.setattr(job.spark.sparkContext, "_jsc", None)
     said = capsys.readouterr().out
-    assert "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block. The error" in said
+    assert "spark.stop() was called inside `with CheckpointedJob()`: call it after the block. The error" in said
     assert how(script) == [("failed", 1)]
 
 

@@ -123,7 +123,7 @@ def test_killed_query_goes_on_exactly(job: Job, tmp_path: Path, state: str) -> N
     ending(job.home)
     again = job.home.run()
     assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert "repeats batch 1, which an earlier attempt began" in again.log
     assert "writes to iceberg: an older driver that still runs can write the batch" in again.log
     keys = sorted([*expected_keys(FILES), "of another writer"])
     assert again.result["keys" if state else "ids"] == (keys if state else [*expected(FILES), OTHER])
@@ -146,7 +146,7 @@ def test_batch_that_was_killed_behind_its_commit_is_not_written_again(job: Job) 
     ending(job.home)
     again = job.home.run()
     assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert "repeats batch 1, which an earlier attempt began" in again.log
     assert again.result["keys"] == expected_keys(FILES)
     assert job.lake.batches() == [0, 1, 2, 3]
 
@@ -163,7 +163,7 @@ def test_zombie_that_finishes_its_batch_is_no_harm(job: Job, first: str) -> None
         mine = holding(job.home)
         mine.touch()
         with job.home.started(confs=launches.plan(2)) as taker:
-            wait_until(lambda: "goes on with batch 1" in taker.said(), 300, taker.said)
+            wait_until(lambda: "repeats batch 1" in taker.said(), 300, taker.said)
             if first == "the older driver":
                 zombies.unlink()
                 assert zombie.wait().code == 79, zombie.said()
@@ -253,7 +253,7 @@ def test_fork_begins_a_table_of_its_own(job: Job, tmp_path: Path) -> None:
     fork.make_table(tmp_path / "person")
     refused = fork.home.run()
     assert refused.code != 0
-    assert "would go on behind batch 1, but its sink" in refused.log
+    assert "would continue after batch 1, but its sink" in refused.log
     fork.person(tmp_path / "other-person", f"TRUNCATE TABLE {lake.table}")
     ended = fork.home.run()
     assert ended.code == 0, ended.log

@@ -107,7 +107,7 @@ def test_killed_query_goes_on_exactly(kafka: Kafka, topic: str, stream: Home) ->
     del stream.env["STREAM_KAFKA_OPTIONS"]
     again = stream.run()
     assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert "repeats batch 1, which an earlier attempt began" in again.log
     assert exact(stream, 8)
     query = saved_query(stream)
     assert (query.batch, json.loads(query.sources["0"])) == (3, {topic: {"0": 4 * ROWS, "1": 4 * ROWS}})
@@ -151,7 +151,7 @@ def test_start_behind_rows_that_kafka_has_forgotten_is_refused_with_numbers(
     before = locations(stream)
     refused = stream.run()
     assert refused.code != 0
-    gone = f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 are gone."
+    gone = f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 offsets are gone."
     assert f"query 'rows': Kafka does not have all rows since batch 0: {gone} The query was not started" in refused.log
     assert "[CKP405]" in refused.log
     assert locations(stream) == before
@@ -183,7 +183,7 @@ def test_start_on_a_topic_that_was_made_anew_is_refused_with_numbers(kafka: Kafk
     anew = stream.run()
     assert anew.code != 0
     assert (
-        f"{topic}-0 ends before offset 1, and the query reads up to 30: the topic was made anew, or has lost its newest rows"
+        f"{topic}-0 ends before offset 1, and the query reads up to 30: the topic was created again, or has lost its newest rows"
         in anew.log
     )
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps({"failOnDataLoss": "false"})
@@ -224,7 +224,7 @@ def test_topic_that_comes_later_must_have_its_first_row(kafka: Kafka, topic: str
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(both)
     refused = stream.run()
     assert refused.code != 0
-    assert f"{other}-0 begins with offset 10, and the query reads on at 0: 10 are gone" in refused.log
+    assert f"{other}-0 begins with offset 10, and the query reads on at 0: 10 offsets are gone" in refused.log
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(both | {"failOnDataLoss": "false"})
     allowed = stream.run()
     assert allowed.code == 0, allowed.log
@@ -250,7 +250,7 @@ def test_preflight_asks_kafka_as_a_start_does(
     send(kafka, topic, 2, 3)
     kafka.forget(topic, 40, partition=1)
     since = "Kafka does not have all rows since batch 0:"
-    gone = f"{since} {topic}-1 begins with offset 40, and the query reads on at 30: 10 are gone"
+    gone = f"{since} {topic}-1 begins with offset 40, and the query reads on at 30: 10 offsets are gone"
     code, told = compared()
     assert (code, told.splitlines()[1]) == (3, f"rows   no    {gone}")
     code, told = compared(failOnDataLoss="false")
@@ -269,7 +269,7 @@ def test_preflight_asks_kafka_as_a_start_does(
     assert (code, told.splitlines()[1]) == (3, f"rows   no    {since} {no_topic}, {no_partition}, {never}")
     kafka.create(topic)
     code, told = compared()
-    anew = f"{topic}-0 ends before offset 0, and the query reads up to 30: the topic was made anew, or has lost its newest rows"
+    anew = f"{topic}-0 ends before offset 0, and the query reads up to 30: the topic was created again, or has lost its newest rows"
     assert (code, told.splitlines()[1]) == (3, f"rows   no    {since} {anew}, {no_partition}")
     nobody = {"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"}
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps(IMPATIENT | WITH_PASSWORD | nobody)
@@ -300,7 +300,7 @@ def test_list_says_which_checkpoints_can_be_replayed(kafka: Kafka, topic: str, s
     lines = show(stream.store, "stream", None, "chk-1", utc_now()).lines or []
     assert f"  needs       {topic}-0 from offset 30, {topic}-1 from offset 30" in lines
     assert any(
-        line.endswith(f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 are gone") for line in lines
+        line.endswith(f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 offsets are gone") for line in lines
     )
 
 

@@ -126,7 +126,7 @@ def test_session_stopped_inside_the_block_fails_the_attempt(home: Home) -> None:
     home.script.write_text(text.replace("    tell(job, totals, seen, rows)\n", "    job.spark.stop()\n"))
     ended = home.run()
     assert ended.code == 1
-    assert "spark.stop() was called inside `with CheckpointedJob()`: move it behind the block" in ended.log
+    assert "spark.stop() was called inside `with CheckpointedJob()`: call it after the block" in ended.log
     assert [attempt.outcome for attempt in home.coordinator().state.attempts] == ["failed"]
 
 

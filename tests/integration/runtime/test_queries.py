@@ -156,7 +156,7 @@ def goes_on_behind_batch_one(home: Home, hold: Path) -> Ended:
     ending(home)
     again = home.run()
     assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert "repeats batch 1, which an earlier attempt began" in again.log
     return again
 
 
@@ -184,7 +184,7 @@ def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool, 
         with stream.started(point, confs=launches.plan(2)) as taker:
             wait_until(lambda: len(locations(stream)) == 2, 120, taker.said)
             if not skipped:
-                wait_until(lambda: "goes on with batch 1" in taker.said(), 120, taker.said)
+                wait_until(lambda: "repeats batch 1" in taker.said(), 120, taker.said)
             zombies.unlink()
             assert zombie.wait().code == 79, zombie.said()
             assert max(sink_log(stream.out)) == 1
@@ -291,7 +291,7 @@ def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp
     fork = forked(stream, savepoint, tmp_path / "fork")
     ended = fork.run()
     assert ended.code == 0, ended.log
-    assert "goes on behind batch 0" in ended.log
+    assert "continues after batch 0" in ended.log
     assert set(ids_in(sink_log(fork.out)[1])) == set(range(2 * ROWS, 4 * ROWS))
     assert rows_in(fork.out) == expected(8)[2 * ROWS :]
 
@@ -314,7 +314,7 @@ def test_long_batch_that_had_begun_delays_neither_a_checkpoint_nor_a_stop(stream
         assert "STARTED" not in running.said()
     resume(stream.coordinator())
     with stream.started() as running:
-        wait_until(lambda: "goes on with batch 1" in running.said(), 120, running.said)
+        wait_until(lambda: "repeats batch 1" in running.said(), 120, running.said)
         hold.unlink()
         wait_until(has_batches(stream, 2), 120, running.said)
     assert exact(stream, 4)
@@ -360,6 +360,6 @@ def test_query_does_not_begin_anew_in_front_of_a_sink_that_has_batches(stream: H
     shutil.rmtree(stream.folder / "checkpoints")
     refused = stream.run()
     assert refused.code != 0
-    assert "begins anew, but its sink" in refused.log
+    assert "starts from its beginning, but its sink" in refused.log
     assert "CKP401" in refused.log
     assert exact(stream, 4)

@@ -91,7 +91,7 @@ def test_batch_that_was_killed_between_sink_and_commit_is_not_written_again(stre
     taking_over(stream)
     again = stream.run()
     assert again.code == 0, again.log
-    assert "goes on with batch 1, begun by an earlier attempt" in again.log
+    assert "repeats batch 1, which an earlier attempt began" in again.log
     assert {batch: sink_log(stream.out)[batch] for batch in written} == written
     assert once_each(stream)
 
@@ -320,7 +320,7 @@ def test_stop_that_breaks_a_batch_off_between_sink_and_commit_is_resumed(stream:
     ending(stream)
     again = stream.run()
     assert again.code == 0, again.log
-    assert ("goes on with batch 1" in again.log) != fails
+    assert ("repeats batch 1" in again.log) != fails
     assert sink_log(stream.out)[1] == written[1]
     assert once_each(stream)
 

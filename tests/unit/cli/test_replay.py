@@ -58,7 +58,7 @@ def test_checkpoint_behind_rows_that_kafka_has_forgotten_is_not_replayable(readi
     assert done.err.strip() == "replayable: by what Kafka had at 2026-11-20 14:05"
     lines = checkpoints("show", "orders", "chk-2").lines
     assert "  needs       clicks-0 from offset 120, clicks-1 from offset 7, users-0 from offset 4" in lines
-    gap = "clicks-0 begins with offset 150, and the query reads on at 120: 30 are gone"
+    gap = "clicks-0 begins with offset 150, and the query reads on at 120: 30 offsets are gone"
     assert f"  replayable  no, by what Kafka had at 2026-11-20 14:05: {gap}" in lines
     assert "  replayable  yes, by what Kafka had at 2026-11-20 14:05" in checkpoints("show", "orders", "chk-3").lines
     shown = json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)

@@ -39,7 +39,7 @@ def test_restore_with_dry_run_prints_what_it_would_do(running: Recorded, checkpo
         + "[CKP104]",
         "  verified    sealed 2026-11-21 00:52, 2 states, 47.1 KiB, all 4 files there, sizes match",
         "  fenced      attempt 1; whatever it still sends is refused from here on",
-        '  abandoned   chk-3: listed, restorable by name, never again "latest"',
+        '  abandoned   chk-3: stay listed. Restore them by id; "latest" no longer means them',
         "nothing was changed (--dry-run)",
     ]
     assert running.coordinator.journal.catch_up().n == before
@@ -111,7 +111,7 @@ def test_restore_with_claim_makes_the_job_the_owner(
     running: Recorded, checkpoints: Command, elsewhere: SavepointPointer
 ) -> None:
     dry = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--dry-run")
-    assert "  claimed     the savepoint belongs to this job, which deletes it when it is superfluous" in dry.lines
+    assert "  claimed     the savepoint belongs to this job, which deletes it when its retention no longer keeps it" in dry.lines
     store = LocalStore(elsewhere.root.removeprefix("file://"))
     assert store.read(elsewhere.claim) is None
     assert checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes").code == 0

@@ -55,12 +55,12 @@ NEVER_SEALED = [(5, "rejected", "never sealed", 0), (4, "rejected", "never seale
 @pytest.mark.parametrize(
     ("point", "epoch", "candidates"),
     [
-        (Point(id=3), 2, [*NEVER_SEALED, (3, "chosen", "", None), (2, "older", "", 0), (1, "older", "deleted by now", 0)]),
-        (Point(id=2), 2, [*NEVER_SEALED, (2, "chosen", "", None), (1, "older", "deleted by now", 0)]),
+        (Point(id=3), 2, [*NEVER_SEALED, (3, "chosen", "", None), (2, "older", "", 0), (1, "older", "deleted since", 0)]),
+        (Point(id=2), 2, [*NEVER_SEALED, (2, "chosen", "", None), (1, "older", "deleted since", 0)]),
         (Point(pointer="file:///lake/jobs/other/job/chk-3"), 2, NEVER_SEALED),
         (None, 2, NEVER_SEALED),
         (None, 1, []),
-        (Point(id=6), 3, [(6, "chosen", "", None), (3, "older", "", 0), (2, "older", "", 0), (1, "older", "deleted by now", 0)]),
+        (Point(id=6), 3, [(6, "chosen", "", None), (3, "older", "", 0), (2, "older", "", 0), (1, "older", "deleted since", 0)]),
     ],
 )  # fmt: skip
 def test_candidates_of_a_past_attempt_are_listed_newest_first(

@@ -43,21 +43,21 @@ ORDERS = ("orders", 3)
         (120, 120, 120, None),  # nothing has arrived since
         (0, 500, 500, None),
         (0, None, 500, None),  # where it ends was not asked
-        (150, 500, 120, "orders-3 begins with offset 150, and the query reads on at 120: 30 are gone"),
+        (150, 500, 120, "orders-3 begins with offset 150, and the query reads on at 120: 30 offsets are gone"),
         (None, None, 120, "orders-3 is not there, or the source does not name it (the query reads on at offset 120)"),
         (
             0,
             30,
             120,
-            "orders-3 ends before offset 30, and the query reads up to 120: the topic was made anew, or has lost its newest rows",
+            "orders-3 ends before offset 30, and the query reads up to 120: the topic was created again, or has lost its newest rows",
         ),
         (
             0,
             150,
             180,
-            "orders-3 ends before offset 150, and the query reads up to 180: the topic was made anew, or has lost its newest rows",
+            "orders-3 ends before offset 150, and the query reads up to 180: the topic was created again, or has lost its newest rows",
         ),
-        (130, 30, 120, "orders-3 begins with offset 130, and the query reads on at 120: 10 are gone"),
+        (130, 30, 120, "orders-3 begins with offset 130, and the query reads on at 120: 10 offsets are gone"),
     ],
 )
 def test_partition_without_rows_that_are_needed_is_a_gap(
@@ -74,7 +74,7 @@ def test_partition_without_rows_that_are_needed_is_a_gap(
 def test_partition_that_came_later_is_needed_from_its_first_row() -> None:
     assert gaps({ORDERS: 120}, {ORDERS: 0, ("orders", 4): 0}) == []
     (gap,) = gaps({ORDERS: 120}, {ORDERS: 0, ("orders", 4): 7})
-    assert str(gap) == "orders-4 begins with offset 7, and the query reads on at 0: 7 are gone"
+    assert str(gap) == "orders-4 begins with offset 7, and the query reads on at 0: 7 offsets are gone"
 
 
 def test_partition_that_came_with_the_batch_that_has_begun_must_hold_it() -> None:

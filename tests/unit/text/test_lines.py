@@ -246,12 +246,12 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
         state_messages.query_begins("orders", begun, committed, checkpoint)
         for begun, committed, checkpoint in ((-1, -1, None), (412, 412, newest), (413, 412, newest), (0, -1, None))
     ]
-    assert lines[0] == "query 'orders' begins anew  [CKP125]"
-    assert lines[1] == "query 'orders' goes on behind batch 412. Newest checkpoint: chk-97 (not needed)  [CKP125]"
+    assert lines[0] == "query 'orders' starts from its beginning  [CKP125]"
+    assert lines[1] == "query 'orders' continues after batch 412. Newest checkpoint: chk-97 (not needed)  [CKP125]"
     assert lines[2].startswith("query 'orders' goes on with batch 413, begun by an earlier attempt and not committed")
     assert lines[2].endswith("the same offsets run again. Newest checkpoint: chk-97 (not needed)  [CKP125]")
     assert lines[3].endswith("the same offsets run again  [CKP125]")
-    behind = "query 'orders' goes on behind batch 7 of chk-3"
+    behind = "query 'orders' continues after batch 7 of chk-3"
     again = "batch 8 had begun, and runs again with the same offsets"
     assert state_messages.query_restored("orders", 7, 7, "chk-3") == f"{behind}  [CKP125]"
     assert state_messages.query_restored("orders", 7, 8, "chk-3") == f"{behind}; {again}  [CKP125]"

@@ -154,7 +154,7 @@ def test_page_looks_again_while_a_history_cannot_be_read_in_time(
     assert page.live
 
 
-@pytest.mark.parametrize(("admin", "unread"), [(True, "2 jobs more"), (False, "more jobs")])
+@pytest.mark.parametrize(("admin", "unread"), [(True, "2 more jobs"), (False, "more jobs")])
 def test_page_looks_again_while_jobs_are_being_read(
     store: MemoryStore, readable: Recorded, admin: bool, unread: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,8 +81,8 @@ def test_attempts_have_their_checkpoints_and_their_story(finished: Recorded) -> 
     assert verdicts == {
         "chk-4": ("rejected", "never sealed, expired"),
         "chk-3": ("chosen", ""),
-        "chk-2": ("older", "deleted by now"),
-        "chk-1": ("older", "deleted by now"),
+        "chk-2": ("older", "deleted since"),
+        "chk-1": ("older", "deleted since"),
     }
 
 
@@ -226,7 +226,7 @@ def test_head_of_a_run_has_no_fact_of_another_run() -> None:
         ("Last checkpoint", "chk-1"),
         ("Next attempt starts from", "chk-2"),
     }
-    assert facts(one).keys().isdisjoint({"Last heartbeat", "Unprotected since"})
+    assert facts(one).keys().isdisjoint({"Last heartbeat", "A crash loses all work since"})
     assert (len(one.queries.rows), len(two.queries.rows)) == (0, 1)
     assert facts(two).items() >= {("Last checkpoint", "chk-2"), ("Last heartbeat", "stage 'weather'")}
     recorded.aborted(recorded.triggered("stage 'weather'", "23:12:00"), "23:22:00", "expired")
