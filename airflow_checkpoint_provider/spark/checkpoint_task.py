@@ -182,8 +182,8 @@ class CheckpointTask:
 
     # -- the barrier's own checkpoint ------------------------------------------------------------------------------
 
-    def run(self, snapshots: BarrierSnapshots) -> Mapping[str, StateSnapshot]:
-        """Take all checkpoints of this barrier. Return the states that the newest completed one holds."""
+    def run(self, snapshots: BarrierSnapshots) -> Mapping[str, StateSnapshot] | None:
+        """Take all checkpoints of this barrier. Return the states that the newest completed one holds; None: none has completed."""
         if not self._stop:
             self._take_checkpoints(snapshots)
         self._context.savepoints.serve(self._requests, snapshots, stop=self._stop is not None)
@@ -355,7 +355,7 @@ class CheckpointTask:
                 " the next barrier asks it again"
             )
 
-    def decline(self, declined: errors.Declined, number: int | None) -> Mapping[str, StateSnapshot]:
+    def decline(self, declined: errors.Declined, number: int | None) -> Mapping[str, StateSnapshot] | None:
         """Abort checkpoint ``number``, because a registered object gave no state for it.
 
         None: the store did not give an id. Then trigger a checkpoint first, so that the failure is listed and counted.
@@ -371,7 +371,7 @@ class CheckpointTask:
         except errors.CheckpointError as error:
             self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)
         self._failed(declined)
-        return settled.states if isinstance(settled, Completed) else {}
+        return settled.states if isinstance(settled, Completed) else None
 
     def _expire_waiting(self, declined: errors.Declined) -> None:
         """Abort what has waited since an earlier barrier for longer than its timeout."""

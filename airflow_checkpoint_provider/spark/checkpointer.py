@@ -47,7 +47,7 @@ class Checkpointer:
         self._of_script = True  # the script stands at the barrier
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writers = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="snapshot")
-        self._in_flight: Future[Mapping[str, StateSnapshot]] | None = None
+        self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
         self._saved = True  # the newest one that was waited for is completed
         self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
         attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, config.timeout_s)
@@ -241,8 +241,9 @@ class Checkpointer:
             if self._in_flight is not None:
                 self._context.awaited.set()
                 completed = self._in_flight.result()
-                self._states.completed(completed)
-                self._saved, self._in_flight = bool(completed), None
+                if completed is not None:
+                    self._states.completed(completed)
+                self._saved, self._in_flight = completed is not None, None
                 self._context.awaited.clear()
 
     def _release_file_sets(self) -> None:
@@ -299,7 +300,9 @@ class Checkpointer:
         self._context.awaited.set()
         self._thread.shutdown(wait=True)
         if self._in_flight is not None and not self._in_flight.exception():
-            self._states.completed(self._in_flight.result())
+            completed = self._in_flight.result()
+            if completed is not None:
+                self._states.completed(completed)
         self.savepoints.close()
         self._writers.shutdown(wait=True)
         self._deletions.close(LAST_DELETION_TIMEOUT)

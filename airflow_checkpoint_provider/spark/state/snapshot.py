@@ -64,8 +64,8 @@ class BarrierSnapshots:
     def __init__(self, snapshots: Sequence[Snapshot], writers: Executor) -> None:
         self._snapshots, self._writers = snapshots, writers
         self._written: Records | None = None
-        self.newest: Mapping[str, StateSnapshot] = {}
-        """What the newest completed checkpoint holds."""
+        self.newest: Mapping[str, StateSnapshot] | None = None
+        """What the newest completed checkpoint holds, perhaps no state; None: none has completed."""
 
     def records(self, check: Check, place: Place | None = None) -> Records:
         """Write all snapshots, several at once, and return their records. Raises the first error, and stops the others."""
@@ -86,11 +86,12 @@ class BarrierSnapshots:
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
         """Remember what a completed checkpoint holds: these states are not new in a later one."""
-        self.newest = states or self.newest
+        self.newest = states
 
     def _as_completed(self, records: Collection[StateSnapshot]) -> Records:
+        newest = self.newest or {}
         return tuple(
-            known if (known := self.newest.get(record.uid)) and _same_content(known, record) else record
+            known if (known := newest.get(record.uid)) and _same_content(known, record) else record
             for record in records
         )
 

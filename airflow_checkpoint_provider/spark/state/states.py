@@ -196,9 +196,7 @@ class States:
         return StateSnapshot(uid=uid, kind=kind, run=self.run, value=value, measures=Measures(barrier=barrier))
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
-        """Remember what a completed checkpoint holds: it is not new in a later one. An empty mapping changes nothing."""
-        if not states:
-            return
+        """Remember what a completed checkpoint holds: it is not new in a later one."""
         with self._lock:
             for uid, state in states.items():
                 current = self.snapshots.get(uid)

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import checkpointer
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
-from tests.support.acknowledgements import acknowledgement
+from tests.support.acknowledgements import acknowledgement, value
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
@@ -66,6 +66,16 @@ def test_write_stops_when_its_checkpoint_is_aborted(running: Driver) -> None:
     slow.wait_for.set()
     running.checkpointer.wait()
     assert [checkpoint.id for checkpoint in running.task().state.retained] == [pending.id + 1]
+
+
+def test_checkpoint_of_an_attempt_that_has_no_state_any_more_saves_that(running: Driver) -> None:
+    running.pin()
+    running.states.completed({"counts": value("counts", 0, 1)})
+    running.states.drop(["counts"])
+    assert running.states.changed()
+    assert running.checkpointer.checkpoint("end", wait=True)
+    assert not running.states.changed()
+    assert len(running.task().state.retained) == 1
 
 
 def test_failed_write_aborts_the_checkpoint_and_the_job_goes_on(running: Driver) -> None:
