@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,7 +158,7 @@ def read_beat(store: Store, key: str) -> Beat | None:
 
 
 class Heart:
-    """A daemon thread that overwrites one beat at an interval. If the store fails, it tries again at the next beat."""
+    """A daemon thread that overwrites one beat at an interval. Whatever error one beat raises, the next beat follows."""
 
     def __init__(self, store: Store, key: str, beat: Beat, beats: Beats | None = None) -> None:
         self._store, self._key = store, key
@@ -198,7 +199,10 @@ class Heart:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):
-            self.pulse()
+            try:
+                self.pulse()
+            except Exception:  # noqa: BLE001 - without beats this driver would be declared dead, and replaced
+                traceback.print_exc()
 
 
 def beats_of(keys: Keys, state: State) -> Sequence[str]:

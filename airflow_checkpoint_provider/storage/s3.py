@@ -309,8 +309,6 @@ def explained(doing: str, root: str, key: str) -> Iterator[None]:
     except CheckpointError:  # also of the store that is copied from
         raise
     except Exception as error:
-        if meaning(error) is None:
-            raise
         error.args = (printable(str(error)),)  # a traceback shows it, too
         raise explain(error, doing, root, key) from error
 

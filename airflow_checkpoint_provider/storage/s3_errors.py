@@ -38,6 +38,7 @@ _NO_CREDENTIALS = (
 )
 _FAR = "Check endpoint_url (host, port), DNS, proxy and firewall; trying again may help"
 _CUT = "Look at network and proxies; if it stays so, the object itself is damaged"
+_UNEXPECTED = "Neither S3 nor boto3 is known to raise this; trying again may help"
 _PERMISSION = ""  # depends on what was asked, see `_permission`
 
 _CODES: dict[str, tuple[Meaning, str]] = {
@@ -117,6 +118,8 @@ _CLASSES: dict[str, tuple[Meaning, str]] = {
     "BotoCoreError": (Meaning.MISCONFIGURED, "Check endpoint_url, region_name and the shared AWS files"),
 }
 
+_STILL_EXPIRED = "refreshed credentials are still expired"  # botocore says it in a plain RuntimeError, before it sends
+
 _ACTIONS = {
     "write": "s3:PutObject",
     "read": "s3:GetObject",
@@ -125,15 +128,14 @@ _ACTIONS = {
 }
 
 
-def meaning(error: Exception) -> Meaning | None:
-    """Return the outcome of the request; None for an error that is neither the client's nor the server's."""
-    match = _find(error)
-    return match and match[0]
+def meaning(error: Exception) -> Meaning:
+    """Return the outcome of the request."""
+    return _find(error)[0]
 
 
 def explain(error: Exception, doing: str, root: str, key: str) -> StoreError:
     """Return the store's error, with what to do. ``doing`` is read, write, copy, delete or list; ``root``: ``bucket/prefix``."""
-    outcome, advice = _find(error) or (Meaning.MISCONFIGURED, _ENDPOINT)
+    outcome, advice = _find(error)
     text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_text_of(error)}"
     return _class(outcome)(f"{text}. {advice or _permission(error, doing, root)}")
 
@@ -151,13 +153,17 @@ def _class(outcome: Meaning) -> type[StoreError]:
     return StoreMisconfigured  # "absent" and "exists" too, where nobody can have asked for it
 
 
-def _find(error: Exception) -> tuple[Meaning, str] | None:
+def _find(error: Exception) -> tuple[Meaning, str]:
+    """Return what an error means, and advice. An unknown error becomes the store's too: it must not end a thread that watches."""
     response = getattr(error, "response", None)  # of an HTTP client's error it is None
     if isinstance(response, dict):
         status = _status(response)
         listed = _CODES.get(_code(response)) or _STATUS.get(status)
         return listed or ((Meaning.UNKNOWN, _AGAIN) if status >= 500 else (Meaning.MISCONFIGURED, _ENDPOINT))
-    return next((_CLASSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CLASSES), None)
+    if _STILL_EXPIRED in str(error):
+        return Meaning.DENIED, _TOKEN
+    known = (_CLASSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CLASSES)
+    return next(known, (Meaning.UNKNOWN, _UNEXPECTED))
 
 
 def _code(response: dict[str, dict[str, str]]) -> str:

@@ -427,6 +427,23 @@ def test_heart_goes_on_after_errors_of_the_store(fault: Fault) -> None:
     assert store.requests["overwrite"] >= 4
 
 
+def test_heart_goes_on_after_an_error_that_nobody_expected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = MemoryStore()
+    overwrite, errors = store.overwrite, [RuntimeError("of a library")]
+
+    def failing_once(key: str, body: bytes) -> None:
+        if errors and b'"counter":2' in body:
+            raise errors.pop()
+        overwrite(key, body)
+
+    monkeypatch.setattr(store, "overwrite", failing_once)
+    with Heart(store, KEY, Beat(), SHORT):
+        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 2, 10, lambda: "it stands still", every=0.01)
+    assert "of a library" in capsys.readouterr().err
+
+
 # -- whose beats ---------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import pytest
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store
 from tests.support.s3server import Key, S3Server
+from tests.unit.storage.test_s3_errors import ACTS
 
 ROLE = "arn:aws:iam::123456789012:role/checkpoints"
 ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
@@ -22,6 +23,10 @@ ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15
 </AssumeRoleResult></AssumeRoleResponse>"""
 DENIED = (
     "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>"
+)
+
+EXPIRED = (
+    '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c", "Expiration": "2020-01-01T00:00:00Z"}'
 )
 
 
@@ -79,6 +84,21 @@ def test_denied_role_is_named(s3: S3Server, bucket: str, monkeypatch: pytest.Mon
         store = S3Store(bucket, "ckp", s3.settings(role_arn=f"{ROLE}-of-others"))
         with pytest.raises(StoreDenied, match="Check role_arn, and that these credentials may assume it"):
             store.read("a")
+
+
+@pytest.mark.parametrize("act", ["write", "read", "overwrite", "list"])
+def test_renewed_credentials_that_have_expired_already_are_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """A credential process that keeps the token of yesterday."""
+    script, config = tmp_path / "credentials", tmp_path / "config"
+    script.write_text(f"#!/bin/sh\necho '{EXPIRED}'\n")
+    script.chmod(0o755)
+    config.write_text(f"[profile old]\ncredential_process={script}\nregion=us-east-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    store = S3Store("lake", "ckp", S3Settings(endpoint_url="http://127.0.0.1:9", profile_name="old"))
+    with pytest.raises(StoreDenied, match="still expired. The session token is no longer good"):
+        ACTS[act](store)
 
 
 def test_credentials_of_the_environment_are_used_without_keys(

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store, probe
+from airflow_checkpoint_provider.storage import s3 as module
 from airflow_checkpoint_provider.storage.s3_errors import Meaning, meaning
 from tests.support.processes import free_port
 from tests.support.s3faults import FaultProxy, Harm
@@ -316,8 +317,23 @@ def test_archived_object_is_denied(hurt_store: S3Store, proxy: FaultProxy) -> No
     assert "exempt checkpoints from that lifecycle rule" in refusal(ACTS["read"], hurt_store, StoreDenied)
 
 
-def test_meaning_of_a_program_error_is_none() -> None:
-    assert meaning(TypeError()) is None
+@EACH
+def test_unknown_error_of_the_client_is_the_stores(
+    s3_store: S3Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[S3Store], object]
+) -> None:
+    """Threads that watch the store go on after its own errors only."""
+
+    def broken(settings: S3Settings) -> None:
+        raise TypeError("of botocore")
+
+    monkeypatch.setattr(module, "clients", broken)
+    message = refusal(act, s3_store, StoreUnavailable)
+    assert "TypeError: of botocore" in message
+    assert "trying again may help" in message
+
+
+def test_put_is_unknown_after_an_unknown_error() -> None:
+    assert meaning(TypeError()) is Meaning.UNKNOWN
     assert meaning(OSError()) is Meaning.UNKNOWN
 
 
