@@ -36,6 +36,7 @@ _NO_CREDENTIALS = (
     "Give key id and secret, role_arn or profile_name in the connection, or in the place where the job runs (environment,"
     " shared files, instance or container role)"
 )
+_FAR_PROVIDER = "AWS could not reach the identity provider of the web identity; trying again may help"
 _FAR = "Check endpoint_url (host, port), DNS, proxy and firewall; trying again may help"
 _CUT = "Look at network and proxies; if it stays so, the object itself is damaged"
 _UNEXPECTED = "Neither S3 nor boto3 is known to raise this; trying again may help"
@@ -57,6 +58,11 @@ _CODES: dict[str, tuple[Meaning, str]] = {
     "SlowDown": (Meaning.UNKNOWN, _BUSY),
     "RequestTimeout": (Meaning.UNKNOWN, _BUSY),
     "InternalError": (Meaning.UNKNOWN, _AGAIN),
+    # Of the service that gives credentials: S3 itself was not asked yet
+    "Throttling": (Meaning.NOT_APPLIED, _BUSY),
+    "ThrottlingException": (Meaning.NOT_APPLIED, _BUSY),
+    "RequestLimitExceeded": (Meaning.NOT_APPLIED, _BUSY),
+    "IDPCommunicationError": (Meaning.NOT_APPLIED, _FAR_PROVIDER),
     "AccessDenied": (Meaning.DENIED, _PERMISSION),
     "InvalidAccessKeyId": (Meaning.DENIED, _KEYS),
     "SignatureDoesNotMatch": (Meaning.DENIED, _KEYS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store
 from tests.support.s3server import Key, S3Server
 from tests.unit.storage.test_s3_errors import ACTS
@@ -21,13 +22,9 @@ ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15
 <AccessKeyId>ASSUMED</AccessKeyId><SecretAccessKey>secret {number}</SecretAccessKey><SessionToken>token {number}</SessionToken>
 <Expiration>{expires}</Expiration></Credentials><AssumedRoleUser><AssumedRoleId>A:c</AssumedRoleId><Arn>a</Arn></AssumedRoleUser>
 </AssumeRoleResult></AssumeRoleResponse>"""
-DENIED = (
-    "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>"
-)
+REFUSED = "<ErrorResponse><Error><Type>Sender</Type><Code>{}</Code><Message>no</Message></Error></ErrorResponse>"
 
-EXPIRED = (
-    '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c", "Expiration": "2020-01-01T00:00:00Z"}'
-)
+EXPIRED = '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c", "Expiration": "2020-01-01T00:00:00Z"}'
 
 
 class TokenService(BaseHTTPRequestHandler):
@@ -35,7 +32,7 @@ class TokenService(BaseHTTPRequestHandler):
 
     s3: S3Server
     asked: list[str]
-    refuses = False
+    refuses = ""  # with this code
 
     def do_POST(self) -> None:
         self.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
@@ -43,8 +40,10 @@ class TokenService(BaseHTTPRequestHandler):
         expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat(timespec="seconds").replace("+00:00", "Z")
         if not self.refuses:
             self.s3.keys["ASSUMED"] = Key(f"secret {number}", token=f"token {number}")
-        body = (DENIED if self.refuses else ASSUMED.format(number=number, expires=expires)).encode()
-        self.send_response(403 if self.refuses else 200)
+        body = (
+            REFUSED.format(self.refuses) if self.refuses else ASSUMED.format(number=number, expires=expires)
+        ).encode()
+        self.send_response(400 if self.refuses else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -80,10 +79,20 @@ def test_role_is_assumed_and_renewed(s3: S3Server, bucket: str, monkeypatch: pyt
 
 
 def test_denied_role_is_named(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(type("Service", (TokenService,), {"s3": s3, "asked": [], "refuses": True}), monkeypatch):
+    with serving(type("Service", (TokenService,), {"s3": s3, "asked": [], "refuses": "AccessDenied"}), monkeypatch):
         store = S3Store(bucket, "ckp", s3.settings(role_arn=f"{ROLE}-of-others"))
         with pytest.raises(StoreDenied, match="Check role_arn, and that these credentials may assume it"):
             store.read("a")
+
+
+def test_role_may_be_assumed_later_if_too_many_ask_for_one(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with serving(type("Service", (TokenService,), {"s3": s3, "asked": [], "refuses": "Throttling"}), monkeypatch):
+        store = S3Store(bucket, "ckp", s3.settings(role_arn=f"{ROLE}-of-many"))
+        with pytest.raises(StoreUnavailable, match=r"Throttling \(400\): no. The store asks for patience"):
+            store.create("a", b"x")
 
 
 @pytest.mark.parametrize("act", ["write", "read", "overwrite", "list"])
@@ -97,7 +106,7 @@ def test_renewed_credentials_that_have_expired_already_are_denied(
     config.write_text(f"[profile old]\ncredential_process={script}\nregion=us-east-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     store = S3Store("lake", "ckp", S3Settings(endpoint_url="http://127.0.0.1:9", profile_name="old"))
-    with pytest.raises(StoreDenied, match="still expired. The session token is no longer good"):
+    with pytest.raises(StoreDenied, match=r"still expired\. The session token is no longer good"):
         ACTS[act](store)
 
 

@@ -266,6 +266,10 @@ def test_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> No
         (409, "OperationAborted", StoreUnavailable, "trying again may help"),
         (409, "ConcurrentModification", StoreUnavailable, "trying again may help"),
         (400, "BadDigest", StoreUnavailable, "Look at network and proxies"),
+        (400, "Throttling", StoreUnavailable, "trying again may help"),
+        (400, "ThrottlingException", StoreUnavailable, "trying again may help"),
+        (400, "RequestLimitExceeded", StoreUnavailable, "trying again may help"),
+        (400, "IDPCommunicationError", StoreUnavailable, "the identity provider"),
     ],
 )
 @pytest.mark.parametrize("act", [ACTS["write"], ACTS["read"], ACTS["overwrite"]])
@@ -277,7 +281,9 @@ def test_other_error_codes_have_their_error_and_advice(
     error: type[StoreError],
     advice: str,
     act: Callable[[S3Store], object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     for method in ("GET", "PUT", "HEAD"):
         proxy.hurt(method, "", Harm.ERROR_BEFORE, times=9, status=status, code=code)
     message = refusal(act, hurt_store, error)
