@@ -345,20 +345,25 @@ def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
 def remove_orphans(access: Access, at_most: int | None = None, check: Check = unchecked) -> int:
     """Delete at most ``at_most`` folders to which nothing refers, and the files of aborted savepoints at their targets.
 
-    Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises ``StoreError`` at
-    the first folder that cannot be deleted; an error at a target does not prevent the other deletions.
+    Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises the first
+    ``StoreError`` after everything else was deleted.
     """
     with access() as coordinator:
         state = coordinator.state
     store, keys = coordinator.store, coordinator.keys
     orphans = [*_orphans(state, folders_of(store, keys))][:at_most]
-    for folder in orphans:
-        check()
-        _delete_folder(store, keys, folder)
+    deleted, errors = delete_folders(store, keys, orphans, check)
+    delete_targets(store, state, check)
+    if errors:
+        raise errors[0]
+    return len(deleted)
+
+
+def delete_targets(store: Store, state: State, check: Check = unchecked) -> None:
+    """Delete the files of all aborted savepoints at their targets. Raises the first ``StoreError`` after everything else was deleted."""
     _, errors = _try_each(state.with_status(ABORTED), check, lambda checkpoint: delete_target(store, checkpoint))
     if errors:
         raise errors[0]
-    return len(orphans)
 
 
 def delete_target(store: Store, aborted: Checkpoint) -> None:

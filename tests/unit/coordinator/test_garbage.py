@@ -8,7 +8,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.errors import Fenced, StoreUnavailable
+from airflow_checkpoint_provider.errors import Fenced, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request
@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RET
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
-from tests.support.garbage import expire, orphans, remove_orphans
+from tests.support.garbage import expire, orphans, refuse_to_delete, remove_orphans
 from tests.support.histories import at, launch
 from tests.support.journals import KEYS
 from tests.support.saved import memory
@@ -341,6 +341,17 @@ def test_files_of_a_replaced_attempt_are_orphans() -> None:
         )
         assert remove_orphans(successor) == 2
         assert folders(store) == {f"chk-{kept}", f"state/s{kept}/2-n0nce"}
+
+
+def test_orphan_that_cannot_be_deleted_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    driver(store)
+    for uid in "abc":
+        written(f"state/{uid}/1-z0mbie/part-0")(store)
+    refuse_to_delete(store, "/state/a/", monkeypatch)
+    with pytest.raises(StoreDenied, match="of another user"):
+        remove_orphans(driver(store, 2))
+    assert folders(store) == {"state/a/1-z0mbie"}
 
 
 def test_orphans_lists_what_remove_orphans_deletes() -> None:

@@ -11,10 +11,12 @@ import pytest
 from airflow_checkpoint_provider.coordinator import older_runs
 from airflow_checkpoint_provider.coordinator.garbage import closable
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
+from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import History, file_set_path
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
+from tests.support.garbage import refuse_to_delete
 from tests.unit.coordinator.test_older_runs import JOB, RUN, day, ran, runs, state_of, sweep
 
 
@@ -41,6 +43,20 @@ def test_leftovers_alone_are_reported() -> None:
     keys = ran(store, outcome="finished", checkpoints=0).keys
     store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
     assert sweep(store, day(2)) == [OlderRun(RUN, leftovers=1)]
+
+
+def test_leftover_that_cannot_be_deleted_is_reported_and_keeps_no_history_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    keys = ran(store, outcome="finished", checkpoints=0).keys
+    store.create(f"{keys.file_set(file_set_path('lost', 1, 'n'))}/part-0", b"rows")
+    refuse_to_delete(store, "/state/lost/", monkeypatch)
+    for _ in range(2):
+        (older,) = sweep(store, day(40))
+        assert isinstance(older.error, StoreDenied)
+        assert state_of(store).closed
+    monkeypatch.undo()
+    assert sweep(store, day(40)) == [OlderRun(RUN, closed=True)]
+    assert sweep(store, day(40)) == []
 
 
 @pytest.mark.parametrize(
