@@ -39,6 +39,8 @@ from airflow_checkpoint_provider.storage.base import Store, exists
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 
+IDS_OF_ENTRY, CLAIMS_OF_ENTRY = 1000, 20  # that one entry condemns or forgets: its events have a limit
+
 T = TypeVar("T")
 Access = Callable[[], AbstractContextManager[Coordinator]]
 """Gives the coordinator to one thread at a time: while entries are written, never while files are deleted."""
@@ -67,6 +69,13 @@ class Expired:
 
     def __bool__(self) -> bool:
         return bool(self.ids or self.claims)
+
+    def parts(self) -> Iterator[Expired]:
+        """Yield parts that fit into one entry each."""
+        for begin in range(0, len(self.ids), IDS_OF_ENTRY):
+            yield Expired(ids=self.ids[begin : begin + IDS_OF_ENTRY])
+        for begin in range(0, len(self.claims), CLAIMS_OF_ENTRY):
+            yield Expired(claims=self.claims[begin : begin + CLAIMS_OF_ENTRY])
 
     def __or__(self, other: Expired) -> Expired:
         return Expired(tuple(sorted({*self.ids, *other.ids})), tuple(sorted({*self.claims, *other.claims})))
@@ -235,25 +244,29 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
 def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tuple[int, ...]:
     """Compact the journal if that is due. Delete and forget what is condemned, whoever condemned it. Return the forgotten ids.
 
-    Raises as ``expire`` does, and what ``check`` raises.
+    What one entry can forget is forgotten before more is deleted: a process may end before it has deleted all. Raises as ``expire``
+    does, and what ``check`` raises.
     """
     with access() as coordinator:
         state = coordinator.state
     if coordinator.journal.wrote_boundary:
         compact(coordinator.journal)
-    deleted = delete(coordinator.store, coordinator.keys, state, now, check)
-    with access() as coordinator:
-        return forget(coordinator, deleted)
+    forgotten, errors = list[int](), list[StoreError]()
+    for part in _condemned(state).parts():
+        deleted = delete(coordinator.store, coordinator.keys, state, part, now, check)
+        errors += deleted.failed
+        with access() as coordinator:
+            forgotten += forget(coordinator, deleted.expired)
+    if errors:
+        raise errors[0]
+    return tuple(forgotten)
 
 
 def condemn(coordinator: Coordinator, now: str) -> State:
-    """Write the entry that condemns what has expired. Return the state that lists everything condemned, whoever condemned it."""
-    expired = plan(coordinator.state, now).expired
-    if expired:
+    """Write the entries that condemn what has expired. Return the state that lists everything condemned, whoever condemned it."""
+    for part in plan(coordinator.state, now).expired.parts():
         with contextlib.suppress(Held):  # one of them is needed again meanwhile: the next run deletes the others
-            coordinator.journal.append(
-                c.Condemn(ids=expired.ids, claims=expired.claims, now=now, epoch=coordinator.epoch)
-            )
+            coordinator.journal.append(c.Condemn(ids=part.ids, claims=part.claims, now=now, epoch=coordinator.epoch))
     return coordinator.state
 
 
@@ -265,16 +278,18 @@ class Deleted:
     failed: tuple[StoreError, ...]
 
 
-def delete(store: Store, keys: Keys, state: State, now: str, check: Check = unchecked) -> Deleted:
-    """Delete the files of everything that is condemned in ``state``. An error does not prevent the other deletions.
+def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, check: Check = unchecked) -> Deleted:
+    """Delete the files of a ``part`` of what is condemned in ``state``. An error does not prevent the other deletions.
 
     It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn`` returned.
     """
+    ids = frozenset(part.ids)
+    condemned = [checkpoint for checkpoint in state.with_status(CONDEMNED) if checkpoint.id in ids]
     checkpoints, errors = _try_each(
-        state.with_status(CONDEMNED), check, lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
+        condemned, check, lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
     )
     claims, more_errors = _try_each(
-        _condemned(state).claims,
+        part.claims,
         check,
         lambda pointer: _delete_savepoint(store, pointer, state.incarnation, state, now),
     )
@@ -332,14 +347,11 @@ def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: st
     savepoint_target.delete_claimed(target, pointer, owner, f"the history of {state.job}", now)
 
 
-def forget(coordinator: Coordinator, deleted: Deleted) -> tuple[int, ...]:
-    """Write the entry that forgets what was deleted; then raise the first error of the rest. Return the forgotten ids."""
-    expired = deleted.expired
-    if expired:
-        coordinator.journal.append(c.Forget(ids=expired.ids, claims=expired.claims, epoch=coordinator.epoch))
-    if deleted.failed:
-        raise deleted.failed[0]
-    return expired.ids
+def forget(coordinator: Coordinator, deleted: Expired) -> tuple[int, ...]:
+    """Write the entry that forgets what was deleted. Return the forgotten ids."""
+    if deleted:
+        coordinator.journal.append(c.Forget(ids=deleted.ids, claims=deleted.claims, epoch=coordinator.epoch))
+    return deleted.ids
 
 
 def remove_orphans(access: Access, at_most: int | None = None, check: Check = unchecked) -> int:

@@ -233,10 +233,10 @@ def condemn(state: State, event: e.CheckpointsCondemned) -> State:
 def forget(state: State, event: e.CheckpointsForgotten) -> State:
     state = _with_status(state, event.ids, FORGOTTEN)
     state = replace(state, claims=tuple(claim for claim in state.claims if claim.pointer not in event.claims))
-    named = state.named()
+    named, forgotten = state.named(), frozenset(event.ids)
     checkpoints = (
         replace(checkpoint, file_sets=(), states=tuple(map(_without_sources, checkpoint.states)))
-        if checkpoint.id in event.ids
+        if checkpoint.id in forgotten
         else checkpoint
         for checkpoint in state.checkpoints
     )
@@ -250,7 +250,8 @@ def _without_sources(entry: StateEntry) -> StateEntry:
 
 
 def _with_status(state: State, ids: tuple[int, ...], status: str) -> State:
+    these = frozenset(ids)
     checkpoints = (
-        replace(checkpoint, status=status) if checkpoint.id in ids else checkpoint for checkpoint in state.checkpoints
+        replace(checkpoint, status=status) if checkpoint.id in these else checkpoint for checkpoint in state.checkpoints
     )
     return replace(state, checkpoints=tuple(checkpoints))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,16 +12,16 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, lifetime
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, RETAINED, State
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, RETAINED, Checkpoint, State
 
 
 def condemn(state: State, command: c.Condemn) -> Decision:
     """Decide which checkpoints are marked for deletion. Refuse if one of them may still be needed."""
-    checkpoints = [state.checkpoint(number) for number in command.ids]
+    checkpoints = _listed(state, command.ids)
     claims = tuple(
         claim.pointer for claim in state.claims if claim.pointer in command.claims and claim.status == RETAINED
     )
-    if not claims and not any(checkpoint and checkpoint.status in (PENDING, RETAINED) for checkpoint in checkpoints):
+    if not claims and not any(checkpoint.status in (PENDING, RETAINED) for checkpoint in checkpoints):
         return DoneAlready(max(command.ids, default=0))
     if fenced := launches.fenced(state, command.epoch):
         return fenced
@@ -31,27 +32,33 @@ def condemn(state: State, command: c.Condemn) -> Decision:
     if needed:
         names = ", ".join(_name(item) for item in needed)
         return Refusal(errors.Held(f"{names} may still be needed; nothing was deleted", ids=needed))
-    ids = tuple(checkpoint.id for checkpoint in checkpoints if checkpoint and checkpoint.status == RETAINED)
+    ids = tuple(checkpoint.id for checkpoint in checkpoints if checkpoint.status == RETAINED)
     return (e.CheckpointsCondemned(ids=ids, claims=claims),)
 
 
 def forget(state: State, command: c.Forget) -> Decision:
     """Decide which checkpoints are forgotten: their files are deleted. Refuse a checkpoint that was not condemned."""
-    checkpoints = [state.checkpoint(number) for number in command.ids]
+    checkpoints = _listed(state, command.ids)
     claims = tuple(claim for claim in state.claims if claim.pointer in command.claims)
-    if not claims and all(checkpoint is None or checkpoint.over for checkpoint in checkpoints):
+    if not claims and all(checkpoint.over for checkpoint in checkpoints):
         return DoneAlready(max(command.ids, default=0))
     if fenced := launches.fenced(state, command.epoch):
         return fenced
     alive: list[int | str] = [
-        checkpoint.id for checkpoint in checkpoints if checkpoint and checkpoint.status in (RETAINED, PENDING)
+        checkpoint.id for checkpoint in checkpoints if checkpoint.status in (RETAINED, PENDING)
     ]
     alive += [claim.pointer for claim in claims if claim.status == RETAINED]
     if alive:
         names = ", ".join(_name(item) for item in alive)
         return Refusal(errors.Held(f"{names} was not condemned; nothing was forgotten", ids=alive))
-    ids = tuple(checkpoint.id for checkpoint in checkpoints if checkpoint and checkpoint.status == CONDEMNED)
+    ids = tuple(checkpoint.id for checkpoint in checkpoints if checkpoint.status == CONDEMNED)
     return (e.CheckpointsForgotten(ids=ids, claims=tuple(claim.pointer for claim in claims)),)
+
+
+def _listed(state: State, ids: Iterable[int]) -> list[Checkpoint]:
+    """Return those of ``ids`` that the journal lists, in their order."""
+    by_id = {checkpoint.id: checkpoint for checkpoint in state.checkpoints}
+    return [by_id[number] for number in ids if number in by_id]
 
 
 def _name(item: int | str) -> str:

@@ -329,7 +329,7 @@ class CheckpointTask:
         """Condemn the checkpoints that the retention policy no longer keeps, and let them be deleted."""
         try:
             self._attempt.condemn_expired()
-        except errors.StoreError as error:
+        except (errors.StoreError, errors.TooLarge) as error:
             say(f"{NOT_DELETED}: {error}")
         except errors.Refused:
             pass  # the journal changed meanwhile: the next checkpoint tries again

@@ -6,7 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from airflow_checkpoint_provider.errors import Refused, StoreError
+from airflow_checkpoint_provider.errors import Refused, StoreError, TooLarge
 from airflow_checkpoint_provider.spark.attempt import Ending
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.background import Background
@@ -46,7 +46,7 @@ class Deletions:
             self._waiting.remove(deletion)
         try:
             deletion()
-        except StoreError as error:
+        except (StoreError, TooLarge) as error:
             say(f"{NOT_DELETED}: {error}")
         except (Refused, Ending):
             pass  # the journal changed meanwhile, or the job ends: a later call deletes the rest

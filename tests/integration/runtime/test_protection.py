@@ -270,12 +270,14 @@ def test_driver_reads_its_journal_while_it_deletes(script: Script, monkeypatch: 
     delete = garbage.delete
     seen: list[int] = []
 
-    def delete_slowly(store: Store, keys: Keys, state: State, now: str, check: garbage.Check) -> garbage.Deleted:
+    def delete_slowly(
+        store: Store, keys: Keys, state: State, part: garbage.Expired, now: str, check: garbage.Check
+    ) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))
             wait_until(lambda: job._attempt.state.checkpoint(number), 60, lambda: "nobody looks at the journal")
             seen.append(number)
-        return delete(store, keys, state, now, check)
+        return delete(store, keys, state, part, now, check)
 
     monkeypatch.setattr(garbage, "delete", delete_slowly)
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator import garbage, journal
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, events_size
 from airflow_checkpoint_provider.errors import Fenced, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Request
+from airflow_checkpoint_provider.protocol.events import CheckpointsCondemned, Point, Request
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take, upload
@@ -100,6 +101,42 @@ def test_killed_deletion_is_finished_by_the_next_process(at: int, fault: Fault) 
     assert expire(other) == ()
 
 
+def recorded_as(step: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., object] = getattr(garbage, step)
+
+    def watched(*how: object) -> object:
+        steps.append(step)
+        return real(*how)
+
+    monkeypatch.setattr(garbage, step, watched)
+
+
+def test_as_many_are_condemned_and_forgotten_as_one_entry_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that has kept all its checkpoints is to keep the newest."""
+    coordinator = driver(MemoryStore(), retention=KeepLatest(1))
+    for _ in range(24):
+        take(coordinator)
+    monkeypatch.setattr(garbage, "IDS_OF_ENTRY", 10)
+    monkeypatch.setattr(journal, "LARGEST_EVENTS", 100)
+    n, steps = coordinator.state.n, list[str]()
+    for step in ("delete", "forget"):
+        recorded_as(step, steps, monkeypatch)
+    assert expire(coordinator) == tuple(range(1, 24))
+    assert coordinator.state.n == n + 2 * 3
+    assert steps == ["delete", "forget"] * 3, "a process may end before it has deleted all"
+    assert [checkpoint.id for checkpoint in coordinator.state.with_status(RETAINED, CONDEMNED)] == [24]
+
+
+def test_largest_part_of_what_has_expired_fits_into_one_entry() -> None:
+    ids = tuple(range(10**17, 10**17 + 2500))
+    claims = tuple(f"s3://lake/{'é' * 512}{number}" for number in range(50))
+    parts = list(garbage.Expired(ids, claims).parts())
+    assert [id for part in parts for id in part.ids] == [*ids]
+    assert [claim for part in parts for claim in part.claims] == [*claims]
+    for part in parts:
+        assert events_size((CheckpointsCondemned(ids=part.ids, claims=part.claims),)) < LARGEST_EVENTS / 2
+
+
 def test_orphans_make_room_for_the_entries_of_a_full_store() -> None:
     objects = MemoryStore()
     store = FaultyStore(objects)
@@ -145,9 +182,9 @@ def test_deletion_beside_another_process_is_harmless() -> None:
     condemning = garbage.condemn(slow, at(1))
     other = driver(store, retention=KeepLatest(1), try_number=2)
     assert expire(other) == (1, 2)
-    deleted = garbage.delete(slow.store, slow.keys, condemning, at(1))
+    deleted = garbage.delete(slow.store, slow.keys, condemning, garbage.Expired((1, 2)), at(1))
     take(other)
-    assert garbage.forget(slow, deleted) == (1, 2)
+    assert garbage.forget(slow, deleted.expired) == (1, 2)
     left = folders(store)
     assert {"chk-4", "state/s4/2-n0nce"} <= left
     assert not left & {"chk-1", "chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
@@ -163,7 +200,8 @@ def test_delete_leaves_checkpoints_that_are_condemned_later() -> None:
     garbage.condemn(other, at(1))
     slow.journal.catch_up()
     assert [checkpoint.id for checkpoint in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
-    assert garbage.delete(slow.store, slow.keys, condemning, at(1)).expired.ids == (1, 2)
+    part = garbage.Expired((1, 2, 3))
+    assert garbage.delete(slow.store, slow.keys, condemning, part, at(1)).expired.ids == (1, 2)
     assert "chk-3" in folders(store)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.errors import InvalidConfig, TooLarge
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
@@ -217,6 +218,18 @@ def test_old_checkpoints_that_cannot_be_deleted_are_deleted_by_the_next_checkpoi
     running.settle_deletions()
     assert [checkpoint.id for checkpoint in running.task().state.retained] == [3, 4]
     assert running.task().state.with_status(CONDEMNED) == ()
+
+
+def test_old_checkpoints_that_no_entry_can_condemn_are_named(
+    running: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_large(*_: object) -> None:
+        raise TooLarge("no entry can name them")
+
+    monkeypatch.setattr(garbage, "condemn", too_large)
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    assert "Old checkpoints could not be deleted. The next checkpoint tries again: no entry" in capsys.readouterr().out
 
 
 # -- what others ask for -----------------------------------------------------------------------------------------------
