@@ -291,7 +291,7 @@ class StillNeeded(Refused, code="CKP430"):
 
 
 class TooLarge(Refused, code="CKP235"):
-    """The checkpoint has more file sets than one journal entry can name, or the object is larger than readers accept."""
+    """The checkpoint has too many file sets, the journal lists too many checkpoints, or an object is larger than readers accept."""
 
 
 class Declined(CheckpointError, RuntimeError, code="CKP241"):

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record,
 from airflow_checkpoint_provider.protocol.state import State
 
 CLOSED = "closed"  # what a closed history's last stub keeps: of its state, what says something
-LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events; a snapshot has no limit
+LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
+    LARGEST_LIST,
     PENDING,
     RETAINED,
     Checkpoint,
@@ -32,6 +33,8 @@ def complete(state: State, command: c.Complete) -> Decision:
         return _not_pending(checkpoint, f"chk-{command.id} is gated: only its finalize task completes it")
     if missing := set(checkpoint.plan) - set(command.acknowledged):
         return _not_pending(checkpoint, f"chk-{command.id} is not acknowledged by {sorted(missing)}; wait for it")
+    if (size := state.list_bytes) > LARGEST_LIST:
+        return Refusal(errors.TooLarge(_too_many_listed(state, size), size=size))
     completed = e.CheckpointCompleted(
         id=command.id,
         digest=command.digest,
@@ -42,6 +45,15 @@ def complete(state: State, command: c.Complete) -> Decision:
         metadata_bytes=command.metadata_bytes,
     )
     return (completed,)
+
+
+def _too_many_listed(state: State, size: int) -> str:
+    kept, savepoints, going = len(state.retained), len(state.savepoints), len(state.with_status(CONDEMNED))
+    return (
+        f"{state.job}: the journal lists checkpoints in {size} bytes, more than {LARGEST_LIST}: {kept} are retained, {savepoints} of"
+        f" them savepoints, and {going} are being deleted. No other one is completed until some are deleted. Lower `retention`, or"
+        " dispose of savepoints"
+    )
 
 
 def _not_pending(checkpoint: Checkpoint | None, text: str) -> Refusal:

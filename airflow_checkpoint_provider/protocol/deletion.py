@@ -44,9 +44,7 @@ def forget(state: State, command: c.Forget) -> Decision:
         return DoneAlready(max(command.ids, default=0))
     if fenced := launches.fenced(state, command.epoch):
         return fenced
-    alive: list[int | str] = [
-        checkpoint.id for checkpoint in checkpoints if checkpoint.status in (RETAINED, PENDING)
-    ]
+    alive: list[int | str] = [checkpoint.id for checkpoint in checkpoints if checkpoint.status in (RETAINED, PENDING)]
     alive += [claim.pointer for claim in claims if claim.status == RETAINED]
     if alive:
         names = ", ".join(_name(item) for item in alive)

@@ -61,7 +61,7 @@ def is_savepoint(name: str) -> bool:
 EXPIRED = "expired"
 DECLINED = "declined"
 STORE_FAILED = "store failed"  # an I/O error, or sealing failed
-TOO_LARGE = "too many file sets"
+TOO_LARGE = "too large"
 LOST = "driver lost"  # by the observation of a waiting task; the driver may only be slow, so this does not count
 
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})

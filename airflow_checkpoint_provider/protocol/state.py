@@ -38,6 +38,11 @@ KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
 KEPT_TOKENS = 1000
 MOST_RECORDS = 10 * KEPT_RECORDS  # that a snapshot may hold: a later version may keep more
 
+LARGEST_LIST = 32 * 1024 * 1024
+"""Bytes that checkpoints may take in a snapshot, half of what readers accept of one object: the rest of the state fits beside them,
+and so does every command that deletes."""
+FILE_SET_BYTES = 40  # of a file set in a snapshot, without its path
+
 PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
 Status = Annotated[str, Check((PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED).__contains__, "status")]
 
@@ -284,6 +289,12 @@ class State(Record):
     def checkpoints_of(self, epoch: int) -> tuple[Checkpoint, ...]:
         """Return the checkpoints of an attempt, in the order of their ids."""
         return tuple(checkpoint for checkpoint in self.checkpoints if epoch in checkpoint.epochs)
+
+    @property
+    def list_bytes(self) -> int:
+        """Return the bytes that the checkpoints and their file sets take in a snapshot. A checkpoint is encoded for it once."""
+        paths = sum(len(file_set.path.encode()) + FILE_SET_BYTES for file_set in self.file_sets)
+        return paths + sum(len(checkpoint.encoded.encode()) for checkpoint in self.checkpoints)
 
     def query(self, uid: str) -> Query | None:
         return next((query for query in self.queries if query.uid == uid), None)

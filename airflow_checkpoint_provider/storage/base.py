@@ -23,8 +23,9 @@ FIRST_WAIT = 0.1  # seconds between the first two tries of a put, at most; doubl
 LONGEST_WAIT = 2.0  # seconds
 PART = 8 * 1024 * 1024  # bytes of an object in memory at a time, while it is copied
 LARGEST = 64 * 1024 * 1024
-"""Bytes of an object that is no file of rows: a seal of 300,000 files, or a snapshot of 100,000 checkpoints. To parse it takes
-some five times the memory. Whatever is larger was planted, or is rows under a wrong name: it must not end a reader."""
+"""Bytes of an object that is no file of rows: a seal of 300,000 files, for example. To parse it takes some five times the memory.
+A snapshot of the journal stays below it: half of it is for checkpoints (``protocol.state.LARGEST_LIST``). Whatever is larger was
+planted, or is rows under a wrong name: it must not end a reader."""
 
 
 class Put(enum.Enum):

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 STOPS = ("suspend_savepoint", "terminate_savepoint")
 SAVEPOINTS = ("savepoint", *STOPS)
-FAILURES = ("expired", "declined", "store failed", "too many file sets")
+FAILURES = ("expired", "declined", "store failed", "too large")
 
 
 @dataclass

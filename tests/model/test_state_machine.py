@@ -43,7 +43,7 @@ ON_CLEAR = st.sampled_from(("auto", "auto", "continue", "restart"))
 RARELY = st.sampled_from((False, False, False, True))
 KINDS = (*["checkpoint"] * 6, *["full_checkpoint"] * 2, *["savepoint"] * 3, "suspend_savepoint", "terminate_savepoint")
 ORIGINS = ("barrier", "task", "task", "periodic")
-REASONS = ("expired", "declined", "store failed", "too many file sets", "subsumed", "audit failed")
+REASONS = ("expired", "declined", "store failed", "too large", "subsumed", "audit failed")
 TARGET = "memory://saved"
 FOREIGN = tuple(f"memory://foreign/savepoint-other-{number}-ab" for number in (3, 9))
 

@@ -211,9 +211,9 @@ def test_checkpoint_that_is_too_large_is_not_retried_at_its_barrier(
             lambda: "tried again and again",
         )
     assert [(checkpoint.id, checkpoint.reason) for checkpoint in script.coordinator().state.checkpoints] == [
-        (1, "too many file sets")
+        (1, "too large")
     ]
-    assert capsys.readouterr().out.count("ABORTED chk-1 of job: too many file sets") == 1
+    assert capsys.readouterr().out.count("ABORTED chk-1 of job: too large") == 1
 
 
 def test_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(

@@ -20,11 +20,13 @@ from airflow_checkpoint_provider.errors import (
     StoreMisconfigured,
     TooLarge,
 )
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import completion, updates
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.records import canonical, checked, parse
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import ABORTED, LARGEST_LIST, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import MemoryStore, base
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
 from tests.support.faults import Call, Fault, FaultyStore
@@ -316,7 +318,7 @@ def test_checkpoint_too_large_for_an_entry_is_aborted() -> None:
     with pytest.raises(TooLarge):
         coordinator.complete(1)
     found = only(coordinator)
-    assert (found.status, found.reason) == (ABORTED, "too many file sets")
+    assert (found.status, found.reason) == (ABORTED, "too large")
 
 
 @pytest.mark.parametrize(("limit", "phase"), [(2000, "acknowledge"), (2200, "seal")])
@@ -332,7 +334,33 @@ def test_checkpoint_too_large_for_a_reader_is_aborted(limit: int, phase: str, mo
     with pytest.raises(TooLarge, match=f"more than the {limit} that are read"):
         take_it()
     found = only(coordinator)
-    assert (found.status, found.reason, found.phase) == (ABORTED, "too many file sets", phase)
+    assert (found.status, found.reason, found.phase) == (ABORTED, "too large", phase)
+
+
+def test_checkpoint_is_aborted_while_the_list_of_all_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no entry could hold the snapshot of the next boundary, and nobody could write into the journal any more."""
+    monkeypatch.setattr(completion, "LARGEST_LIST", 8000)
+    monkeypatch.setattr(updates, "KEPT_RECORDS", 2)  # of those that are over
+    coordinator = driver(MemoryStore(), retention=KeepAll())
+    with pytest.raises(TooLarge, match=r"more than 8000: \d+ are retained, 0 of them savepoints.* Lower `retention`"):
+        all(take(coordinator) for _ in range(20))
+    *kept, aborted = coordinator.state.checkpoints
+    assert (aborted.status, aborted.reason, aborted.phase) == (ABORTED, "too large", "complete")
+    coordinator.journal.append(c.EndAttempt(epoch=1, outcome="failed"))
+    successor = driver(coordinator.store, 2, retention=KeepLatest(1))
+    assert len(expire(successor)) == len(kept) - 1
+    assert take(successor) == aborted.id + 1
+
+
+def test_length_of_the_list_is_most_of_a_snapshot() -> None:
+    coordinator = driver(MemoryStore(), retention=KeepAll())
+    empty = len(coordinator.state.encoded)
+    assert coordinator.state.list_bytes == 0
+    for _ in range(20):
+        take(coordinator)
+    grown = len(coordinator.state.encoded) - empty
+    assert grown * 0.95 < coordinator.state.list_bytes < grown * 1.05
+    assert LARGEST_LIST * 2 == base.LARGEST
 
 
 def test_state_entries_mark_new_and_reused_states() -> None:

@@ -131,7 +131,7 @@ def test_largest_part_of_what_has_expired_fits_into_one_entry() -> None:
     ids = tuple(range(10**17, 10**17 + 2500))
     claims = tuple(f"s3://lake/{'é' * 512}{number}" for number in range(50))
     parts = list(garbage.Expired(ids, claims).parts())
-    assert [id for part in parts for id in part.ids] == [*ids]
+    assert [number for part in parts for number in part.ids] == [*ids]
     assert [claim for part in parts for claim in part.claims] == [*claims]
     for part in parts:
         assert events_size((CheckpointsCondemned(ids=part.ids, claims=part.claims),)) < LARGEST_EVENTS / 2

@@ -288,7 +288,7 @@ def test_events_are_limited_and_snapshots_are_not() -> None:
         journal.append(complete(4, *(entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 300}",), 1) for n in range(600))))
     assert caught.value.about["size"] > LARGEST_EVENTS
     assert journal.state == before
-    assert journal.append(c.Abort(id=4, reason="too many file sets")).events
+    assert journal.append(c.Abort(id=4, reason="too large")).events
 
 
 def test_three_hundred_entries_have_five_snapshots() -> None:

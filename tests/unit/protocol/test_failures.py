@@ -28,7 +28,7 @@ def failing(history: History, *reasons: str) -> int:
         (("expired",), 1),
         (("declined",), 1),
         (("store failed",), 1),
-        (("too many file sets",), 1),
+        (("too large",), 1),
         (("expired", "declined", "expired"), 3),
         (("attempt replaced",), 0),
         (("subsumed", "restore", "by a DAG"), 0),
