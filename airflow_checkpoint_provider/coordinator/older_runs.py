@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
 LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many without any
+NAMED = 1_000_000  # runs at one start whose names are listed, 1,000 with one request
 LISTED = 100_000  # keys at one start: some 50,000 closed histories
 LISTED_OF_ONE = 1000  # of them keys of one folder: enough to tell whether a history is closed
 
@@ -104,7 +105,7 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
     """
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    for key in islice(_keys(store, runs_folder(job)), LISTED):
+    for key in _some_keys(store, runs_folder(job)):
         match = _KEY.fullmatch(key)
         if not match or match["history"] == own:
             continue
@@ -121,9 +122,28 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
     return holding, [history for history in histories if history not in set(holding)]
 
 
-def _keys(store: Store, prefix: str) -> Iterator[str]:
-    """Yield the keys below ``prefix``, of one folder only the first ``LISTED_OF_ONE``: many keys there hide no other folder."""
-    after: str | None = ""
+def _some_keys(store: Store, prefix: str) -> Iterator[str]:
+    """Yield the first ``LISTED`` keys below ``prefix``. If there are more, yield as many from a random later run on: what is closed
+    by now would hide it for ever."""
+    first = [*islice(_keys(store, prefix), LISTED)]
+    yield from first
+    if len(first) == LISTED:
+        yield from islice(_keys(store, prefix, _random_run(store, prefix, first[-1])), LISTED)
+
+
+def _random_run(store: Store, prefix: str, after: str) -> str:
+    """Return the prefix of a random run that is greater than ``after``; ``after`` if there is none."""
+    later = (f"{prefix}/{name}" for name in islice(store.folders(prefix), NAMED))
+    chosen = after
+    for count, run in enumerate((run for run in later if run > after), 1):
+        if random.randrange(count) == 0:  # so each of them is chosen with the same probability
+            chosen = run
+    return chosen
+
+
+def _keys(store: Store, prefix: str, begin: str = "") -> Iterator[str]:
+    """Yield the keys below ``prefix`` after ``begin``, of one folder only the first ``LISTED_OF_ONE``: many hide no other folder."""
+    after: str | None = begin
     while after is not None:
         keys = (listed.key for listed in store.list(prefix, after=after))
         after, folder, count = None, "", 0

@@ -81,6 +81,18 @@ def test_many_keys_of_one_run_hide_no_other_run(folder: str, monkeypatch: pytest
     assert {older.run for older in sweep(store, day(40))} == {"scheduled__2026-11-21"}
 
 
+def test_more_closed_runs_than_are_listed_hide_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older_runs, "LISTED", 20)
+    store = MemoryStore()
+    closed = [f"a-{number:02d}" for number in range(60)]
+    for name in closed:
+        for boundary in (0, 64):
+            store.create(f"{History(JOB, name).prefix}/journal/{boundary:016d}", b"stub")
+    ran(store, "b")
+    found = next(filter(None, (sweep(store, day(8)) for _ in range(200))))
+    assert [older.run for older in found] == ["b"]
+
+
 def test_sweep_of_a_local_root_reads_each_folder_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(older_runs, "LISTED_OF_ONE", 2)
     for run in range(20):
