@@ -87,6 +87,12 @@ class Store(Protocol):
         It is for rows, so their sum has no limit.
         """
 
+    def make_durable(self, keys: Iterable[str]) -> None:
+        """Let objects that another program wrote survive a power cut, as all that the store itself writes does.
+
+        Raises ``Damaged`` if that fails: bytes may be lost then, and no second try would tell.
+        """
+
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects. Absent keys are no error."""
 
@@ -121,6 +127,9 @@ class StoreBase:
     open_beside: ClassVar[Callable[[StoreBase, str, bool], Store]]
     uri: str
     savepoint_roots: tuple[str, ...] | None = None
+
+    def make_durable(self, keys: Iterable[str]) -> None:
+        """Do nothing: what was written is durable, whoever wrote it."""
 
     def beside(self, uri: str, *, limited: bool = True) -> Store:
         return StoreBase.open_beside(self, uri, limited)

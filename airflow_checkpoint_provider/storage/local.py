@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedReader
 
-from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage.base import (
     Listed,
     Put,
@@ -117,12 +117,22 @@ class LocalStore(StoreBase):
                 os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
 
+    def make_durable(self, keys: Iterable[str]) -> None:
+        folders = set[tuple[str, ...]]()
+        for above, objects in _by_folder(keys).items():
+            folders.update(above[:depth] for depth in range(1, len(above) + 1))
+            with _explained("write", "/".join((self._place, *above))), self._opened(above) as folder:
+                for name in objects:
+                    path = "/".join((self._place, *above, name))
+                    with open(open_file(name, folder, path), "rb") as file, _lost(path):
+                        os.fsync(file.fileno())
+        for names in sorted(folders):
+            path = "/".join((self._place, *names))
+            with _explained("write", path), self._opened(names) as folder, _lost(path):
+                sync(folder)
+
     def delete(self, keys: Iterable[str]) -> None:
-        folders: dict[tuple[str, ...], list[str]] = {}
-        for key in keys:
-            *names, name = checked(key).split("/")
-            folders.setdefault(tuple(names), []).append(name)
-        for above, objects in folders.items():
+        for above, objects in _by_folder(keys).items():
             path = "/".join((self._place, *above))
             with _explained("delete", path), _unless_absent(), self._opened(above) as folder:
                 for name in objects:
@@ -259,6 +269,26 @@ def _explained(doing: str, path: str) -> Iterator[None]:
 def _names(prefix: str) -> Sequence[str]:
     """Return the names of the directories of a prefix; none of an empty prefix."""
     return checked(prefix).split("/") if prefix else []
+
+
+def _by_folder(keys: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
+    """Return the names of objects by the names of their directories."""
+    folders: dict[tuple[str, ...], list[str]] = {}
+    for key in keys:
+        *names, name = checked(key).split("/")
+        folders.setdefault(tuple(names), []).append(name)
+    return folders
+
+
+@contextmanager
+def _lost(path: str) -> Iterator[None]:
+    """Raise ``Damaged`` for a sync that failed: the kernel says so once, and a second one would succeed."""
+    try:
+        yield
+    except OSError as error:
+        raise Damaged(
+            f"{path} could not be written to the disk ({error.strerror}), so bytes of it may be lost"
+        ) from error
 
 
 def _unless_absent() -> suppress:

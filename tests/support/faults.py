@@ -114,6 +114,9 @@ class FaultyStore:
         body = tuple(parts)
         self._send("overwrite", key, lambda: self.inner.assemble(key, body), _no_answer)
 
+    def make_durable(self, keys: Iterable[str]) -> None:
+        self.inner.make_durable(keys)
+
     def delete(self, keys: Iterable[str]) -> None:
         gone = tuple(keys)
         self._send("delete", gone[0] if gone else "", lambda: self.inner.delete(gone), _no_answer)

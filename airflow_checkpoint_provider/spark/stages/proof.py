@@ -68,6 +68,7 @@ class Proof:
     def _proved(self) -> tuple[File, ...]:
         try:
             footers = read_footers(self.attempt.store, self.folder, self.written.sizes)
+            self.attempt.store.make_durable(f"{self.folder}/{name}" for name in self.written.sizes)
         except Damaged as error:
             self._end(error)
         try:

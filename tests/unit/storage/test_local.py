@@ -80,6 +80,20 @@ def test_create_syncs_content_before_the_link_and_the_folder_after_it(store: Loc
     assert calls == ["fsync tmp", "link tmp root/a/b", "unlink tmp"]
 
 
+def test_files_of_others_are_synced_once_and_so_is_each_folder_above_them(store: LocalStore, calls: list[str]) -> None:
+    for file_set in ("a", "b"):
+        folder = Path(store.root, "state", file_set)
+        folder.mkdir(parents=True)
+        for part in ("1", "2"):
+            (folder / part).write_bytes(b"rows")
+    calls.clear()
+    store.make_durable(f"state/{file_set}/{part}" for file_set in ("a", "b") for part in ("1", "2"))
+    assert calls == [
+        "fsync root/state/a/1", "fsync root/state/a/2", "fsync root/state/b/1", "fsync root/state/b/2",
+        "fsync root/state", "fsync root/state/a", "fsync root/state/b",
+    ]  # fmt: skip
+
+
 def test_overwrite_renames_a_synced_file(store: LocalStore, calls: list[str]) -> None:
     store.overwrite("b", b"x")
     assert calls == ["mkdir root", "fsync .", "fsync tmp", "replace tmp root/b", "unlink tmp", "fsync root"]

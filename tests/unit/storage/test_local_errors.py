@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import LocalStore, Put
 from airflow_checkpoint_provider.storage.base import put
 
@@ -70,6 +70,20 @@ def test_error_before_the_link_stores_nothing(
     with pytest.raises(error, match=os.strerror(code)):
         store.create("journal/1", b"x")
     assert left(store) == ["0"]
+
+
+@pytest.mark.parametrize("on", ["journal/0", "journal"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_file_of_others_that_cannot_be_synced_is_damaged(store: LocalStore, refuse: Refuse, code: int, on: str) -> None:
+    """No second sync would tell that its bytes are lost."""
+    refuse("fsync", code, on=on)
+    with pytest.raises(Damaged, match=rf"{on} could not be written to the disk \({os.strerror(code)}\)"):
+        store.make_durable(["journal/0"])
+
+
+def test_missing_file_of_others_is_not_durable(store: LocalStore) -> None:
+    with pytest.raises(StoreUnavailable, match="journal: No such file"):
+        store.make_durable(["journal/1"])
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ETIMEDOUT])
