@@ -49,9 +49,7 @@ class Gap:
             return f"{name} is not there, or the source does not name it (the query reads on at offset {self.offset})"
         if self.offset < self.earliest:
             lost = self.earliest - self.offset
-            return (
-                f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} offsets are gone"
-            )
+            return f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} offsets are gone"
         return (
             f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was created again, or has lost its"
             " newest rows"

@@ -33,7 +33,11 @@ def restored(
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
     if claim:
-        lines.append(labelled("claimed", "the savepoint belongs to this job, which deletes it when its retention no longer keeps it"))
+        lines.append(
+            labelled(
+                "claimed", "the savepoint belongs to this job, which deletes it when its retention no longer keeps it"
+            )
+        )
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return lines
 

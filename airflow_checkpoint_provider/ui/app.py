@@ -66,7 +66,10 @@ class Problem(Exception):
 
 def _not_found() -> Problem:
     """Return one answer for what does not exist and for what the user may not see."""
-    text = "There is no such history, or you may not read the DAG that it belongs to, or it is damaged. An administrator can see which of these it is."
+    text = (
+        "There is no such history, or you may not read the DAG that it belongs to, or it is damaged. An administrator can see which of"
+        " these it is."
+    )
     return Problem(404, "Not found", text)
 
 

@@ -227,7 +227,10 @@ def test_spark_connect_session_is_refused(script: Script) -> None:
 
 
 def test_placeholder_as_job_id_is_refused(spark: SparkSession, script: Script) -> None:
-    with pytest.raises(InvalidName, match="a job id is static text"), script.attempt(job_id="{{ dag.dag_id }}"):
+    with (
+        pytest.raises(InvalidName, match="is not a job id: write static text"),
+        script.attempt(job_id="{{ dag.dag_id }}"),
+    ):
         pass
 
 

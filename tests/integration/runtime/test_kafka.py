@@ -300,7 +300,8 @@ def test_list_says_which_checkpoints_can_be_replayed(kafka: Kafka, topic: str, s
     lines = show(stream.store, "stream", None, "chk-1", utc_now()).lines or []
     assert f"  needs       {topic}-0 from offset 30, {topic}-1 from offset 30" in lines
     assert any(
-        line.endswith(f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 offsets are gone") for line in lines
+        line.endswith(f"{topic}-1 begins with offset 40, and the query reads on at 30: 10 offsets are gone")
+        for line in lines
     )
 
 

@@ -36,10 +36,20 @@ def test_sink_may_have_the_batch_that_had_begun_or_not(
 @pytest.mark.parametrize(
     ("newest", "begun", "committed", "says"),
     [
-        (1, NOTHING, NOTHING, "starts from its beginning, but its sink .* has batches up to 1: it would skip 2 of the new ones"),
+        (
+            1,
+            NOTHING,
+            NOTHING,
+            "starts from its beginning, but its sink .* has batches up to 1: it would skip 2 of the new ones",
+        ),
         (2, 1, 0, "would continue after batch 0, but its sink .* has batches up to 2: it would skip 2 of the new ones"),
         (0, 2, 1, "would continue after batch 1, but its sink .* has batches up to 0: it would lack 1 of them"),
-        (NOTHING, 1, 1, "would continue after batch 1, but its sink .* has no batches any more: it would lack 2 of them"),
+        (
+            NOTHING,
+            1,
+            1,
+            "would continue after batch 1, but its sink .* has no batches any more: it would lack 2 of them",
+        ),
     ],
 )
 def test_query_whose_rows_would_be_skipped_or_missing_is_refused(

@@ -111,7 +111,10 @@ def test_restore_with_claim_makes_the_job_the_owner(
     running: Recorded, checkpoints: Command, elsewhere: SavepointPointer
 ) -> None:
     dry = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--dry-run")
-    assert "  claimed     the savepoint belongs to this job, which deletes it when its retention no longer keeps it" in dry.lines
+    assert (
+        "  claimed     the savepoint belongs to this job, which deletes it when its retention no longer keeps it"
+        in dry.lines
+    )
     store = LocalStore(elsewhere.root.removeprefix("file://"))
     assert store.read(elsewhere.claim) is None
     assert checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--claim", "--yes").code == 0

@@ -137,9 +137,9 @@ def test_killed_task_disposes_of_nothing(job: Job, pointer: str, monkeypatch: py
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (None, r"pointer=None is no savepoint: write pointer=savepoint\.output, .* or its directory"),
-        (7, "pointer=7 is no savepoint"),
-        ({}, r"pointer=\{\} is no savepoint"),
+        (None, r"pointer=None is not a savepoint: write pointer=savepoint\.output, .* or its directory"),
+        (7, "pointer=7 is not a savepoint"),
+        ({}, r"pointer=\{\} is not a savepoint"),
         ("yesterday", "is no pointer"),
     ],
 )

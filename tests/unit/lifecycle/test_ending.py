@@ -149,7 +149,7 @@ def test_value_that_is_no_checkpoint_is_refused(job: Job, task: Any, wrong: obje
 
 
 def test_finalize_of_none_is_refused(job: Job) -> None:
-    with pytest.raises(AirflowFailException, match="None is no checkpoint"):
+    with pytest.raises(AirflowFailException, match="None is not a checkpoint"):
         run(finalize(None))
 
 

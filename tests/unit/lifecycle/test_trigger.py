@@ -421,7 +421,7 @@ def test_value_that_is_no_job_is_refused(job: object) -> None:
 
 
 def test_template_as_job_id_is_refused() -> None:
-    with pytest.raises(InvalidName, match="job id is static"):
+    with pytest.raises(InvalidName, match="is not a job id: write static"):
         trigger("{{ params.job }}")
 
 
