@@ -291,7 +291,7 @@ class StillNeeded(Refused, code="CKP430"):
 
 
 class TooLarge(Refused, code="CKP235"):
-    """The checkpoint has too many file sets, the journal lists too many checkpoints, or an object is larger than readers accept."""
+    """The checkpoint has too many file sets, the journal lists too many checkpoints, or an object is too large."""
 
 
 class Declined(CheckpointError, RuntimeError, code="CKP241"):

@@ -62,8 +62,13 @@ def _store(conn_id: str) -> Store:
 
     try:
         return with_root(CheckpointStorageHook(conn_id).get_store())
-    except NoConnection:
+    except NoConnection as error:
+        if error.about.get("named"):
+            raise
         local = CheckpointStorageHook(conn_id, master="local").get_store()
         if not any(local.folders("jobs")):
-            raise
+            raise NoConnection(
+                f"There is no connection {conn_id!r}, and no job in {local.uri}, where jobs with a local Spark master write without it."
+                " Add the connection, or name another: --conn-id ID"
+            ) from None
         return local

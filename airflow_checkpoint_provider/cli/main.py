@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
-from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider import __version__, errors
 from airflow_checkpoint_provider.cli.output import write, write_lines
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
@@ -41,11 +41,15 @@ def parser() -> argparse.ArgumentParser:
         "checkpoints", description=f"{HELP} With Airflow: `airflow checkpoints`.", epilog=EXITS
     )
     top.add_argument("--root", metavar="URI", help="root of the checkpoint storage (default: ./checkpoints)")
+    top.add_argument("--version", action="version", version=__version__)
     verbs = top.add_subparsers(metavar="VERB", required=True)
     for verb, arguments in VERBS.items():
         own = verbs.add_parser(name(verb), help=verb.__doc__, description=verb.__doc__, epilog=EXITS)
         for flags, options in arguments:
             own.add_argument(*flags, **options)
+        own.add_argument(
+            "--root", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )  # people also write it behind the verb
         own.set_defaults(verb=verb)
     return top
 

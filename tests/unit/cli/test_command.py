@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.cli import main as command
 from airflow_checkpoint_provider.cli.verbs import VERBS, Verb, name
 from airflow_checkpoint_provider.errors import (
@@ -122,6 +123,21 @@ def test_invalid_values_exit_with_2(checkpoints: Command, arguments: list[str]) 
 def test_unsupported_store_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--root", "hdfs://namenode/ckp", "jobs"]) == 2
     assert capsys.readouterr().err.endswith("[CKP612]\n")
+
+
+def test_root_may_stand_before_or_behind_the_verb(
+    lake: LocalStore, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--root", str(root), "jobs"]) == 0
+    before = capsys.readouterr()
+    assert command.main(["jobs", "--root", str(root)]) == 0
+    assert capsys.readouterr() == before
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        command.main(["--version"])
+    assert capsys.readouterr().out == f"{__version__}\n"
 
 
 def test_root_is_the_directory_checkpoints_by_default(

@@ -95,7 +95,7 @@ def test_release_with_dry_run_changes_nothing(job: Job, tmp_path: Path, checkpoi
     before = job.state.n
     done = checkpoints("release", "orders", UID, "--to", str(tmp_path / "new"), "--dry-run")
     assert done.lines == [
-        f"RELEASE query 'clicks' of orders: it goes on with batch 7 in file://{tmp_path}/new, without this package",
+        f"RELEASE query 'clicks' of orders: it continues with batch 7 in file://{tmp_path}/new, without this package",
         "from now on, start_query refuses it, but with adopt= of that folder",
         "nothing was changed (--dry-run)",
     ]

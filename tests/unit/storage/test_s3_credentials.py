@@ -91,7 +91,7 @@ def test_role_may_be_assumed_later_if_too_many_ask_for_one(
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with serving(type("Service", (TokenService,), {"s3": s3, "asked": [], "refuses": "Throttling"}), monkeypatch):
         store = S3Store(bucket, "ckp", s3.settings(role_arn=f"{ROLE}-of-many"))
-        with pytest.raises(StoreUnavailable, match=r"Throttling \(400\): no. The store asks for patience"):
+        with pytest.raises(StoreUnavailable, match=r"Throttling \(400\): no. The store is busy"):
             store.create("a", b"x")
 
 

@@ -117,7 +117,7 @@ def test_jobs_that_are_too_many_are_counted_for_the_admin_only(
 ) -> None:
     monkeypatch.setattr(listing, "JOBS", 1)
     admin = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
-    assert (len(admin.rows), admin.left_out) == (1, "1 job more")
+    assert (len(admin.rows), admin.left_out) == (1, "1 more job")
     other = only(listed(store, Reads("flights_etl", "orders"), monkeypatch))
     assert (other.connection, len(other.rows), other.left_out) == (CONNECTION, 1, "more jobs")
 
