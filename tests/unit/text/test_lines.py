@@ -250,7 +250,7 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
     assert lines[1] == "query 'orders' continues after batch 412. Newest checkpoint: chk-97 (not needed)  [CKP125]"
     assert lines[2].startswith("query 'orders' repeats batch 413, which an earlier attempt began and did not commit")
     assert lines[2].endswith("it reads the same offsets. Newest checkpoint: chk-97 (not needed)  [CKP125]")
-    assert lines[3].endswith("the same offsets run again  [CKP125]")
+    assert lines[3].endswith("it reads the same offsets  [CKP125]")
     behind = "query 'orders' continues after batch 7 of chk-3"
     again = "batch 8 had begun, and runs again with the same offsets"
     assert state_messages.query_restored("orders", 7, 7, "chk-3") == f"{behind}  [CKP125]"
