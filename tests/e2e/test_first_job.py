@@ -134,6 +134,11 @@ def test_killed_job_continues_with_the_lines_that_the_page_shows(reader: Reader)
     assert "attempt 1" in told
 
 
+def test_both_terminals_have_the_same_settings() -> None:
+    first, second = (re.findall(r"^export .*", commands, re.MULTILINE) for commands in blocks(4)[:2])
+    assert first == second != []
+
+
 def test_connections_lead_to_the_folder_and_to_the_bucket(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     *_, storage, in_s3 = blocks(4)
     (reader.folder / "lake").mkdir()

@@ -57,7 +57,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_works_on_python(tmp_path: Path, wheel: Path, release: str) -> None:
     _, install = blocks(1)
     commands = install.replace("python3 -m venv", f"{interpreter(release)} -m venv")
-    commands = commands.replace("airflow-checkpoint-provider[", f"{wheel}[")
+    commands = commands.replace("../airflow-checkpoint-provider[", f"{wheel}[")
+    assert str(wheel) in commands
     subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, timeout=INSTALLATION)
     folder = tmp_path / "first" / ".venv" / "bin"
     home = Home(tmp_path / "home", python=str(folder / "python"))
