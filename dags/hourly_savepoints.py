@@ -2,7 +2,7 @@
 third DAG. Runs in Airflow.
 
 Trigger ``tally`` and put files into its inbox (see ``jobs/tally.py``); then unpause ``tally_savepoints``. If the job does not
-run, the hour is skipped if nothing has changed since the last savepoint; otherwise it fails.
+run, and is not started within ten minutes, the hour is skipped if nothing has changed since the last savepoint; otherwise it fails.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ with DAG(
         task_id="savepoint",
         job="tally",
         retention=KeepLatest(24) | KeepWithin(days=7),
+        start_timeout="10 min",  # the driver may just be restarted
         execution_timeout=timedelta(
             minutes=18
         ),  # the driver waits for the end of a batch; three tries fit into one hour

@@ -48,4 +48,10 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
 ):
-    TriggerSavepointOperator(task_id="savepoint", job="new_customers", retention=KeepLatest(24), deferrable=True)
+    TriggerSavepointOperator(
+        task_id="savepoint",
+        job="new_customers",
+        retention=KeepLatest(24),
+        start_timeout="10 min",  # the driver may just be restarted
+        deferrable=True,
+    )

@@ -48,7 +48,8 @@ class RequestOperator(JobOperator):
 
     :param timeout: the longest time from the barrier to the acknowledgement: seconds, a ``timedelta``, or text such as
         "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
-    :param start_timeout: how long to wait for a job that does not run yet; written like ``timeout``.
+    :param start_timeout: how long to wait for a job that does not run; written like ``timeout``. By default not at all, so the task
+        fails if a driver is just being restarted.
     :param wait_for_completion: succeed when the checkpoint is completed, not when it is requested.
     :param deferrable: wait for completion in the triggerer.
     :param poke_interval: seconds between two polls.
