@@ -117,8 +117,8 @@ def test_tables_name_existing_objects() -> None:
 
 def test_connection_to_s3_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     (shown,) = (block for block in blocks("sh") if "connections add" in block)
-    *_, connection = shlex.split(shown)
-    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", connection)
+    words = shlex.split(shown)
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", words[words.index("--conn-json") + 1])
     store = CheckpointStorageHook().get_store()
     assert isinstance(store, S3Store)
     assert (store.uri, store.settings.region_name) == ("s3://lake/checkpoints", "eu-central-1")

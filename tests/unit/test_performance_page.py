@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ def test_page_has_a_block_for_each_question() -> None:
 def test_page_is_that_of_the_stored_results() -> None:
     page = (ROOT / PAGE).read_text()
     assert rendered(page, read_results(ROOT / RESULTS)) == page, AGAIN
+
+
+def test_readme_has_the_figure_of_the_page() -> None:
+    (shown,) = re.findall(r"took ([\d.]+) times as long as one\s+lazy plan", (ROOT / "README.md").read_text())
+    row = re.compile(r"^\| five stages, local disk: beside one lazy plan \| .+ / \*\*([\d.]+)\*\* / ", re.MULTILINE)
+    assert row.findall((ROOT / PAGE).read_text()) == [shown]
 
 
 def test_charts_are_those_of_the_stored_results() -> None:
