@@ -50,6 +50,7 @@ NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 ABSENT = {errno.ENOENT, errno.ENOTDIR}
 CANNOT_LINK = NO_HARD_LINKS | ABSENT | {errno.EXDEV, errno.EMLINK, errno.EACCES}  # nor the files of other users
 NO_PLACE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+LOSSES = FULL | {errno.EIO}  # of a sync: the kernel has dropped what it could not write
 
 
 class LocalStore(StoreBase):
@@ -286,6 +287,8 @@ def _lost(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno not in LOSSES:  # nothing was synced: the directory cannot be opened, for example
+            raise
         raise Damaged(
             f"{path} could not be written to the disk ({error.strerror}), so bytes of it may be lost"
         ) from error

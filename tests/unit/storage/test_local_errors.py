@@ -81,6 +81,16 @@ def test_file_of_others_that_cannot_be_synced_is_damaged(store: LocalStore, refu
         store.make_durable(["journal/0"])
 
 
+@pytest.mark.parametrize(("code", "error"), [(errno.EINVAL, StoreMisconfigured), (errno.EACCES, StoreDenied)])
+def test_sync_that_did_not_begin_damages_nothing(
+    store: LocalStore, refuse: Refuse, code: int, error: type[StoreError]
+) -> None:
+    """For example, the directory cannot be opened, or its file system syncs no directories."""
+    refuse("fsync", code, on="journal")
+    with pytest.raises(error, match=os.strerror(code)):
+        store.make_durable(["journal/0"])
+
+
 def test_missing_file_of_others_is_not_durable(store: LocalStore) -> None:
     with pytest.raises(StoreUnavailable, match="journal: No such file"):
         store.make_durable(["journal/1"])
