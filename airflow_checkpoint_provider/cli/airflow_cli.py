@@ -48,20 +48,21 @@ def run(verb: Verb, options: Namespace) -> None:
     from airflow_checkpoint_provider.protocol.wording import of_connection, typed
 
     with typed("airflow checkpoints", of_connection(options.conn_id)):
-        code = main.run(verb, options, lambda: _store(options.conn_id))
+        code = main.run(verb, options, lambda: _store(options.conn_id, needs_root="pointer" not in options))
     if code:
         raise SystemExit(code)
 
 
-def _store(conn_id: str) -> Store:
+def _store(conn_id: str, *, needs_root: bool) -> Store:
     """Return the store of the connection; if it does not exist, ``$AIRFLOW_HOME/checkpoints``, where jobs with a local
-    Spark master write. Raises ``NoConnection`` if there are no jobs either."""
+    Spark master write. Raises ``NoConnection`` if there are no jobs either. A verb with a pointer needs no root on this host."""
     from airflow_checkpoint_provider.cli.main import with_root
     from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
     from airflow_checkpoint_provider.hooks.connections import NoConnection
 
     try:
-        return with_root(CheckpointStorageHook(conn_id).get_store())
+        store = CheckpointStorageHook(conn_id).get_store()
+        return with_root(store) if needs_root else store
     except NoConnection as error:
         if error.about.get("named"):
             raise
