@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.lists import MANY
 from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator import garbage, histories, savepoint
-from airflow_checkpoint_provider.coordinator.closing import close_if_due
+from airflow_checkpoint_provider.coordinator.closing import collect_and_close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     Refused,
     SavepointDisposed,
+    StoreError,
     StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import commands as c
@@ -110,7 +111,7 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
         lambda state: savepoint.claim_before_restore(coordinator, state, command(state), utc_now())
     )
     done = replace(found, state=coordinator.state)
-    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}. {manual_restore.next_step(done.state)}"
+    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}. {manual_restore.next_step(going.state)}"
     return _report(done, base, lines() if approval.yes else [], after)
 
 
@@ -220,8 +221,8 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
             notes.append(history.spared)
             continue
         try:
-            history.collect(now)
-        except StoreMisconfigured as error:  # a savepoint may not lie where this journal says
+            collect_and_close(history.coordinator, now)
+        except StoreError as error:  # of one file, perhaps; the other histories are pruned all the same
             errors = (*errors, error)
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
@@ -246,12 +247,6 @@ class _Planned:
 
     def young(self, now: str) -> bool:
         return just_finished(self.coordinator.state, datetime.fromisoformat(now))
-
-    def collect(self, now: str) -> None:
-        """Delete the garbage, and close the history if that is due."""
-        garbage.collect(garbage.unshared(self.coordinator), now)
-        if self.garbage.close:
-            close_if_due(self.coordinator, now)
 
     @property
     def spared(self) -> str:

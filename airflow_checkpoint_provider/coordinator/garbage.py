@@ -255,8 +255,11 @@ def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tupl
     for part in _condemned(state).parts():
         deleted = delete(coordinator.store, coordinator.keys, state, part, now, check)
         errors += deleted.failed
-        with access() as coordinator:
-            forgotten += forget(coordinator, deleted.expired)
+        try:
+            with access() as coordinator:
+                forgotten += forget(coordinator, deleted.expired)
+        except StoreError as error:  # a later call deletes this part once more, and forgets it then
+            errors.append(error)
     if errors:
         raise errors[0]
     return tuple(forgotten)

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from airflow_checkpoint_provider.coordinator.closing import close_if_due
+from airflow_checkpoint_provider.coordinator.closing import close_if_due, collect_and_close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.garbage import collect, delete_targets, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
 from airflow_checkpoint_provider.protocol.keys import HISTORY, SEGMENT, STATE, Keys, runs_folder, time_in
@@ -185,14 +184,8 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
         return OlderRun(state.scope)
     with contextlib.suppress(CheckpointError):  # a savepoint that cannot be published only keeps the history open
         publish_due(coordinator)
-    # This comes before closing: a closed history is not searched for leftovers.
-    try:
-        collected = collect(unshared(coordinator), now)
-    except StoreError:
-        delete_targets(coordinator.store, coordinator.state)  # a closed history does not list them any more
-        close_if_due(coordinator, now)  # the next run tries its leftovers again
-        raise
-    return OlderRun(state.scope, collected.ids, collected.leftovers, close_if_due(coordinator, now))
+    collected, closed = collect_and_close(coordinator, now)
+    return OlderRun(state.scope, collected.ids, collected.leftovers, closed)
 
 
 def _end_lost_attempts(coordinator: Coordinator) -> bool:

@@ -64,10 +64,15 @@ def left_by_restore(state: State) -> str:
     )
 
 
-def next_step(state: State) -> str:
-    """Say what starts the next attempt: a restore by hand submits nothing."""
-    spec = state.launches[-1].spec
+def next_step(before: State) -> str:
+    """Say what starts the next attempt: a restore by hand submits nothing. ``before`` is the state that it found."""
+    spec = before.launches[-1].spec
     if not spec.token.dag:
         return "Nothing was started: run the script"
-    next_run = "" if state.of_one_run else ", or start the next run of its DAG"
-    return printable(f"Nothing was submitted: clear task {spec.owner} of run {spec.run}{next_run}")
+    task = f"task {spec.owner} of run {spec.run}"
+    if before.suspended:
+        return printable(f"If {task} still waits, it starts the driver within a minute. If not, clear it")
+    next_run = "" if before.of_one_run else ", or start the next run of its DAG"
+    return printable(
+        f"Nothing was submitted: the next retry of {task} starts there. If no retry is left, clear the task{next_run}"
+    )

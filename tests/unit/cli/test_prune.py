@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, put_claim
+from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
@@ -150,6 +151,29 @@ def test_prune_reports_an_unreadable_history_and_prunes_the_others(died: Recorde
     done = checkpoints("prune", FLIGHTS, "--yes")
     assert (done.code, done.lines[-1], done.err.count("\n")) == (1, "done", 1)
     assert done.err.startswith(key)
+
+
+def test_prune_reports_a_file_that_it_may_not_delete_and_prunes_the_others(
+    died: Recorded, store: LocalStore, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Recorded(store, scope="scheduled__2026-11-21")
+    three_stages(later)
+    lost = [f"{keys.file_set(file_set_path('delays', 1, 'lost'))}/part-0.parquet" for keys in (died.keys, later.keys)]
+    store.create(lost[1], b"rows")
+    later.ended("02:51:00", "failed", 137, "task")
+    delete_under, denied = LocalStore.delete_under, list[str]()
+
+    def deny_the_first(self: LocalStore, prefix: str) -> None:
+        if not denied or prefix in denied:
+            denied.append(prefix)
+            raise StoreDenied(f"{prefix} belongs to another user")
+        delete_under(self, prefix)
+
+    monkeypatch.setattr(LocalStore, "delete_under", deny_the_first)
+    done = checkpoints("prune", FLIGHTS, "--yes")
+    assert done.code == 5
+    assert "belongs to another user" in done.err
+    assert sum((root / key).exists() for key in lost) == 1
 
 
 def test_prune_of_an_unknown_job_exits_with_4(died: Recorded, checkpoints: Command) -> None:

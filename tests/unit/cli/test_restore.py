@@ -48,9 +48,10 @@ def test_restore_with_dry_run_prints_what_it_would_do(running: Recorded, checkpo
 def test_restore_writes_one_entry(running: Recorded, checkpoints: Command) -> None:
     done = checkpoints("restore", FLIGHTS, "--from", "2", "--yes")
     assert done.code == 0
-    entry, next_step = done.lines[-1].split(". ")
+    entry, next_step = done.lines[-1].split(". ", 1)
     assert entry == f"done (entry {running.state.n + 1}): the next attempt of {FLIGHTS} starts from chk-2"
-    assert next_step == f"Nothing was submitted: clear task {FLIGHTS} of run scheduled__2026-11-20"
+    task = f"task {FLIGHTS} of run scheduled__2026-11-20"
+    assert next_step == f"Nothing was submitted: the next retry of {task} starts there. If no retry is left, clear the task"
     after = running.coordinator.journal.catch_up()
     assert (str(after.restore_point()), after.current_launch(), after.over(1)) == ("chk-2", None, True)
     assert after.branch.reason.startswith("restored by hand")
@@ -81,6 +82,7 @@ def test_restore_ends_a_suspension(running: Recorded, checkpoints: Command) -> N
     done = checkpoints("restore", FLIGHTS, "--from", "chk-3", "--yes")
     assert f"  lifted      the suspension ({at('03:00:00')} (task upgrade.stop: savepoint 41))" in done.lines
     assert running.coordinator.journal.catch_up().suspended is None
+    assert "still waits, it starts the driver within a minute" in done.lines[-1]
 
 
 # -- savepoints ----------------------------------------------------------------------------------------------------------
