@@ -314,32 +314,37 @@ class Liveness:
         silences = [self._sightings[key].silent_for(now) for key in keys if key in self._sightings]
         return min(silences, default=now - self._began)
 
-    def wait(self, keys: Iterable[str], on_wait: Callable[[], object] = lambda: None) -> bool:
-        """Look until it is known whether a driver lives: at most ``beats.look`` seconds, no time on the same host.
+    def wait(
+        self, keys: Iterable[str], on_wait: Callable[[], object] = lambda: None, bound: float | None = None
+    ) -> bool:
+        """Look until it is known whether a driver lives: at most ``bound`` seconds, no time on the same host.
 
-        ``on_wait`` is called once, before the first wait.
+        ``on_wait`` is called once, before the first wait. ``bound``: by default ``beats.look``.
         """
         keys = tuple(keys)
-        alive = self.wait_for_each([keys], on_wait)[keys]
+        alive = self.wait_for_each([keys], on_wait, bound)[keys]
         if isinstance(alive, StoreDenied):
             raise alive
         return alive
 
     def wait_for_each(
-        self, drivers: Iterable[tuple[str, ...]], on_wait: Callable[[], object] = lambda: None
+        self,
+        drivers: Iterable[tuple[str, ...]],
+        on_wait: Callable[[], object] = lambda: None,
+        bound: float | None = None,
     ) -> dict[tuple[str, ...], bool | StoreDenied]:
         """As ``wait``, for several drivers at the same time; each is named by its keys.
 
         The answer for a driver whose heartbeats may not be read is the error: it hides no other driver.
         """
         undecided, answers = list(drivers), dict[tuple[str, ...], bool | StoreDenied]()
-        waited = False
+        waited, bound = False, self.beats.look if bound is None else bound
         while True:
             for keys in tuple(undecided):
                 alive: bool | StoreDenied | None
                 try:
                     self.look(keys)
-                    alive = self.alive(keys, self.beats.look)
+                    alive = self.alive(keys, bound)
                 except StoreDenied as error:
                     alive = error
                 if alive is not None:

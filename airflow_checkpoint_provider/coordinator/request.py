@@ -196,7 +196,7 @@ class CheckpointRequest:
             if state.n < 0:
                 why = "there is no such history"
             raise errors.CheckpointNotFound(
-                f"{self.pointer}: {why}; `{wording.command('jobs')}` shows what there is", over=over
+                f"{self.pointer}: {why}; `{wording.command('jobs', state=state)}` shows what there is", over=over
             )
         if self._folder and checkpoint.target != self._folder:
             raise errors.CheckpointNotFound(
@@ -293,7 +293,8 @@ class CheckpointRequest:
         checkpoint = outcome.checkpoint
         if checkpoint.status == PENDING and not self._needs_driver(checkpoint):
             return None
-        return None if self._observer().wait(self._heartbeats(checkpoint)) else checkpoint
+        observer = self._observer()
+        return None if observer.wait(self._heartbeats(checkpoint), bound=observer.beats.still) else checkpoint
 
     def _driver_of_queue_lost(self) -> bool:
         """Return whether the driver for which the request waits in the queue is lost. If so, end the checkpoints before it: then

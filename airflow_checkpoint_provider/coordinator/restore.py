@@ -135,7 +135,7 @@ def _own_point(number: int, state: State, restore: str) -> Point:
     checkpoint = state.checkpoint(number)
     if checkpoint is None or checkpoint.status != RETAINED:
         raise CheckpointNotFound(
-            f"restore={restore!r}: {_absence(state, checkpoint)}; `{wording.list_of(state.job or 'JOB')}` shows what this history holds"
+            f"restore={restore!r}: {_absence(state, checkpoint)}; `{wording.list_of(state.job or 'JOB', state)}` shows what this history holds"
         )
     return Point(id=number)
 

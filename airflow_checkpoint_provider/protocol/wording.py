@@ -57,9 +57,9 @@ def restore(state: State, where: str) -> str:
     return command("restore", state.job, *run, "--from", where, state=state)
 
 
-def list_of(job: str) -> str:
-    """Return the command that lists the checkpoints of a job."""
-    return command("list", job)
+def list_of(job: str, state: State | None = None) -> str:
+    """Return the command that lists the checkpoints of a job. ``state``: of a history of that job."""
+    return command("list", job, state=state)
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:

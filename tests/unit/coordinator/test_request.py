@@ -14,7 +14,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Process
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beats, Process
 from airflow_checkpoint_provider.coordinator.outcomes import (
     Aborted,
     Acknowledged,
@@ -372,7 +372,9 @@ def test_suspected_driver_is_watched_before_the_abort(store: FaultyStore, job: J
     request.submit()
     assert isinstance(request.resolve(suspected=True), Pending)
     job.beat(ELSEWHERE)
+    began = time.monotonic()
     assert isinstance(CheckpointRequest.of(connect(store, job), 1).resolve(suspected=True), Aborted)
+    assert time.monotonic() - began >= Beats.configured().still, "one silence that is shorter ends no checkpoint"
 
 
 @CLOCKS_OFF
