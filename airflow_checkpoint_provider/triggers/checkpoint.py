@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, DriverLost, Unconfirmed, Unreadable
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.protocol.keys import History
 
 WARN_EVERY = 60.0  # seconds between two warnings that the journal cannot be read
@@ -97,7 +98,12 @@ def _explained_by_task(error: CheckpointError, unreadable: RepeatedError) -> boo
     little as the triggerer can: it stays deferred."""
     if error.about.get("over"):  # the journal was read, and does not list the checkpoint any more
         return True
-    return bool(error.permanent or error.about.get("named")) and unreadable.lasts >= PATIENCE
+    fails = error.permanent
+    if isinstance(
+        error, NoConnection
+    ):  # without a connection that a person named, the task waits for the job's first launch
+        fails = bool(error.about.get("named"))
+    return fails and unreadable.lasts >= PATIENCE
 
 
 class CheckpointTrigger(JournalTrigger):
