@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
@@ -38,19 +39,29 @@ def owner_of(ti: Any) -> str:
     return f"{ti.dag_id}.{ti.task_id}" + (f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else "")
 
 
-def generation_of(context: Any, retries: int | None) -> int:
-    """Return the generation of a task: a number that all its tries share until a person clears it.
+@dataclass(frozen=True)
+class Generation:
+    """``number`` is the same in all tries of a task until a person clears it. ``cleared``: that has happened before."""
+
+    number: int
+    cleared: bool
+
+
+def generation_of(context: Any, retries: int | None) -> Generation:
+    """Return the generation of a task.
 
     Airflow's ``max_tries`` alone does not tell a clear from a retry. A clear sets it to ``try_number + retries``, which is the old number
     if ``retries`` was lowered meanwhile. And a DAG run that was deleted and made again begins with the numbers of the old one.
     """
-    ti, store = context["ti"], context["task_state_store"]
-    tries = [ti.max_tries, retries]
+    ti, store, retries = context["ti"], context["task_state_store"], retries or 0
     known = store.get(GENERATION_KEY, None)
-    if known and known["tries"] == tries:
-        return int(known["generation"])
-    generation = secrets.randbits(48)
-    store.set(GENERATION_KEY, {"tries": tries, "generation": generation}, retention=NEVER_EXPIRE)
+    if known and known["max_tries"] == ti.max_tries:
+        first_after_clear = ti.try_number == ti.max_tries - retries + 1
+        if known["retries"] == retries or not first_after_clear:  # an edit of the DAG file alone is no clear
+            return Generation(int(known["number"]), bool(known["cleared"]))
+    generation = Generation(secrets.randbits(48), cleared=bool(known) or ti.max_tries > retries)
+    tries = {"max_tries": ti.max_tries, "retries": retries}
+    store.set(GENERATION_KEY, tries | asdict(generation), retention=NEVER_EXPIRE)
     return generation
 
 

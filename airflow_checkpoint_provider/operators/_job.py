@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import coordinator_at
-from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, history_of, owner_of
+from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, generation_of, history_of, owner_of
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id, runs_folder
@@ -87,9 +87,9 @@ class JobOperator(KillGuard):
     def place(self, ti: Any) -> Place:
         return Place(self.checkpoint_conn_id, self.history(ti).prefix)
 
-    def cleared(self, ti: Any) -> bool:
+    def cleared(self, context: Any) -> bool:
         """Return whether somebody cleared this task, perhaps together with the job, which then starts again."""
-        return bool(ti.max_tries > self.retries)
+        return generation_of(context, self.retries).cleared
 
     def why_unknown(self, store: Store, ti: Any) -> str:
         """Return why there may be no journal of this history yet."""

@@ -154,8 +154,11 @@ class DriverLaunch:
 
     @property
     def adopted(self) -> bool:
-        """Return whether an earlier try made this launch and its driver still runs."""
-        return self.record is not None and self.record.spec.try_number != self.parameters.try_number
+        """Return whether another try made this launch and its driver still runs."""
+        if self.record is None:
+            return False
+        spec = self.record.spec  # of a DAG run that was made again, the try number may be the same
+        return (spec.token, spec.try_number) != (self.parameters.token, self.parameters.try_number)
 
     def _check_incarnation(self, state: State) -> None:
         """Raise ``HistoryGone`` if an earlier try of this task wrote to another history."""

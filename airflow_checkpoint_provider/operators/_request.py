@@ -103,7 +103,7 @@ class RequestOperator(JobOperator):
     def _submit(self, context: Any, deadline: str) -> CheckpointRequest:
         """Submit the request again and again: while the job may still start, and while the request waits in the job's queue."""
         started, ti = time.monotonic(), context["ti"]
-        token = request_of(ti, generation_of(context, self.retries))
+        token = request_of(ti, generation_of(context, self.retries).number)
         request = CheckpointRequest(
             lambda: self.coordinator(ti), lambda coordinator: self._trigger(coordinator, ti, token), token
         )
@@ -111,7 +111,7 @@ class RequestOperator(JobOperator):
             if isinstance(error, Queued):  # the driver would still serve a request that this task gives up
                 self._wait_for(error, seconds_to(deadline))
                 continue
-            self._raise_if_final(error, ti)
+            self._raise_if_final(error, context)
             remaining = started + self.start_timeout_s - time.monotonic()
             if isinstance(error, NoConnection):
                 self._wait_for(_not_yet(error), remaining)
@@ -140,10 +140,10 @@ class RequestOperator(JobOperator):
             return Queued(f"{request.state.job}: the request waits in the job's queue, place {place}")
         return outcome.error if isinstance(outcome, Refused) else None
 
-    def _raise_if_final(self, error: CheckpointError, ti: Any) -> None:
+    def _raise_if_final(self, error: CheckpointError, context: Any) -> None:
         """Raise ``error`` if the request stays refused even after the job starts."""
         may_start = isinstance(error, NotRunning | JobSuspended | NoConnection)
-        finished = isinstance(error, RunFinished) and not self.cleared(ti)
+        finished = isinstance(error, RunFinished) and not self.cleared(context)
         if not may_start or finished or error.about.get("named"):
             raise error
 

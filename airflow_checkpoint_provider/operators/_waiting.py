@@ -61,13 +61,13 @@ class JournalSensor(Linked, BaseSensorOperator):
         self._wait: Wait | None = None
         self._suspected = False
 
-    def _new_wait(self, ti: Any) -> Wait:
+    def _new_wait(self, context: Any) -> Wait:
         raise NotImplementedError
 
-    def wait(self, ti: Any) -> Wait:
+    def wait(self, context: Any) -> Wait:
         """Return the condition of this task."""
         if self._wait is None:
-            self._wait = self._new_wait(ti)
+            self._wait = self._new_wait(context)
         return self._wait
 
     def execute(self, context: Any) -> Any:
@@ -89,7 +89,7 @@ class JournalSensor(Linked, BaseSensorOperator):
         if seconds_to(event["deadline"]) <= 0:
             raise self._timeout(context)
         with failing_for_good():
-            trigger = self.wait(context["ti"]).trigger(
+            trigger = self.wait(context).trigger(
                 checkpoint_conn_id=self.checkpoint_conn_id,
                 deadline=event["deadline"],
                 poll_interval=self.poke_interval,
@@ -100,7 +100,7 @@ class JournalSensor(Linked, BaseSensorOperator):
         with failing_for_good():
             try:
                 # Each poke of mode="reschedule" is a new process, which has not seen the heartbeat before
-                found = self.wait(context["ti"]).look(self._suspected or self.reschedule)
+                found = self.wait(context).look(self._suspected or self.reschedule)
             except NoConnection as error:  # the first launch of a job without a connection creates its folder
                 if error.about.get("named"):
                     raise
@@ -161,5 +161,5 @@ class CheckpointSensor(OfCheckpoint, JournalSensor):
     If its driver is lost, they abort it, or complete it if all of it is acknowledged.
     """
 
-    def _new_wait(self, ti: Any) -> Wait:
-        return CheckpointWait(self.checkpoint, self._request(ti), self.awaited, self.log)
+    def _new_wait(self, context: Any) -> Wait:
+        return CheckpointWait(self.checkpoint, self._request(context["ti"]), self.awaited, self.log)

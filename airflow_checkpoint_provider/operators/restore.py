@@ -116,7 +116,7 @@ class RestoreOperator(JobOperator):
         return token.text in coordinator.state.tokens
 
     def _token(self, context: Any) -> Token:
-        ti, generation = context["ti"], generation_of(context, self.retries)
+        ti, generation = context["ti"], generation_of(context, self.retries).number
         item = None if ti.map_index is None or ti.map_index < 0 else str(ti.map_index)
         return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=generation)
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from airflow.configuration import conf as airflow_conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider import _airflow
@@ -201,7 +201,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 self._output.log(messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
                 return self._finish(launch)
-            context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation)
+            context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
             self._push_launch(ti, launch, None)
             if launch.adopted:
                 return self._adopt(ti, launch)
@@ -233,7 +233,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         ti, dag_run = context["ti"], context["dag_run"]
         return LaunchParameters(
             history=history_of(self.job_id, self.scope, ti, ti.task_id),
-            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation_of(context, self.retries)),
+            token=Token(
+                dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation_of(context, self.retries).number
+            ),
             try_number=ti.try_number,
             run_after=utc_text(dag_run.run_after),
             now=utc_now(),

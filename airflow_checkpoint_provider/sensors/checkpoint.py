@@ -79,7 +79,8 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     def place(self, ti: Any) -> Place | None:  # type: ignore[override]  # a job's always has one
         return super().place(ti) if self.by_job else place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
-    def _new_wait(self, ti: Any) -> Wait:
+    def _new_wait(self, context: Any) -> Wait:
+        ti = context["ti"]
         hook = CheckpointStorageHook(self.checkpoint_conn_id)
         if not self.by_job:
             request = hook.get_checkpoint(self.checkpoint, owner_of(ti))
@@ -87,5 +88,5 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
         progress = hook.get_progress(self.history(ti), id_in(self.after, hook), owner_of(ti))
         # The run that must still go on is the named one, or that of a task of this DAG. After a clear it may be about to start again.
         run = self.run or (ti.run_id if self.job_task_id else None)
-        run = None if self.cleared(ti) else run
+        run = None if run and self.cleared(context) else run
         return ProgressWait(progress, self.count, run, lambda store: self.why_unknown(store, ti), self.log)

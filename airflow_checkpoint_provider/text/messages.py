@@ -292,7 +292,7 @@ def finished(state: State, run: str) -> list[str]:
     at = day_and_time(record.ended_at or "") if record else ""
     which = f" (attempt {attempt.epoch})" if attempt else ""
     text = f"{title(state, run)}: finished at {at}{which}, and its worker was lost afterwards. Nothing was submitted."
-    advice = "To run it again, also after deleting and re-creating the DAG run: clear this task."
+    advice = "To run it again, clear this task."
     return [coded(f"{text} {advice}", "CKP111")]
 
 

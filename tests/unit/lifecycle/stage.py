@@ -45,7 +45,7 @@ def context(operator: BaseOperator, **instance: Any) -> Any:
 def token_of(operator: BaseOperator) -> str:
     """Return the token of the request that a task makes."""
     about = context(operator)
-    return request_of(about["ti"], generation_of(about, operator.retries))
+    return request_of(about["ti"], generation_of(about, operator.retries).number)
 
 
 def run(operator: BaseOperator, **instance: Any) -> Any:

@@ -15,16 +15,18 @@ from airflow.triggers.base import TriggerEvent
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.triggers import checkpoint
 from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
 from tests.support.acting import RUN, Job
 from tests.support.garbage import expire
-from tests.unit.lifecycle.stage import OTHER, run, ti
+from tests.unit.lifecycle.stage import OTHER, context, run, ti
 
 
 def waits(job: Any = "orders", **options: Any) -> CheckpointCompletedSensor:
@@ -171,8 +173,9 @@ def test_deferred_sensor_fails_when_the_run_finishes(store: Store) -> None:
     waiting = deferred(waits_for_delays(**options))
     job.end()
     event = fired(waiting).payload
+    resumed = waits_for_delays(**options)
     with pytest.raises(AirflowFailException, match="has finished"):
-        waits_for_delays(**options).execute_complete({"ti": ti("healthy")}, event)
+        resumed.execute_complete(context(resumed), event)
 
 
 def test_submit_task_as_job_means_its_job_in_this_run(store: Store) -> None:
@@ -245,6 +248,26 @@ def test_deferred_sensor_times_out_at_its_deadline(job: Job) -> None:
     event = fired(trigger).payload
     with pytest.raises(AirflowSensorTimeout, match="job 'orders' has completed 0 of 3 checkpoints in time"):
         waits(deferrable=True, count=3).execute_complete({"ti": ti("healthy")}, event)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_trigger_waits_without_a_connection_for_the_folder_of_the_first_launch(
+    monkeypatch: pytest.MonkeyPatch, job: Job, named: bool
+) -> None:
+    """The resumed task would only be deferred again. If a person named the connection, it fails instead."""
+    looks = list[bool]()
+
+    def look() -> bool:
+        looks.append(len(looks) == 2)
+        if not looks[-1]:
+            raise NoConnection("there is no such connection", named=named)
+        return True
+
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
+    waiting = deferred(waits(deferrable=True, timeout=600))
+    monkeypatch.setattr(ProgressTrigger, "look", lambda self: look)
+    fired(waiting)
+    assert looks == ([False] if named else [False, False, True])
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------
