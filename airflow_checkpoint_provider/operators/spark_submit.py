@@ -62,8 +62,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     Takes all parameters of ``SparkSubmitOperator``. The application opens a ``CheckpointedJob``; see the README.
 
     :param job_id: static name of the job; by default ``dag_id.task_id``.
-    :param scope: "run": each DAG run has its own history. "job": all runs share one history. Any other text is the key of a
-        history, e.g. ``"{{ ds }}"``. (templated)
+    :param scope: "run": each DAG run has its own history. "job": all runs share one history. Any other template is the key of a
+        history that some runs share, e.g. ``"{{ ds_nodash[:6] }}"`` for those of a month; as for "job", give the DAG
+        ``max_active_runs=1``, and ``retention=`` a ``KeepWithin(…)`` that ends the history when no other run will come. (templated)
     :param restore: where a *run* starts: "latest", "none", the id of a checkpoint (``scope="job"``), a pointer, or the output
         of a task that made a checkpoint or a savepoint. Retries and clears continue the run and ignore this. (templated)
     :param require_state: refuse to start without state.

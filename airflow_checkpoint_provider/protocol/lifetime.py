@@ -1,7 +1,8 @@
 """The lifetime of a history: how long it is needed, and which commands a closed history accepts. Pure. Runs anywhere.
 
 A history of one run is over for good when its run finished or was given up. A run is given up when all its attempts
-are over and nothing has happened for longer than a failed run is kept. A history that runs share is never over.
+are over and nothing has happened for longer than a failed run is kept. A history that all runs share is never over;
+where some runs share it by a key, it is over when the age in its author's policy has passed.
 """
 
 from __future__ import annotations
@@ -61,9 +62,14 @@ def just_finished(state: State, now: datetime) -> bool:
 
 
 def _given_up(state: State, policy: Retention, now: datetime) -> bool:
-    if not state.of_one_run or state.suspended or any(state.living()) or not quiet(state, now):
+    """Return whether nothing has happened for longer than its state is kept.
+
+    If runs share the history by a key, only its author knows when no other run will come: then ``policy`` alone tells.
+    """
+    kept = policy.after_end() or (FAILED_KEPT if state.of_one_run else None)
+    if kept is None or not state.scope or state.suspended or any(state.living()) or not quiet(state, now):
         return False
-    return not (policy.after_end() or FAILED_KEPT).keeps([_Newest(last_moved(state))], now)
+    return not kept.keeps([_Newest(last_moved(state))], now)
 
 
 def why(state: State) -> str:

@@ -77,6 +77,8 @@ def aborted(h: History) -> None:
         pytest.param(ended("finished"), KeepLatest(2), NEVER, "", id="finished, in the history of all runs: never"),
         pytest.param(ended("finished"), KeepLatest(2), NEVER, "november", id="finished, in a history that some runs share: never"),
         pytest.param(ended("failed"), KeepLatest(2), NEVER, "november", id="failed, in a history that some runs share: never"),
+        pytest.param(ended("finished"), KeepWithin(days=40), 40, "november", id="… : what its author says of age"),
+        pytest.param(ended("finished"), KeepWithin(days=40), NEVER, "", id="finished, in the history of all runs, with an age: never"),
         pytest.param(ended("failed"), KeepLatest(2), 7, "day-1", id="failed: a week"),
         pytest.param(ended("cancelled"), KeepLatest(2), 7, "day-1", id="cancelled: a week"),
         pytest.param(ended("failed"), KeepWithin(days=3), 3, "day-1", id="failed: what its policy says of age"),
