@@ -94,6 +94,14 @@ def test_living_driver_is_adopted_although_its_checkpoint_is_damaged(recorded: R
     assert "[CKP110]" in adopting.lines[0]
 
 
+def test_living_driver_is_adopted_by_a_dag_run_that_was_made_again(recorded: Recorded, driver: Heart) -> None:
+    """Its first try has the number of the try that started the driver."""
+    driver.pulse()
+    again = Try(recorded, 1, generation=1)
+    again.launch.plan()
+    assert again.launch.adopted
+
+
 @CLOCKS_OFF
 def test_living_driver_on_another_host_is_adopted_with_any_clock(recorded: Recorded, off: timedelta) -> None:
     with beating(recorded.store, recorded.keys.attempt_beat(1), off):
