@@ -271,18 +271,18 @@ def test_refused_or_unsent_put_is_not_unknown(fault: Fault, error: type[Exceptio
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def test_events_are_limited_and_snapshots_are_not() -> None:
-    """Events are limited to 256 KiB; a boundary holds the state of many such entries."""
+def test_limit_of_events_does_not_hold_for_a_boundary() -> None:
+    """Events are limited to 256 KiB; a boundary holds the state of many such entries. ``LARGEST_LIST`` limits that."""
     store = MemoryStore()
     journal = running(store, segment=SHORT)
     fits = [entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 32}",), 1) for n in range(600)]
     for number in range(1, 4):
         journal.append(c.Trigger(request=Request(token=f"r{number}")))
-        journal.append(complete(number, *(fits if number == 1 else [])))
-    boundaries = [len(store.objects[KEYS.entry(n)]) for n in numbers(store) if n % SHORT == 0]
-    assert max(boundaries) > 100 * 1024
-
+        journal.append(complete(number, *fits))
     journal.append(c.Trigger(request=Request(token="too many")))
+    boundaries = [len(store.objects[KEYS.entry(n)]) for n in numbers(store) if n % SHORT == 0]
+    assert max(boundaries) > LARGEST_EVENTS
+
     before = journal.state
     with pytest.raises(TooLarge, match="too many file sets in one checkpoint, or too long a text;") as caught:
         journal.append(complete(4, *(entry(f"state-{n}", (f"state/state-{n}/1-{'0' * 300}",), 1) for n in range(600))))

@@ -67,12 +67,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def execute(folder: Path, run: DagRun | None = None, ti: TaskInstance | None = None, **options: Any) -> list[str]:
+def execute(
+    folder: Path,
+    run: DagRun | None = None,
+    ti: TaskInstance | None = None,
+    store: TaskStateStore | None = None,
+    **options: Any,
+) -> list[str]:
     with DAG("etl", schedule=None, max_active_runs=1):
         task = CheckpointedSparkSubmitOperator(
             **{"task_id": "job", "application": "job.py", "conn_id": "local", "name": "etl", **options}
         )
-    task.execute({"ti": ti or TaskInstance(), "dag_run": run or DagRun(), "task_state_store": TaskStateStore()})
+    task.execute(
+        {"ti": ti or TaskInstance(), "dag_run": run or DagRun(), "task_state_store": store or TaskStateStore()}
+    )
     return (folder / "argv").read_text().splitlines()
 
 

@@ -14,7 +14,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.operators._base import GENERATION_KEY
 from airflow_checkpoint_provider.protocol.keys import History
+from tests.support.state_store import TaskStateStore
 from tests.unit.operators.conftest import MASTERS, DagRun, TaskInstance, confs, execute, values
 
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # Spark's own expression for what its pages hide
@@ -22,10 +24,11 @@ REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # Spark's own
 
 @pytest.mark.parametrize("master", MASTERS)
 def test_confs_hold_the_launch_and_no_secret(folder: Path, master: str) -> None:
-    argv = execute(folder, conn_id=master, conf={"spark.ui.enabled": "false"})
+    store = TaskStateStore()
+    argv = execute(folder, store=store, conn_id=master, conf={"spark.ui.enabled": "false"})
     found = confs(argv)
     task = json.loads(found.pop("spark.checkpointed.task"))
-    assert task["token"].pop("generation") >= 0
+    assert task["token"].pop("generation") == store.get(GENERATION_KEY)["generation"]
     assert task == {"token": {"dag": "etl", "run": "manual__1", "task": "job", "item": None}, "try": 1}
     assert found == {
         "spark.ui.enabled": "false",
