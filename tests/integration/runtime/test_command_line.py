@@ -44,7 +44,8 @@ def test_command_line_takes_a_savepoint_stops_restores_and_disposes(home: Home) 
     assert (ended.code, stopped["kind"], stopped["state"]) == (ExitCode.OVER, "suspend_savepoint", "completed")
     assert stopped["pointer"] in ended.log
     (job,) = checkpoints(home, "jobs")
-    assert (job["state"], int(job["next_start"].removeprefix("chk-")) >= stopped["id"]) == ("suspended", True)
+    assert job["state"] == "suspended"
+    assert int(job["next_start"].removeprefix("chk-")) >= stopped["id"]
     assert "[CKP130]" in checkpoints(home, "trigger", "turns", code=3)
 
     checkpoints(home, "restore", "turns", "--from", made["pointer"], "--yes")

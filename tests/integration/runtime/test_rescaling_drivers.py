@@ -331,4 +331,5 @@ def test_queries_of_which_one_is_rescaled_fit_together(chain: Home, aligned: str
     for fork in cuts.forked(chain, taken):
         assert cuts.in_order(fork) == cuts.once(files + 3)
     log = cuts.newest_log(chain)
-    assert [f"query 'third' has its state in 3 partitions, {before} before" in log for before in (2, 5)] == [True, True]
+    for before in (2, 5):
+        assert f"query 'third' has its state in 3 partitions, {before} before" in log

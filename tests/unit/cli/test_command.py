@@ -158,7 +158,8 @@ def test_letter_that_the_terminal_lacks_is_escaped(lake: LocalStore, root: Path,
         [sys.executable, "-m", command.__name__, *arguments],
         capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60, check=True,
     )  # fmt: skip
-    assert (done.stdout.isascii(), done.stderr) == (True, b"")
+    assert done.stdout.isascii(), done.stdout
+    assert done.stderr == b""
     assert (rb"\u2013" in done.stdout) == (output != "json")
 
 

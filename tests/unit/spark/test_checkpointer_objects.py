@@ -159,6 +159,8 @@ def test_completed_checkpoint_of_an_earlier_attempt_resets_the_count(store: Faul
     first.checkpointer.close()
     second = Driver(store, try_number=2, tolerable_failures=1)
     failing_barriers(second, "first")
+    assert len(second.task().state.failed()) == 1
+    assert second.task().state.attempts[-1].outcome is None
     second.checkpointer.close()
 
 
