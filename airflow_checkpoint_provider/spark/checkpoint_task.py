@@ -13,7 +13,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider import errors
@@ -71,17 +71,18 @@ class CheckpointContext:
     protection: Protection
     versions: Versions
     timeout_s: float
+    clock: Callable[[], float] = time.monotonic
     deletions: Deletions = field(default_factory=Deletions)
     closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
     awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
     unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
-    deadline: float = 0.0  # of the unsettled checkpoint, a moment of ``time.monotonic``
+    deadline: float = 0.0  # of the unsettled checkpoint, a moment of ``clock``
     # Checkpoints that wait for another barrier, because an object declined -> when their first barrier was reached
     waiting_since: dict[int, float] = field(default_factory=dict)
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.manual = ManualCompletion(self.attempt)
+        self.manual = ManualCompletion(self.attempt, self.clock)
         self.savepoints = Savepoints(self.attempt, self.acknowledgement)
 
     def unserved(self) -> tuple[Checkpoint, ...]:
@@ -137,7 +138,7 @@ class CheckpointContext:
         return Aborted()
 
     def _complete_or_abort(self, number: int) -> Checkpoint | None:
-        if time.monotonic() > self.deadline:
+        if self.clock() > self.deadline:
             details = "the store did not answer in time"
             return self.attempt.abort(number, EXPIRED, phase="seal", details=details)
         try:
@@ -156,7 +157,7 @@ class CheckpointTask:
     def __init__(self, context: CheckpointContext, barrier: str, stop: Checkpoint | None = None) -> None:
         self._context, self._barrier, self._stop = context, barrier, stop
         self._attempt = context.attempt
-        self._reached = time.monotonic()  # the barrier, or the turn of a checkpoint that waited in the queue
+        self._reached = context.clock()  # the barrier, or the turn of a checkpoint that waited in the queue
         self._tokens: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
         # Pending checkpoint -> when the watch first saw that an object is asked
         self._asked_since: dict[int, float] = {}
@@ -196,7 +197,7 @@ class CheckpointTask:
             self._expire()  # which may let the next request of the queue in
             if not any(checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.state)):
                 break
-            self._reached = time.monotonic()
+            self._reached = self._context.clock()
             if isinstance(self._try(snapshots), Retry):
                 break
 
@@ -261,8 +262,9 @@ class CheckpointTask:
         checkpoint = self._attempt.state.checkpoint(number)
         if checkpoint is None:
             return None
+        context = self._context
         check = functools.partial(
-            copies.still_wanted, self._attempt, number, self._context.closing, self._deadline(number)
+            copies.still_wanted, self._attempt, number, context.closing, self._deadline(number), context.clock
         )
         try:
             records = snapshots.records(check)
@@ -339,7 +341,7 @@ class CheckpointTask:
 
     def expire(self, asked: str) -> None:
         """Abort what has waited for its timeout while the object of ``asked`` does not return. The attempt's watch calls it."""
-        now = time.monotonic()
+        now = self._context.clock()
         for checkpoint in self._context.unserved():
             since = self._asked_since.setdefault(checkpoint.id, now)
             if now > since + checkpoint.timeout_s:
@@ -381,6 +383,6 @@ class CheckpointTask:
             checkpoint.id: earlier.get(checkpoint.id, self._reached) for checkpoint in waiting
         }
         for checkpoint in waiting:
-            if time.monotonic() > earlier.get(checkpoint.id, math.inf) + checkpoint.timeout_s:
+            if self._context.clock() > earlier.get(checkpoint.id, math.inf) + checkpoint.timeout_s:
                 details = f"no barrier could serve it within {checkpoint.timeout_s:g} s: {declined.message}"
                 self._abort(checkpoint.id, EXPIRED, details)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -40,7 +41,13 @@ class Checkpointer:
     """Takes the checkpoints of one attempt, one barrier after the other. Its methods may be called from any thread."""
 
     def __init__(
-        self, attempt: Attempt, states: States, registered: Registered, spark_version: str, config: CheckpointConfig
+        self,
+        attempt: Attempt,
+        states: States,
+        registered: Registered,
+        spark_version: str,
+        config: CheckpointConfig,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._attempt, self._states, self._registered = attempt, states, registered
         self._lock = threading.RLock()  # barriers come one after the other
@@ -55,9 +62,10 @@ class Checkpointer:
             attempt=attempt,
             states=states,
             registered=registered,
-            protection=Protection(attempt, config.tolerable_failures),
+            protection=Protection(attempt, config.tolerable_failures, clock),
             versions=Versions(package=__version__, spark=spark_version),
             timeout_s=config.timeout_s,
+            clock=clock,
         )
         self.protection = self._context.protection
         self.manual, self.savepoints = self._context.manual, self._context.savepoints

@@ -9,7 +9,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import rename_states_in
@@ -37,16 +37,22 @@ class TooLate(Exception):
     """The time of the checkpoint is over. Its text is what was not done in time."""
 
 
-def still_wanted(attempt: Attempt, number: int, closing: threading.Event, deadline: float = math.inf) -> None:
+def still_wanted(
+    attempt: Attempt,
+    number: int,
+    closing: threading.Event,
+    deadline: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Raise ``NotWanted`` unless checkpoint ``number`` is pending, as far as the attempt's watch has seen.
 
-    Raise ``TooLate`` past the ``deadline``, a moment of ``time.monotonic``. End the process if the attempt is over.
+    Raise ``TooLate`` past the ``deadline``, a moment of ``clock``. End the process if the attempt is over.
     """
     attempt.leave_if_over()
     checkpoint = attempt.state.checkpoint(number)
     if closing.is_set() or checkpoint is None or checkpoint.status != PENDING:
         raise NotWanted
-    if time.monotonic() > deadline:
+    if clock() > deadline:
         raise TooLate("it was not copied")
 
 

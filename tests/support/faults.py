@@ -184,7 +184,7 @@ def _no_answer() -> NoReturn:
 
 
 class Time:
-    """Seconds that pass only where ``put`` sleeps; ``slept`` keeps each wait."""
+    """Seconds that pass only in ``sleep``; ``slept`` keeps each wait."""
 
     def __init__(self) -> None:
         self.now = 0.0

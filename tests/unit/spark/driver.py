@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,14 +78,16 @@ class Pinned(States):
 class Driver:
     """The checkpointer of an attempt, and what its journal says."""
 
-    def __init__(self, store: Store, try_number: int = 1, **checkpointing: Any) -> None:
+    def __init__(
+        self, store: Store, try_number: int = 1, *, clock: Callable[[], float] = time.monotonic, **checkpointing: Any
+    ) -> None:
         self.coordinator = driver(store, try_number, retention=checkpointing.get("retention"))
         state = self.coordinator.state
         self.attempt = Attempt(self.coordinator, state.attempts[-1], state.runs[-1], Restored())
         self.states = Pinned("run")
         self.registered = Registered(self.states, None)
         config = CheckpointConfig(**checkpointing)
-        self.checkpointer = Checkpointer(self.attempt, self.states, self.registered, "4.2.0", config)
+        self.checkpointer = Checkpointer(self.attempt, self.states, self.registered, "4.2.0", config, clock)
 
     def pin(self, *snapshots: Recording) -> None:
         self.states.given = snapshots

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +17,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDI
 from airflow_checkpoint_provider.spark import checkpointer
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement, value
-from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.faults import Call, Fault, FaultyStore, Time, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording, Silence
@@ -165,10 +164,11 @@ def test_script_that_waits_while_the_store_is_silent_learns_the_outcome_later(
 
 
 def test_checkpoint_whose_outcome_is_unknown_expires_after_its_timeout(store: FaultyStore) -> None:
-    running = Driver(store, timeout="200 ms")
+    time = Time()
+    running = Driver(store, clock=time.monotonic, timeout="200 ms")
     running.coordinator.journal.patience = 0.05
     silent_after_acknowledging(running, store, wait=True)
-    time.sleep(0.2)
+    time.sleep(0.21)
     store.plan = served
     running.checkpointer.wait()
     expired = running.listed(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import PENDING, RETAINED
 from airflow_checkpoint_provider.spark import SnapshotContext
-from tests.support.faults import Fault, FaultyStore, served
+from tests.support.faults import Fault, FaultyStore, Time, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording
@@ -40,9 +39,15 @@ def test_object_that_fails_declines_the_checkpoint_whose_id_it_was_given(running
 
 
 @pytest.fixture
-def tolerant(store: FaultyStore) -> Iterator[Driver]:
+def time() -> Time:
+    """Return the time of ``tolerant`` and ``brief``, which passes only where a test sleeps in it."""
+    return Time()
+
+
+@pytest.fixture
+def tolerant(store: FaultyStore, time: Time) -> Iterator[Driver]:
     """A driver that tolerates two failures in a row, with an object that raises as long as ``says`` is an error."""
-    tolerant = Driver(store, tolerable_failures=2)
+    tolerant = Driver(store, clock=time.monotonic, tolerable_failures=2)
     tolerant.registered.add("own", Own(says=ValueError("not now")))
     tolerant.pin(Recording("counts"))
     yield tolerant
@@ -79,7 +84,7 @@ def test_waiting_checkpoints_are_served_by_the_next_barrier_when_the_object_answ
     assert tolerant.task().missing(tolerant.listed(gated)) == ()
 
 
-def test_waiting_savepoint_expires_when_barriers_fail_for_longer_than_its_timeout(tolerant: Driver) -> None:
+def test_waiting_savepoint_expires_when_barriers_fail_for_longer_than_its_timeout(tolerant: Driver, time: Time) -> None:
     waiting, short = (tolerant.asked("savepoint", folder=memory().uri, timeout_s=timeout) for timeout in (60.0, 0.05))
     tolerant.checkpointer.checkpoint("here")
     tolerant.checkpointer.wait()
@@ -198,7 +203,7 @@ def hanging() -> Iterator[Hanging]:
     hanging.free.set()
 
 
-def late_barrier(running: Driver, hanging: Hanging) -> threading.Thread:
+def late_barrier(running: Driver, hanging: Hanging, time: Time) -> threading.Thread:
     """Reach a barrier at which the object hangs, until the watch has seen twice that the timeout of 20 ms is over."""
     running.registered.add("own", hanging)
     running.pin(Recording("counts"))
@@ -212,19 +217,19 @@ def late_barrier(running: Driver, hanging: Hanging) -> threading.Thread:
 
 
 @pytest.fixture
-def brief(store: FaultyStore) -> Iterator[Driver]:
+def brief(store: FaultyStore, time: Time) -> Iterator[Driver]:
     """A driver whose checkpoints expire after 20 ms."""
-    brief = Driver(store, timeout="20 ms")
+    brief = Driver(store, clock=time.monotonic, timeout="20 ms")
     brief.coordinator.journal.patience = 60.0
     yield brief
     brief.checkpointer.close()
 
 
 def test_checkpoint_expires_while_an_object_does_not_return(
-    brief: Driver, hanging: Hanging, capsys: pytest.CaptureFixture[str]
+    brief: Driver, hanging: Hanging, time: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waiting, patient = (brief.asked("savepoint", folder=memory().uri, timeout_s=timeout) for timeout in (0.02, 60.0))
-    script = late_barrier(brief, hanging)
+    script = late_barrier(brief, hanging, time)
     own = brief.listed(patient + 1)
     assert (own.reason, own.details) == ("expired", "'own': snapshot_state has not returned within 0.02 s")
     assert brief.listed(waiting).reason == "expired"
@@ -234,8 +239,8 @@ def test_checkpoint_expires_while_an_object_does_not_return(
     script.join(10)
 
 
-def test_state_of_an_object_that_returns_late_is_discarded(brief: Driver, hanging: Hanging) -> None:
-    late_barrier(brief, hanging)
+def test_state_of_an_object_that_returns_late_is_discarded(brief: Driver, hanging: Hanging, time: Time) -> None:
+    late_barrier(brief, hanging, time)
     hanging.free.set()
     brief.checkpointer.wait()
     assert brief.states.object_states == {"own": None}
@@ -246,7 +251,7 @@ def test_state_of_an_object_that_returns_late_is_discarded(brief: Driver, hangin
     assert len(brief.task().state.retained) == 1
 
 
-def test_explicit_checkpoint_raises_when_an_object_returns_late(brief: Driver, hanging: Hanging) -> None:
+def test_explicit_checkpoint_raises_when_an_object_returns_late(brief: Driver, hanging: Hanging, time: Time) -> None:
     brief.registered.add("own", hanging)
     brief.pin(Recording("counts"))
 
