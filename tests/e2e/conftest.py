@@ -56,7 +56,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         bucket = _bucket(s3)
         _connect(stack, bucket)
         stack.client.wait_for_dag("stages", 300)
-        wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 300, lambda: "DAG files are not read")
+        wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 300, "DAG files are not read")
         yield Lab(stack, local, bucket, folder / "runs", database)
 
 

@@ -41,7 +41,7 @@ def adopt_orphans() -> None:
 
 def exit_code(orphan: int) -> int:
     """Of a process that is now our child and ends by itself."""
-    wait_until(lambda: not processes.alive(orphan), PATIENCE, lambda: f"process {orphan} lives on")
+    wait_until(lambda: not processes.alive(orphan), PATIENCE, f"process {orphan} lives on")
     return os.waitstatus_to_exitcode(os.waitpid(orphan, 0)[1])
 
 
@@ -218,11 +218,11 @@ class Look:
         folder.mkdir(parents=True)
         with lab.writing:
             lab.stack.client.trigger("look_up", {"conn_id": conn_id, "folder": str(folder)})
-        wait_until((folder / "ready").exists, PATIENCE, lambda: "the task did not start")
+        wait_until((folder / "ready").exists, PATIENCE, "the task did not start")
 
     def answer(self) -> str:
         (self.folder / "go").touch()
-        wait_until((self.folder / "answer").exists, PATIENCE, lambda: "the task did not answer")
+        wait_until((self.folder / "answer").exists, PATIENCE, "the task did not answer")
         return (self.folder / "answer").read_text()
 
 
@@ -236,4 +236,4 @@ def kill(*pids: int) -> None:
 
 
 def wait_gone(pid: int) -> None:
-    wait_until(lambda: not processes.alive(pid), 60, lambda: f"process {pid} lives on: {processes.command(pid)}")
+    wait_until(lambda: not processes.alive(pid), say=lambda: f"process {pid} lives on: {processes.command(pid)}")

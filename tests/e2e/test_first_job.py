@@ -66,7 +66,7 @@ class Reader:
         try:
             yield process
         finally:
-            wait_until(swept, 60, lambda: f"{commands} left {part.all_pids()}")
+            wait_until(swept, say=lambda: f"{commands} left {part.all_pids()}")
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
 
@@ -174,7 +174,7 @@ def test_killed_task_continues_in_airflow(reader: Reader) -> None:
         reader.run(kill)
         wait_until(lambda: "[CKP202]" in reader.task_log(2), PATIENCE, lambda: f"{reader.task_log(2)}\n{read(log)}")
 
-        wait_until(lambda: len(reader.totals()) == 100, 60, lambda: reader.task_log(2))
+        wait_until(lambda: len(reader.totals()) == 100, say=lambda: reader.task_log(2))
         assert reader.totals() == dict.fromkeys(range(100), 100)
         assert "attempt 1 failed (exit code 137: SIGKILL)" in reader.task_log(1)
         for word in ("RESTORE", "event       retry: attempt 1", "Not run again", "stage 'orders': reused"):

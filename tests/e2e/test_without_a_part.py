@@ -33,7 +33,7 @@ def test_second_triggerer_takes_over_from_a_sleeping_one(alone: Lab) -> None:
     job, run = running_job(alone, "waits_asleep"), DrivenRun(alone, "waits_asleep")
     run.wait_for("deferred", "trigger")
     (asked,) = job.state.pending
-    wait_until(lambda: _triggerer(run), PATIENCE, lambda: "no triggerer took the task")
+    wait_until(lambda: _triggerer(run), PATIENCE, "no triggerer took the task")
     first = _triggerer(run)
     asleep = alone.stack.parts["asleep"] = alone.stack.parts.pop("triggerer")
     try:
@@ -42,7 +42,7 @@ def test_second_triggerer_takes_over_from_a_sleeping_one(alone: Lab) -> None:
         wait_until(lambda: _triggerer(run) not in (first, None), PATIENCE, lambda: f"still {first}")
     finally:
         send(asleep.all_pids(), signal.SIGCONT)
-    wait_until(lambda: _noticed(alone, run), PATIENCE, lambda: "it did not notice that it was given up")
+    wait_until(lambda: _noticed(alone, run), PATIENCE, "it did not notice that it was given up")
     assert run.states() == {"trigger": "deferred"}
     job.complete(asked.id)
     assert run.ended() == ("success", {"trigger": "success"})

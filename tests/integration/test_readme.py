@@ -168,9 +168,7 @@ def test_commands_exit_with_0(data: Path) -> None:
 
     with subprocess.Popen(submit(data, script, **fast_confs(data)), cwd=data, env=environment()) as job:
         try:
-            wait_until(
-                lambda: list(data.glob("checkpoints/jobs/orders/**/chk-1/_metadata")), 100, lambda: "no checkpoint"
-            )
+            wait_until(lambda: list(data.glob("checkpoints/jobs/orders/**/chk-1/_metadata")), 100, "no checkpoint")
             assert "orders" in said(*words[-1:])
             for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
                 there = shlex.split(verb.replace("flights_etl.delays", "orders").replace("chk-2", "chk-1"))

@@ -95,7 +95,7 @@ class Job:
 
     def confirm(self, number: int, patience_s: float) -> None:
         """Confirm the commits of a gated checkpoint when its task has finalized it, as the driver's watch does."""
-        wait_until(lambda: self.checkpoint(number).completed_at, patience_s, lambda: f"nobody finalizes chk-{number}")
+        wait_until(lambda: self.checkpoint(number).completed_at, patience_s, f"nobody finalizes chk-{number}")
         self.coordinator.confirm_commits(number)
 
     def serve(self, number: int) -> None:
@@ -104,7 +104,7 @@ class Job:
         self.complete(number)
 
     def wait_asked(self, number: int) -> None:
-        wait_until(lambda: self.state.checkpoint(number), 60, lambda: f"nobody asks for chk-{number}", every=0.02)
+        wait_until(lambda: self.state.checkpoint(number), say=f"nobody asks for chk-{number}", every=0.02)
 
     def abort(self, number: int, reason: str = "expired", details: str = "") -> None:
         self.coordinator.abort(number, reason, details=details)

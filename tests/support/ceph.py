@@ -129,7 +129,7 @@ class Ceph:
         user = self._run("radosgw-admin", "user", "create", "--uid=checkpoints", "--display-name=checkpoints")
         self._keys = json.loads(user)["keys"][0]
         self._begin("radosgw", "-d", "-n", "client.rgw.a")
-        wait_until(self._answers, START, lambda: "Ceph's gateway does not answer")
+        wait_until(self._answers, START, "Ceph's gateway does not answer")
 
     def _configure(self) -> None:
         for name in ("mon", "osd"):

@@ -53,7 +53,7 @@ class Disk:
         self._mounted = mounted
         self._holder = subprocess.Popen(in_namespace(mounted, ["sleep", "infinity"], size), start_new_session=True)
         self.path = Path(f"/proc/{self._holder.pid}/root{mounted}")
-        wait_until(self._is_mounted, 60, lambda: f"no disk at {mounted}")
+        wait_until(self._is_mounted, say=f"no disk at {mounted}")
         enter = ["nsenter", f"--target={self._holder.pid}", "--mount", "--user", "--preserve-credentials"]
         self.below = [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(mounted.parent), *_OBEYING]
 

@@ -104,7 +104,7 @@ class Stack:
         return not parts or any(part.process.poll() is not None for part in parts)
 
     def wait_until_healthy(self, seconds: float = 300) -> None:
-        wait_until(self._healthy, seconds, lambda: f"Airflow is not healthy; see {self.home}/*.log")
+        wait_until(self._healthy, seconds, f"Airflow is not healthy; see {self.home}/*.log")
 
     def kill(self, name: str) -> None:
         """End one part and all it started, as a lost host would: the scheduler takes tasks and drivers along."""
@@ -114,7 +114,7 @@ class Stack:
             send(part.all_pids(), signal.SIGKILL)
             return not part.all_pids()
 
-        wait_until(swept, 30, lambda: f"{name} left {part.all_pids()}")
+        wait_until(swept, say=lambda: f"{name} left {part.all_pids()}")
         part.process.wait(30)
 
     def stop(self, grace: float = 5) -> None:

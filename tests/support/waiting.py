@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(ready: Callable[[], object], seconds: float, say: Callable[[], str], *, every: float = 0.2) -> None:
-    """Ask ``ready`` until it is true. Past ``seconds``: ``TimeoutError`` with what ``say`` answers then."""
+def wait_until(
+    ready: Callable[[], object], seconds: float = 60.0, say: str | Callable[[], str] = "", *, every: float = 0.2
+) -> None:
+    """Ask ``ready`` until it is true. Past ``seconds``: ``TimeoutError`` with ``say``, or with what it answers then."""
     end = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > end:
-            raise TimeoutError(f"after {seconds:.0f} s: {say()}")
+            raise TimeoutError(f"after {seconds:.0f} s: {say if isinstance(say, str) else say()}")
         time.sleep(every)

@@ -69,7 +69,7 @@ class Sent:
 
     def wait(self, name: str, ready: Callable[[float], bool]) -> None:
         name = name.lower()
-        wait_until(lambda: name in self.values and ready(self.values[name]), 20, lambda: repr(self.values), every=0.02)
+        wait_until(lambda: name in self.values and ready(self.values[name]), say=lambda: repr(self.values), every=0.02)
 
 
 @pytest.fixture

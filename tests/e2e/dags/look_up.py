@@ -16,7 +16,7 @@ with DAG("look_up", schedule=None, params={"conn_id": "", "folder": ""}):
     def look(conn_id: str, path: str) -> None:
         folder = Path(path)
         (folder / "ready").touch()
-        wait_until((folder / "go").exists, 300, lambda: "nobody said go")
+        wait_until((folder / "go").exists, 300, "nobody said go")
         try:
             found = find_connection(conn_id)
             answer = f"found {found.host}" if found else "absent"

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 def take_full(script: Script, job: CheckpointedJob, token: str) -> None:
     request = Request(token=token, timeout_s=60.0, origin="task", kind="full_checkpoint")
     number = script.coordinator().trigger(request)
-    wait_until(lambda: job._attempt.state.checkpoint(number), 60, lambda: "the watch has not seen it")
+    wait_until(lambda: job._attempt.state.checkpoint(number), say="the watch has not seen it")
     job.checkpoint()
 
 
@@ -31,5 +31,5 @@ def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_d
         job._checkpointer.wait()
         for number in range(4):
             take_full(script, job, f"full {number}")
-        wait_until(lambda: len(file_sets()) == 2, 60, lambda: f"{file_sets()} are stored")
+        wait_until(lambda: len(file_sets()) == 2, say=lambda: f"{file_sets()} are stored")
         assert clean.count() == 1_000

@@ -99,7 +99,7 @@ def test_idle_driver_reads_the_journal_once_a_second(script: Script, counted: Co
         job.checkpoint()
         counted.clear()
         began = time.monotonic()
-        wait_until(lambda: len(counted.of.get("checkpoint-watch", ())) >= 4, 60, lambda: str(counted.of))
+        wait_until(lambda: len(counted.of.get("checkpoint-watch", ())) >= 4, say=lambda: str(counted.of))
         seconds = time.monotonic() - began
         polls = Counter(counted.of["checkpoint-watch"])
     assert polls.keys() == {"read journal"}

@@ -35,8 +35,7 @@ def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     number = script.coordinator().trigger(Request(token="audit", timeout_s=timeout_s, gated=True, origin="task"))
     wait_until(
         lambda: number in {checkpoint.id for checkpoint in job._attempt.state.pending},
-        60,
-        lambda: "the watch has not seen it",
+        say="the watch has not seen it",
     )
     return number
 
@@ -88,7 +87,7 @@ class Source(Own):
             number = self._script.coordinator().trigger(
                 Request(token=request, timeout_s=60.0, gated=gated, origin="task")
             )
-            wait_until(partial(self._sees, number), 60, lambda: "the watch has not seen it")
+            wait_until(partial(self._sees, number), say="the watch has not seen it")
         self._late = ()
         return super().snapshot_state(ctx)
 
@@ -171,10 +170,10 @@ def test_end_of_the_job_waits_for_the_finalize_task(
 def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Script) -> None:
     def ask_again() -> None:
         task = script.coordinator()
-        wait_until(lambda: not task.missing(script.checkpoint(number)), 60, lambda: "it is not acknowledged")
+        wait_until(lambda: not task.missing(script.checkpoint(number)), say="it is not acknowledged")
         with suppress(Queued):  # while the checkpoint of the end is pending
             task.trigger(Request(token="another task", origin="task"))
-        wait_until(served, 60, lambda: "it is not served")
+        wait_until(served, say="it is not served")
         task.complete(number, finalize=True)
 
     def served() -> bool:
@@ -210,7 +209,7 @@ def test_job_goes_on_after_a_failed_audit(script: Script, capsys: CaptureFixture
         stage(job, "first")
         job.checkpoint()
         script.coordinator().abort(number, "audit failed", phase="gate", details="too few rows")
-        wait_until(lambda: not job._checkpointer.manual.deadlines, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.manual.deadlines, say="the watch has not seen it")
         stage(job, "second")
     assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"

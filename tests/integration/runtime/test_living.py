@@ -86,7 +86,7 @@ def test_driver_without_parent_lives_until_it_is_replaced(home: Home, launches: 
         running.process.kill()
         running.process.wait(60)
         before = launches.beat().counter
-        wait_until(lambda: launches.beat().counter > before, 60, running.said)
+        wait_until(lambda: launches.beat().counter > before, say=running.said)
         assert launches.state().running(), "nobody needs its place: it goes on"
         launches.plan(2)
         assert os.waitstatus_to_exitcode(os.waitpid(jvm, 0)[1]) == ExitCode.OVER

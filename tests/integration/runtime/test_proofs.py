@@ -56,11 +56,11 @@ def test_script_goes_on_while_the_rows_of_its_stage_are_proved(script: Script, m
         first = job.stage("first", job.spark.range(0, 100, 1, 2))
         assert held.waiting.wait(60), "the proof has begun"
         assert first.count() == 100, "the rows can be read"
-        wait_until(lambda: script.coordinator().state.pending, 60, lambda: "nothing was triggered")
+        wait_until(lambda: script.coordinator().state.pending, say="nothing was triggered")
         reader = script.coordinator()
         assert reader.missing(reader.state.pending[0]), "nothing is acknowledged before it is proved"
         held.released.set()
-        wait_until(lambda: script.coordinator().state.retained, 60, lambda: str(script.coordinator().state.checkpoints))
+        wait_until(lambda: script.coordinator().state.retained, say=lambda: str(script.coordinator().state.checkpoints))
     reader = script.coordinator()
     seal, _ = reader.contents(reader.state.retained[-1])
     assert [file.rows for file in seal.states["first"].file_sets[0].files] == [50, 50]
@@ -79,7 +79,7 @@ def test_stage_is_proved_when_a_later_checkpoint_finds_the_store_again(
     with script.attempt() as job:
         away.set()
         job.stage("first", job.spark.range(0, 100, 1, 2))
-        wait_until(lambda: job._checkpointer.protection.failures, 60, lambda: "no checkpoint failed")
+        wait_until(lambda: job._checkpointer.protection.failures, say="no checkpoint failed")
         assert job._attempt.state.retained == ()
         away.clear()
         job.checkpoint()
@@ -108,7 +108,7 @@ def test_stage_is_proved_although_its_barrier_is_declined(script: Script, monkey
     with script.failing() as job:
         job.register("declining", Declining())
         job.stage("first", job.spark.range(0, 100, 1, 2))
-        wait_until(lambda: len(footers) == 2, 60, lambda: str(footers))
+        wait_until(lambda: len(footers) == 2, say=lambda: str(footers))
     assert script.coordinator().state.retained == ()
 
 
@@ -127,7 +127,7 @@ def test_rows_of_a_stage_are_proved_once_though_their_first_checkpoint_fails(
     with script.failing() as job:
         denied.set()
         job.stage("first", job.spark.range(0, 100, 1, 2))
-        wait_until(lambda: job._checkpointer.protection.failures, 60, lambda: "no checkpoint failed")
+        wait_until(lambda: job._checkpointer.protection.failures, say="no checkpoint failed")
         denied.clear()
         job.stage("second", job.spark.range(0, 100, 1, 1))
     assert len(footers) == len(set(footers)) == 3

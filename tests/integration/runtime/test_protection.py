@@ -155,9 +155,9 @@ def test_checkpoint_completes_without_another_barrier_once_the_store_is_back(
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
         stage(job, "first")
-        wait_until(lambda: "NOT PROTECTED" in capsys.readouterr().out, 60, lambda: "nothing said", every=0.05)
+        wait_until(lambda: "NOT PROTECTED" in capsys.readouterr().out, say="nothing said", every=0.05)
         store.plan = served
-        wait_until(lambda: held(script) == {1: ["first"]}, 60, lambda: str(held(script)), every=0.1)
+        wait_until(lambda: held(script) == {1: ["first"]}, say=lambda: str(held(script)), every=0.1)
     assert held(script) == {1: ["first"]}
 
 
@@ -169,7 +169,7 @@ def test_retries_of_a_checkpoint_count_as_one_failure(
     with script.attempt() as job:
         store.plan, before = read_only, store.requests["create"]
         stage(job, "first")
-        wait_until(lambda: store.requests["create"] > before + 3, 60, lambda: "not tried again", every=0.01)
+        wait_until(lambda: store.requests["create"] > before + 3, say="not tried again", every=0.01)
         assert job._checkpointer.protection.failures == 1
         stage(job, "second")
         job._checkpointer.wait()
@@ -188,7 +188,7 @@ def test_completed_savepoint_resets_the_count_of_failures(script: Script, store:
         )
         store.plan = lambda call: Fault.DENIED if f"chk-{number + 1}/acks" in call.key else Fault.NONE
         stage(job, "first")
-        wait_until(lambda: job._checkpointer.protection.failures, 60, lambda: "nothing failed", every=0.01)
+        wait_until(lambda: job._checkpointer.protection.failures, say="nothing failed", every=0.01)
         job._checkpointer.wait()
         job._checkpointer.savepoints.settle()
         assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number]
@@ -207,8 +207,7 @@ def test_checkpoint_that_is_too_large_is_not_retried_at_its_barrier(
         job.checkpoint(wait=False)
         wait_until(
             lambda: job._checkpointer._in_flight and job._checkpointer._in_flight.done(),
-            60,
-            lambda: "tried again and again",
+            say="tried again and again",
         )
     assert [(checkpoint.id, checkpoint.reason) for checkpoint in script.coordinator().state.checkpoints] == [
         (1, "too large")
@@ -251,7 +250,7 @@ def test_requested_checkpoint_is_served_at_the_end_of_the_script(script: Script)
         stage(job, "first")
         job.checkpoint()
         asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: job._attempt.state.pending, say="the watch has not seen it")
     assert held(script)[asked] == ["first"]
 
 
@@ -259,7 +258,7 @@ def test_barrier_takes_its_own_checkpoint_after_a_requested_one_was_aborted(scri
     with script.attempt() as job:
         task = script.coordinator()
         asked = task.trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: job._attempt.state.pending, say="the watch has not seen it")
         task.abort(asked, "changed my mind")
         stage(job, "first")
     assert held(script) == {asked + 1: ["first"]}
@@ -275,7 +274,7 @@ def test_driver_reads_its_journal_while_it_deletes(script: Script, monkeypatch: 
     ) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))
-            wait_until(lambda: job._attempt.state.checkpoint(number), 60, lambda: "nobody looks at the journal")
+            wait_until(lambda: job._attempt.state.checkpoint(number), say="nobody looks at the journal")
             seen.append(number)
         return delete(store, keys, state, part, now, check)
 

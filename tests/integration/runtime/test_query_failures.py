@@ -65,7 +65,7 @@ def test_query_that_fails_leaves_the_others_alone_if_the_script_deals_with_it(sc
             queries[1].awaitTermination()
         queries[1].handled()
         for uid, query in ((uid, query) for uid, query in zip(UIDS, queries, strict=True) if uid != "two"):
-            wait_until(lambda uid=uid: rows_in(tmp_path / uid) == expected(4), 120, lambda: "")  # type: ignore[misc]
+            wait_until(lambda uid=uid: rows_in(tmp_path / uid) == expected(4), 120)  # type: ignore[misc]
             assert query.isActive
             query.stop()
     assert outcomes(script) == ["finished"]

@@ -99,13 +99,13 @@ def test_gated_checkpoint_holds_the_state_and_notifies_after_finalize(script: Sc
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
         job.register("hook", hook)
         gated = script.coordinator().trigger(Request(token="audit", timeout_s=60.0, gated=True, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: job._attempt.state.pending, say="the watch has not seen it")
         stage(job, "first")
         hook.says = 2
         job.checkpoint()
         assert ("complete", "hook", gated) not in calls
         script.coordinator().complete(gated, finalize=True)
-        wait_until(lambda: not job._checkpointer.manual.deadlines, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.manual.deadlines, say="the watch has not seen it")
     assert held(script, gated)["hook"] == 1
     assert calls.count(("complete", "hook", gated)) == 1
 
@@ -123,7 +123,7 @@ def test_object_that_raises_declines_its_checkpoint_and_a_gated_one_is_taken_at_
         task = script.coordinator()
         plain = task.trigger(Request(token="task", timeout_s=60.0))
         gated = task.trigger(Request(token="audit", timeout_s=60.0, gated=True))
-        wait_until(lambda: len(job._attempt.state.pending) == 2, 60, lambda: "the watch has not seen them")
+        wait_until(lambda: len(job._attempt.state.pending) == 2, say="the watch has not seen them")
         assert stage(job, "first") == 3
         hook.says = 1
         job.checkpoint()

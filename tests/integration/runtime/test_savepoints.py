@@ -45,7 +45,7 @@ def ask_for_all(script: Script, timeout_s: float = 60.0) -> int:
 
 def await_completed(script: Script, number: int) -> None:
     """A script that fails meanwhile breaks the copy of its savepoint off."""
-    wait_until(lambda: script.checkpoint(number).completed_at, 60, lambda: f"nobody completes chk-{number}")
+    wait_until(lambda: script.checkpoint(number).completed_at, say=f"nobody completes chk-{number}")
 
 
 def place(script: Script, number: int) -> str:
@@ -144,7 +144,7 @@ def test_savepoint_aborted_during_its_copy_is_deleted(
 
     def copy_slowly(*args: Any) -> None:
         script.coordinator().abort(number, "changed my mind")
-        wait_until(lambda: not job._attempt.state.pending, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._attempt.state.pending, say="the watch has not seen it")
         copy_all(*args)
 
     monkeypatch.setattr(copies, "copy_all", copy_slowly)
@@ -211,9 +211,9 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     def copy_slowly(*args: Any) -> None:
         if way == "aborted":
             script.coordinator().abort(number, "changed my mind")
-            wait_until(lambda: not job._attempt.state.pending, 60, lambda: "the watch has not seen it")
+            wait_until(lambda: not job._attempt.state.pending, say="the watch has not seen it")
         else:
-            wait_until(job._checkpointer._context.closing.is_set, 60, lambda: "the job does not end")
+            wait_until(job._checkpointer._context.closing.is_set, say="the job does not end")
         try:
             copy_all(*args)
         except copies.NotWanted as over:
@@ -316,12 +316,10 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
     def copy_slowly(*args: Any) -> None:
         store, keys, state = LocalStore(script.root), Keys(History("job").prefix), script.coordinator().state
         key, before = keys.attempt_beat(state.last_epoch), state.n
-        wait_until(
-            lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.activity, 60, lambda: "no beat"
-        )
+        wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.activity, say="no beat")
         script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
         job = opening[0]
-        wait_until(lambda: job._attempt.state.n > before, 60, lambda: "nobody looks at the journal")
+        wait_until(lambda: job._attempt.state.n > before, say="nobody looks at the journal")
         seen.append(read_beat(store, key))
         copy_all(*args)
 
@@ -397,7 +395,7 @@ def test_files_of_an_aborted_savepoint_are_deleted_by_the_next_attempt(script: S
         left = Path(place(script, number).removeprefix("file://")) / "state" / "first"
         left.mkdir(parents=True)
         (left / "part-0").write_text("rows")
-        wait_until(lambda: not job._attempt.state.pending, 60, lambda: "the watch has not seen it")
+        wait_until(lambda: not job._attempt.state.pending, say="the watch has not seen it")
     script.lose_beats()
     with script.attempt() as job:
         stage(job, "first")

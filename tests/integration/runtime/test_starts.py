@@ -188,5 +188,5 @@ def test_old_rows_of_a_recomputed_stage_are_deleted_when_no_checkpoint_holds_the
         for number in range(3):
             job.value(f"value {number}").set(1)
             job.checkpoint()
-        wait_until(lambda: not set(old) & set(folders(script)), 30, lambda: "no DataFrame of this attempt reads them")
+        wait_until(lambda: not set(old) & set(folders(script)), say="no DataFrame of this attempt reads them")
     assert orphans(script.coordinator()) == ()

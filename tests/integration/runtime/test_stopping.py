@@ -37,7 +37,7 @@ def ask(
     home: Home, running: Running, kind: str, begun: Callable[[Home], object] = begun, *, token: str = "a person"
 ) -> int:
     """As soon as the driver runs."""
-    wait_until(lambda: begun(home), 60, running.said)
+    wait_until(lambda: begun(home), say=running.said)
     return home.coordinator().trigger(
         Request(token=token, kind=kind, folder=target(home), timeout_s=60.0, origin="cli", owner="ann")
     )

@@ -108,7 +108,7 @@ def test_driver_on_this_host_is_judged_at_once(tmp_path: Path) -> None:
     """A real process beats and is killed by SIGKILL; neither needs a wait."""
     store = LocalStore(tmp_path)
     with child(sys.executable, "-c", BEATER, str(tmp_path), KEY) as driver:
-        wait_until(lambda: read_beat(store, KEY), 20, lambda: "no beat")
+        wait_until(lambda: read_beat(store, KEY), say="no beat")
         assert looked(store) == (True, False)
         driver.send_signal(signal.SIGKILL)
         driver.wait(timeout=10)
@@ -122,7 +122,7 @@ def test_zombie_process_is_dead() -> None:
         beat(store, process=process_of(driver.pid))
         assert looked(store) == (True, False)
         os.kill(driver.pid, signal.SIGKILL)
-        wait_until(lambda: state_of(driver.pid) == "Z", 10, lambda: state_of(driver.pid), every=0.01)
+        wait_until(lambda: state_of(driver.pid) == "Z", say=lambda: state_of(driver.pid), every=0.01)
         assert looked(store) == (False, False)
 
 
@@ -132,7 +132,7 @@ def test_stopped_process_is_alive() -> None:
     with child("sleep", "60") as driver:
         beat(store, process=process_of(driver.pid))
         os.kill(driver.pid, signal.SIGSTOP)
-        wait_until(lambda: state_of(driver.pid) == "T", 10, lambda: state_of(driver.pid), every=0.01)
+        wait_until(lambda: state_of(driver.pid) == "T", say=lambda: state_of(driver.pid), every=0.01)
         assert looked(store) == (True, False)
 
 
@@ -401,7 +401,7 @@ def test_heart_beats_at_once_and_until_it_is_closed() -> None:
         assert (first.counter, first.epoch, first.activity) == (1, 3, "starting")
         assert first.process == Process.this()
         assert first.at.endswith("Z")
-        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 3, 10, lambda: "it stands still", every=0.01)
+        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 3, say="it stands still", every=0.01)
     last = read_beat(store, KEY)
     time.sleep(5 * SHORT.every)
     assert read_beat(store, KEY) == last, "a closed heart stops"
@@ -423,7 +423,7 @@ def test_heart_goes_on_after_errors_of_the_store(fault: Fault) -> None:
     """The next beat tries again."""
     store = FaultyStore(MemoryStore(), lambda call: fault if call.nth < 4 and call.kind == "overwrite" else Fault.NONE)
     with Heart(store, KEY, Beat(), SHORT):
-        wait_until(lambda: read_beat(store, KEY), 10, lambda: "no beat", every=0.01)
+        wait_until(lambda: read_beat(store, KEY), say="no beat", every=0.01)
     assert store.requests["overwrite"] >= 4
 
 
@@ -440,7 +440,7 @@ def test_heart_goes_on_after_an_error_that_nobody_expected(
 
     monkeypatch.setattr(store, "overwrite", failing_once)
     with Heart(store, KEY, Beat(), SHORT):
-        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 2, 10, lambda: "it stands still", every=0.01)
+        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 2, say="it stands still", every=0.01)
     assert "of a library" in capsys.readouterr().err
 
 

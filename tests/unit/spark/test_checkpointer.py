@@ -61,7 +61,7 @@ def test_write_stops_when_its_checkpoint_is_aborted(running: Driver) -> None:
     (pending,) = running.task().state.pending
     running.task().abort(pending.id, "changed my mind")
     running.catch_up()
-    wait_until(lambda: len(slow.places) > 1, 10, lambda: "no next checkpoint is taken", every=0.01)
+    wait_until(lambda: len(slow.places) > 1, say="no next checkpoint is taken", every=0.01)
     assert isinstance(slow.wait_for, threading.Event)
     slow.wait_for.set()
     running.checkpointer.wait()
@@ -117,9 +117,9 @@ def test_checkpoint_is_retried_until_the_store_answers(running: Driver, store: F
     store.plan = refuse
     running.checkpointer.checkpoint("here")
     assert refused.wait(10)
-    wait_until(lambda: running.checkpointer.protection.failures, 10, lambda: "nothing failed", every=0.01)
+    wait_until(lambda: running.checkpointer.protection.failures, say="nothing failed", every=0.01)
     store.plan = served
-    wait_until(lambda: running.coordinator.state.retained, 10, lambda: "never tried again", every=0.01)
+    wait_until(lambda: running.coordinator.state.retained, say="never tried again", every=0.01)
     assert snapshot.places == [None], "it is written once"
     running.checkpointer.wait()
     assert running.checkpointer.protection.failures == 0
@@ -134,7 +134,7 @@ def silent_after_acknowledging(
     snapshot = Recording("counts", 1)
     running.pin(snapshot)
     running.checkpointer.checkpoint(name, wait=wait)
-    wait_until(lambda: running.checkpointer.protection.failures, 10, lambda: "nothing failed", every=0.01)
+    wait_until(lambda: running.checkpointer.protection.failures, say="nothing failed", every=0.01)
     return snapshot
 
 
@@ -143,7 +143,7 @@ def test_checkpoint_whose_outcome_is_unknown_is_completed_when_the_store_answers
 ) -> None:
     snapshot = silent_after_acknowledging(impatient, store)
     store.plan = served
-    wait_until(lambda: impatient.task().state.retained, 10, lambda: "not completed", every=0.01)
+    wait_until(lambda: impatient.task().state.retained, say="not completed", every=0.01)
     impatient.checkpointer.wait()
     assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [1]
     assert snapshot.places == [None], "it is written once"

@@ -307,7 +307,7 @@ def test_background_object_is_notified_between_two_barriers(running: Driver) -> 
     running.registered.add("own", listening)
     number = gated_and_finalized(running)
     running.checkpointer.look()
-    wait_until(lambda: number in listening.completed, 10, lambda: "not notified", every=0.01)
+    wait_until(lambda: number in listening.completed, say="not notified", every=0.01)
 
 
 def test_other_objects_are_notified_at_the_next_barrier(running: Driver) -> None:
@@ -329,7 +329,7 @@ def test_commits_are_confirmed_when_the_last_object_was_notified(running: Driver
     running.checkpointer.look()
     assert not running.listed(number).commits_confirmed
     slow.free.set()
-    wait_until(lambda: running.registered.notified(number), 10, lambda: "not notified", every=0.01)
+    wait_until(lambda: running.registered.notified(number), say="not notified", every=0.01)
     running.checkpointer.look()
     assert running.listed(number).commits_confirmed
 
@@ -341,7 +341,7 @@ def test_object_that_hangs_delays_no_other_object(running: Driver) -> None:
     running.registered.add("listening", listening)
     number = gated_and_finalized(running)
     running.checkpointer.look()
-    wait_until(lambda: number in listening.completed, 10, lambda: "not notified", every=0.01)
+    wait_until(lambda: number in listening.completed, say="not notified", every=0.01)
     assert hanging.completed == []
     hanging.free.set()
 

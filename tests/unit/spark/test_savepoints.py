@@ -184,9 +184,7 @@ def test_savepoint_that_cannot_be_copied_is_aborted_and_its_files_are_deleted(
 def test_barriers_without_savepoints_leave_nothing_in_the_driver(running: Driver) -> None:
     for _ in range(50):
         running.checkpointer.checkpoint("here", wait=True)
-    wait_until(
-        lambda: all(begun.done() for begun in running.checkpointer.savepoints._begun), 10, lambda: "not discarded"
-    )
+    wait_until(lambda: all(begun.done() for begun in running.checkpointer.savepoints._begun), say="not discarded")
     running.checkpointer.checkpoint("here", wait=True)
     assert len(running.checkpointer.savepoints._begun) == 1
 
@@ -263,7 +261,7 @@ def test_savepoint_that_cannot_be_published_is_published_later(
         assert (running.listed(number).status, running.listed(number).published) == (RETAINED, False)
     assert "could not be published yet" in capsys.readouterr().out
     running.checkpointer.savepoints.publish()
-    wait_until(lambda: running.listed(number).published, 10, lambda: "not published", every=0.01)
+    wait_until(lambda: running.listed(number).published, say="not published", every=0.01)
 
 
 # -- the end of the driver ---------------------------------------------------------------------------------------------

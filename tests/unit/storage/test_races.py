@@ -178,7 +178,7 @@ def test_killed_puts_list_no_partial_object(tmp_path: Path) -> None:
     for turn in range(12):
         left = temporaries(folder)
         with running(partial(write_on, store, turn * 1_000)):
-            wait_until(partial(more_temporaries, folder, left), 30, lambda: "no temporary file came", every=0)
+            wait_until(partial(more_temporaries, folder, left), say="no temporary file came", every=0)
         for listed in store.list(""):
             assert write_of(store.read(listed.key), LARGE) == int(listed.key[-6:]) % 251
     assert temporaries(folder)
