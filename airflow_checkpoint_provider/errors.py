@@ -255,6 +255,10 @@ class MinPause(Busy, code="CKP238"):
     """The minimum pause between two periodic checkpoints is not over."""
 
 
+class CheckpointFailed(CheckpointError, RuntimeError, code="CKP212"):
+    """A checkpoint that the job waits for is not completed. The lines before the error say why."""
+
+
 class TooManyRequests(Refused, code="CKP239"):
     """The queue of requests for checkpoints is full."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.spark.attempt import Attempt
@@ -91,8 +91,8 @@ class JobEnd:
 
     def _take_last_checkpoint(self) -> None:
         if not any(self.checkpointer.checkpoint("end", wait=True) for _ in range(LAST_TRIES)):
-            raise CommitStateUnknown(
-                "the last checkpoint could not be completed, so the run is not finished. A retry goes on from the checkpoint before"
+            raise CheckpointFailed(
+                "the last checkpoint is not completed, so the run is not finished. A retry continues from the checkpoint before it"
             )
 
     def fail(self, error: BaseException | None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, WrongUse
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -300,14 +300,14 @@ class CheckpointedJob:
         self._queries.wait()
 
     def checkpoint(self, *, wait: bool = True) -> None:
-        """Take a checkpoint here. With ``wait``, return when it completed.
+        """Take a checkpoint here. With ``wait``, return when it is completed.
 
-        Raises ``CommitStateUnknown`` if it did not, and ``Declined`` if a registered object could not give its state.
+        Raises ``CheckpointFailed`` if it is not, and ``Declined`` if a registered object gave no state.
         """
         self._check_active()
         if not self._checkpointer.checkpoint("checkpoint()", wait=wait) and wait:
-            raise CommitStateUnknown(
-                "the checkpoint did not complete. The lines above say why. The job may go on without it"
+            raise CheckpointFailed(
+                "the checkpoint is not completed; the lines above say why. Catch CheckpointFailed to continue without it"
             )
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator import garbage
-from airflow_checkpoint_provider.errors import CommitStateUnknown
+from airflow_checkpoint_provider.errors import CheckpointFailed
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
@@ -75,7 +75,7 @@ def test_run_is_not_finished_if_its_last_checkpoint_fails(
             store.plan = read_only
             job.value("count").set(1)
 
-    with pytest.raises(CommitStateUnknown, match="the last checkpoint could not be completed"):
+    with pytest.raises(CheckpointFailed, match="the last checkpoint is not completed"):
         main()
     assert "the end of attempt 1 could not be written" in capsys.readouterr().out
     store.plan = served
@@ -100,7 +100,7 @@ def test_explicit_checkpoint_raises_if_it_fails(script: Script, store: FaultySto
     with script.attempt() as job:
         job.value("count").set(1)
         store.plan = read_only
-        with pytest.raises(CommitStateUnknown, match="the checkpoint did not complete"):
+        with pytest.raises(CheckpointFailed, match="the checkpoint is not completed"):
             job.checkpoint()
         job.checkpoint(wait=False)
         store.plan = served
@@ -133,7 +133,7 @@ def test_unknown_outcome_is_settled_at_the_next_barrier(
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
         stage(job, "first")
-        with pytest.raises(CommitStateUnknown):
+        with pytest.raises(CheckpointFailed):
             job.checkpoint()
         assert (
             "NOT PROTECTED: the checkpoint at stage 'first': the store did not say whether the seal of chk-1 was written"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, InvalidName, WrongUse
+from airflow_checkpoint_provider.errors import CheckpointFailed, Declined, InvalidName, WrongUse
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
@@ -183,7 +183,7 @@ def test_hook_without_state_is_notified_of_true_outcomes_while_the_store_fails(
     with script.attempt() as job:
         job.register("hook", Hook(calls, name="hook"))
         store.plan = read_only
-        with pytest.raises(CommitStateUnknown):
+        with pytest.raises(CheckpointFailed):
             job.checkpoint()
         store.plan = served
     assert calls[:2] == [("prepare", "hook", None), ("snapshot", "hook", "checkpoint()", None)]
