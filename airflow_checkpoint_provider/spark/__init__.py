@@ -3,6 +3,7 @@
 from airflow_checkpoint_provider.spark.job import CheckpointedJob, CheckpointRef
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
 from airflow_checkpoint_provider.spark.queries.batch_sink import batch_sink
+from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.state.registered import (
     CheckpointedObject,
     InitializationContext,
@@ -16,6 +17,7 @@ __all__ = [
     "CheckpointedObject",
     "InitializationContext",
     "OpenedCheckpoint",
+    "Query",
     "SnapshotContext",
     "Value",
     "batch_sink",

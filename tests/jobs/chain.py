@@ -22,9 +22,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.coordinator.query_location import COMMITS, Position
-from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark import CheckpointedJob, Query
 from airflow_checkpoint_provider.spark.queries import cut
-from airflow_checkpoint_provider.spark.queries.query import Query
 
 SCHEMA = "id long, key string"
 NAMES = ("first", "second", "third")
