@@ -6,13 +6,14 @@ So two of them never fence each other in turn.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, Launch, Run, State
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, Launch, Run, State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
 
@@ -143,7 +144,7 @@ def _plan(state: State, command: c.PlanLaunch) -> Decision:
     if missing := being_deleted(state, point) or _missing_state(state, command, point):
         return missing
     launch = e.LaunchPlanned(launch=state.next_launch, spec=command.spec, restore_point=point)
-    return (*opened, *branch, launch, *settled(state, command.spec.application))
+    return (*opened, *branch, launch, *abort_replaced(state, command.spec.application))
 
 
 def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
@@ -200,12 +201,19 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
     return None
 
 
-def settled(state: State, application: str) -> tuple[e.CheckpointAborted, ...]:
+def abort_replaced(state: State, application: str) -> tuple[e.CheckpointAborted, ...]:
     """Return the events that abort the pending checkpoints of an application whose attempt is replaced."""
+    pending = (checkpoint for checkpoint in state.pending if application in checkpoint.plan)
+    return abort_all(pending, "attempt replaced")
+
+
+def abort_all(pending: Iterable[Checkpoint], reason: str, details: str = "") -> tuple[e.CheckpointAborted, ...]:
+    """Return the events that abort these pending checkpoints, because no driver will acknowledge them any more."""
     return tuple(
-        e.CheckpointAborted(id=checkpoint.id, reason="attempt replaced", phase="acknowledge", missing=checkpoint.plan)
-        for checkpoint in state.pending
-        if application in checkpoint.plan
+        e.CheckpointAborted(
+            id=checkpoint.id, reason=reason, phase="acknowledge", missing=checkpoint.plan, details=details
+        )
+        for checkpoint in pending
     )
 
 
@@ -231,7 +239,7 @@ def start_attempt(state: State, command: c.StartAttempt) -> Decision:
         return refusals.launch_alive(state, previous.epoch)
     if refusal := _restore_point_gone(state, launch):
         return refusal
-    return (_attempt_started(state, command, launch), *settled(state, command.application))
+    return (_attempt_started(state, command, launch), *abort_replaced(state, command.application))
 
 
 def _started_before(state: State, driver: str) -> Decision | None:
@@ -320,11 +328,5 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
     ended = e.AttemptEnded(
         epoch=command.epoch, outcome=command.outcome, exit_code=command.exit_code, reported_by=command.reported_by
     )
-    aborted = tuple(
-        e.CheckpointAborted(
-            id=checkpoint.id, reason=f"attempt {command.outcome}", phase="acknowledge", missing=checkpoint.plan
-        )
-        for checkpoint in state.pending
-        if command.epoch in checkpoint.epochs
-    )
-    return (ended, *aborted)
+    pending = (checkpoint for checkpoint in state.pending if command.epoch in checkpoint.epochs)
+    return (ended, *abort_all(pending, f"attempt {command.outcome}"))

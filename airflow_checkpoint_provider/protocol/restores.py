@@ -36,12 +36,7 @@ def restore(state: State, command: c.Restore) -> Decision:
         rewinds=state.branch.number + 1 if command.rewinds else 0,
         rewind_sink=command.rewind_sink,
     )
-    aborted = tuple(
-        e.CheckpointAborted(
-            id=checkpoint.id, reason="restore", phase="acknowledge", missing=checkpoint.plan, details=command.reason
-        )
-        for checkpoint in state.pending
-    )
+    aborted = launches.abort_all(state.pending, "restore", command.reason)
     resumed = (e.Resumed(by=command.by, reason=command.reason),) if state.suspended else ()
     return (opened, *aborted, *resumed)
 
