@@ -24,10 +24,9 @@ from airflow_checkpoint_provider.coordinator.query_location import Location, Pos
 from airflow_checkpoint_provider.coordinator.sealing import Poison, poison_of, reached, seal, stays_sealed
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import BY_DRIVER
 from airflow_checkpoint_provider.protocol.query_records import QueryLocation
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
-
-DRIVER = "driver"  # that has said itself how its attempt ended
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Release:
 
 def _not_heard_of(state: State) -> Iterator[AttemptRecord]:
     """Yield the attempts that are over, and whose drivers did not say so themselves."""
-    return (attempt for attempt in state.attempts if attempt.reported_by != DRIVER)
+    return (attempt for attempt in state.attempts if attempt.reported_by != BY_DRIVER)
 
 
 def _command(going: Going) -> c.ReleaseQuery:

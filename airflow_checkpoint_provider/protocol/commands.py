@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
-from airflow_checkpoint_provider.protocol.events import Event, GoneBack, LaunchSpec, Point, Request, Token
+from airflow_checkpoint_provider.protocol.events import BY_DRIVER, Event, GoneBack, LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import OUTCOMES
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 
@@ -119,7 +119,7 @@ class EndAttempt(Command):
     epoch: int
     outcome: str
     exit_code: int | None = None
-    reported_by: str = "driver"
+    reported_by: str = BY_DRIVER
     from_task: bool = False
 
     def __post_init__(self) -> None:

@@ -32,6 +32,8 @@ from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 from airflow_checkpoint_provider.protocol.records import Record, Shared, added, cut
 
+BY_DRIVER = "driver"  # `reported_by` of an end that the driver wrote itself; a release trusts only that
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Record):

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.entry import By, Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Token
+from airflow_checkpoint_provider.protocol.events import BY_DRIVER, LaunchSpec, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Launch, State
@@ -106,7 +106,7 @@ class Recorded:
         return self.attached(time)
 
     def ended(
-        self, time: str, outcome: str = "finished", exit_code: int | None = 0, reported_by: str = "driver"
+        self, time: str, outcome: str = "finished", exit_code: int | None = 0, reported_by: str = BY_DRIVER
     ) -> None:
         self.clock = at(time)
         self.coordinator.journal.append(
