@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 LONGEST = 10_000  # characters of a message, which may hold a stored text of any length
 _USERINFO = re.compile(
@@ -139,6 +139,14 @@ class CommitStateUnknown(StoreError, TimeoutError, code="CKP614"):
 
     Nothing is cleaned up. Read the result back before you act.
     """
+
+    @classmethod
+    def of(cls, what: str, why: str = "") -> Self:
+        """Return the error of a write whose outcome the store did not tell. ``what``: "entry 7 was written"."""
+        cause = f" ({why})" if why else ""
+        return cls(
+            f"the store did not say whether {what}{cause}. Nothing was cleaned up. Read it back before you try again"
+        )
 
 
 # -- the journal and its checkpoints -----------------------------------------------------------------------------------

@@ -265,9 +265,7 @@ class Coordinator:
         outcome, _ = put(self.store, key, body, patience=self.journal.patience)
         stored = self.store.read(key)
         if outcome is Put.UNKNOWN or stored is None:
-            raise errors.CommitStateUnknown(
-                f"the store did not say whether the seal of chk-{number} was written; nothing was cleaned up"
-            )
+            raise errors.CommitStateUnknown.of(f"the seal of chk-{number} was written")
         return stored
 
     def pointer(self, number: int) -> Pointer:

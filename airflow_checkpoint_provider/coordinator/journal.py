@@ -224,10 +224,8 @@ class Journal:
             except errors.StoreError as error:
                 if not tried:
                     raise
-                raise errors.CommitStateUnknown(
-                    f"an entry after {self.keys.entry(self.state.n)} was put, and the store did not say what became of it"
-                    f" ({error.message}); read back before you act, nothing was cleaned up"
-                ) from error
+                entry = f"an entry after {self.keys.entry(self.state.n)}"
+                raise errors.CommitStateUnknown.of(f"{entry} was written, and counts", error.message) from error
             if answer is not None:
                 return answer
             tried = True  # another entry was first, or ours was and counts only if it is read: decide again
@@ -284,9 +282,7 @@ class Journal:
         outcome, _ = put(self.store, key, _readable_bytes(entry, key), patience=self.patience)
         if outcome is Put.UNKNOWN:
             self._believed = False
-            raise errors.CommitStateUnknown(
-                f"the store did not say whether {self.keys.entry(n)} was written; read back before you act, nothing was cleaned up"
-            )
+            raise errors.CommitStateUnknown.of(f"{key} was written")
         if outcome is Put.EXISTS or self._void(n):
             return False
         self._incarnation = entry.inc
@@ -311,10 +307,7 @@ class Journal:
             return self.entry(self._boundary_after(n)) is not None
         except errors.StoreError as error:
             self._believed = False
-            raise errors.CommitStateUnknown(
-                f"{self.keys.entry(n)} was written, but the store did not say whether it counts ({error.message});"
-                " read back before you act, nothing was cleaned up"
-            ) from error
+            raise errors.CommitStateUnknown.of(f"{self.keys.entry(n)} counts", error.message) from error
 
 
 def _incarnation(events: tuple[e.Event, ...]) -> str:

@@ -186,7 +186,7 @@ def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, poin
         )
     _, stored = put(target, pointer.metadata, body)
     if stored is None:
-        raise _unknown(pointer.metadata)
+        raise errors.CommitStateUnknown.of(f"{pointer.metadata} was written")
     return _published(stored, sealed, pointer)
 
 
@@ -231,7 +231,7 @@ def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: 
     body = checked(ClaimLock(owner=owner, by=by, at=at))
     _, stored = put(store, pointer.claim, body)
     if stored is None:
-        raise _unknown(pointer.claim)
+        raise errors.CommitStateUnknown.of(f"{pointer.claim} was written")
     _refuse_other(stored, pointer, owner)
 
 
@@ -293,9 +293,3 @@ def _is_stub(store: Store, pointer: SavepointPointer) -> bool:
         return body is not None and _stub(body, pointer) is not None
     except errors.Damaged:
         return False
-
-
-def _unknown(key: str) -> errors.CommitStateUnknown:
-    return errors.CommitStateUnknown(
-        f"the store did not say whether {key} was written; nothing was cleaned up. Do it again"
-    )

@@ -34,7 +34,7 @@ def test_step_without_an_answer_is_unknown_and_may_be_repeated(
     target = FaultyStore(saved.target, lambda call: Fault.LATE if call.kind == "create" else Fault.NONE)
     with (
         virtual_time(),
-        pytest.raises(CommitStateUnknown, match=rf"whether .*/{key} was written; nothing was cleaned up"),
+        pytest.raises(CommitStateUnknown, match=rf"whether .*/{key} was written\. Nothing was cleaned up"),
     ):
         step(saved, target)
     target.land()
