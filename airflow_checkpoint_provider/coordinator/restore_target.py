@@ -82,7 +82,7 @@ class RestoreTarget:
             id_floor=self.restored.id_floor,
             claimed=claim,
             rename=names,
-            rewinds=rewinds,
+            rewind_queries=rewinds,
             rewind_sink=rewind_sink,
         )
 

@@ -228,7 +228,7 @@ class Restore(Command):
     checkpoint or None.
 
     For a base from another history, ``id_floor`` is its id, and ``claimed`` says that it is a savepoint whose lock this
-    history holds. ``rewinds``: streaming queries go back to the base too. ``rewind_sink``: their sinks may lose what was written
+    history holds. ``rewind_queries``: streaming queries go back to the base too. ``rewind_sink``: their sinks may lose what was written
     since.
     """
 
@@ -240,7 +240,7 @@ class Restore(Command):
     id_floor: int = 0
     claimed: bool = False
     rename: dict[str, str] = field(default_factory=dict)
-    rewinds: bool = False
+    rewind_queries: bool = False
     rewind_sink: bool = False
 
 

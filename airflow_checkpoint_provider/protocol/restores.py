@@ -33,7 +33,7 @@ def restore(state: State, command: c.Restore) -> Decision:
         id_floor=command.id_floor,
         claimed=command.claimed,
         rename=command.rename,
-        rewinds=state.branch.number + 1 if command.rewinds else 0,
+        rewinds=state.branch.number + 1 if command.rewind_queries else 0,
         rewind_sink=command.rewind_sink,
     )
     aborted = launches.abort_all(state.pending, "restore", command.reason)

@@ -118,7 +118,7 @@ class Branch(Record):
     rewind_sink: bool = added(False)
 
     def goes_back(self, query: Query) -> bool:
-        """Return whether a streaming query has not gone back to the base yet, as it shall."""
+        """Return whether a streaming query still has to go back to the branch's base."""
         return query.newest.branch < self.rewinds
 
 

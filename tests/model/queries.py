@@ -234,7 +234,7 @@ def person(process: Process) -> None:
     """Let the query go back to the batch that was saved, and its sink with it."""
     if process.read(SAVED) is not None:
         token = Token(dag="", run="by hand", task="checkpoints restore")
-        restore = c.Restore(token=token, base=None, by="ann", reason="", rewinds=True, rewind_sink=True)
+        restore = c.Restore(token=token, base=None, by="ann", reason="", rewind_queries=True, rewind_sink=True)
         Watched(process).append(restore)
 
 

@@ -100,7 +100,7 @@ def live(journal: Journal) -> None:
     journal.append(
         c.Restore(
             token=e.Token(dag="ops", run=RUN, task="restore"), base=e.Point(id=1), by="ops.restore", reason="wrong rows",
-            rename={"orders": "sales", "clicks": "visits"}, rewinds=True, rewind_sink=True,
+            rename={"orders": "sales", "clicks": "visits"}, rewind_queries=True, rewind_sink=True,
         )
     )  # fmt: skip
     begin(3)

@@ -350,7 +350,7 @@ def resume(coordinator: Coordinator) -> None:
     """Let the job start again from the savepoint with which it was stopped."""
     base = coordinator.state.restore_point()
     token = Token(dag="", run=uuid.uuid4().hex, task="resume")
-    coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on", rewinds=True))
+    coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on", rewind_queries=True))
 
 
 @pytest.mark.slow
