@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol import requests, wording
 from airflow_checkpoint_provider.protocol.completion import outcome
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Keys, Pointer
-from airflow_checkpoint_provider.protocol.kinds import TOO_LARGE, kind_named
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, COMPLETE, SEAL, TOO_LARGE, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateEntry, digest
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
@@ -105,7 +105,7 @@ class Coordinator:
             )
         key, body = self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes()
         Acknowledgement.from_bytes(ack.unproved().to_bytes(), key)  # nobody could complete what cannot be read
-        with self._aborted_if_too_large(ack.id, "acknowledge"):
+        with self._aborted_if_too_large(ack.id, ACKNOWLEDGE):
             outcome, stored = put(self.store, key, body, patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
             raise errors.CommitStateUnknown(
@@ -132,7 +132,7 @@ class Coordinator:
         acks = self._acknowledgements(checkpoint) if checkpoint.status == PENDING and not needs_finalize else {}
         if len(acks) < len(checkpoint.plan):
             return self._unsealed(number, finalize)
-        with self._aborted_if_too_large(number, "seal"):
+        with self._aborted_if_too_large(number, SEAL):
             seal = self._seal(checkpoint, acks)
             body = self._put_seal(number, sent := seal.to_bytes())
         if body != sent:
@@ -158,7 +158,7 @@ class Coordinator:
             epoch=self.epoch,
             finalize=finalize,
         )
-        with self._aborted_if_too_large(number, "complete"):
+        with self._aborted_if_too_large(number, COMPLETE):
             return self.journal.append(command)
 
     @contextlib.contextmanager
@@ -203,7 +203,7 @@ class Coordinator:
                         self.complete(checkpoint.id)
 
     def abort(
-        self, number: int, reason: str, *, phase: str = "acknowledge", missing: Iterable[str] = (), details: str = ""
+        self, number: int, reason: str, *, phase: str = ACKNOWLEDGE, missing: Iterable[str] = (), details: str = ""
     ) -> Answer:
         command = c.Abort(
             id=number, reason=reason, phase=phase, missing=tuple(missing), details=details, epoch=self.epoch

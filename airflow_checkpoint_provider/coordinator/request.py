@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests, wording
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.kinds import LOST
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, FINALIZE, LOST
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 
 
@@ -326,7 +326,7 @@ class CheckpointRequest:
         checkpoint = self.find()
         if checkpoint.status == PENDING:
             missing = self.coordinator.missing(checkpoint)
-            phase = "acknowledge" if missing else "finalize"
+            phase = ACKNOWLEDGE if missing else FINALIZE
             with contextlib.suppress(errors.NotPending):
                 self.coordinator.abort(checkpoint.id, reason, phase=phase, missing=missing, details=details)
         return self._seen(self.state)

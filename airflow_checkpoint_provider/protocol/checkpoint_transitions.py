@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, BARRIER, PERIODIC, SUBSUMED
 from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
@@ -152,7 +152,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         suspended=f"{state.at} ({event.suspended})" if event.suspended else state.suspended,
     )
     for number in event.subsumed:
-        subsumed = e.CheckpointAborted(id=number, reason="subsumed", phase="acknowledge", details=f"by chk-{event.id}")
+        subsumed = e.CheckpointAborted(id=number, reason=SUBSUMED, phase=ACKNOWLEDGE, details=f"by chk-{event.id}")
         state = abort(state, subsumed)
     return _mark_runs(state, completed)
 

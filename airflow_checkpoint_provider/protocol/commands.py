@@ -12,6 +12,7 @@ from typing import Any
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER, Event, GoneBack, LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.fields import OUTCOMES
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 
 
@@ -177,7 +178,7 @@ class ConfirmPublished(Command):
 class Abort(Command):
     id: int
     reason: str
-    phase: str = "acknowledge"
+    phase: str = ACKNOWLEDGE
     missing: tuple[str, ...] = ()
     details: str = ""
     epoch: int | None = None

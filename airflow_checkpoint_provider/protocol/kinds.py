@@ -1,7 +1,7 @@
 """The kinds of checkpoints and what each may do, and the reasons for which they fail: Flink's tables. Runs anywhere.
 
-Each id counts once among the failures, because an id has one outcome; a newer success starts the count again. Other reasons,
-such as *subsumed* or *attempt replaced*, do not count.
+Each id counts once among the failures, because an id has one outcome; a newer success starts the count again. Reasons that are
+not in ``COUNTED`` do not count.
 """
 
 from __future__ import annotations
@@ -56,15 +56,22 @@ def is_savepoint(name: str) -> bool:
     return kind_named(name).savepoint
 
 
-# -- failures ----------------------------------------------------------------------------------------------------------
+# -- aborts ------------------------------------------------------------------------------------------------------------
 
+# Reasons. A task that aborts a checkpoint says its own
 EXPIRED = "expired"
 DECLINED = "declined"
 STORE_FAILED = "store failed"  # an I/O error, or sealing failed
 TOO_LARGE = "too large"
 LOST = "driver lost"  # by the observation of a waiting task; the driver may only be slow, so this does not count
+SUBSUMED = "subsumed"  # a newer checkpoint holds the same states
+REPLACED = "attempt replaced"
+RESTORED = "restore"
 
 COUNTED = frozenset({EXPIRED, DECLINED, STORE_FAILED, TOO_LARGE})
+
+# Phases: what the checkpoint waited for
+ACKNOWLEDGE, FINALIZE, SEAL, COMPLETE = "acknowledge", "finalize", "seal", "complete"
 
 
 def counts_as_failure(reason: str, *, savepoint: bool) -> bool:

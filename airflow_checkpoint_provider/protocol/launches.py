@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import refusals
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, REPLACED
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, Launch, Run, State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
@@ -204,14 +205,14 @@ def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -
 def abort_replaced(state: State, application: str) -> tuple[e.CheckpointAborted, ...]:
     """Return the events that abort the pending checkpoints of an application whose attempt is replaced."""
     pending = (checkpoint for checkpoint in state.pending if application in checkpoint.plan)
-    return abort_all(pending, "attempt replaced")
+    return abort_all(pending, REPLACED)
 
 
 def abort_all(pending: Iterable[Checkpoint], reason: str, details: str = "") -> tuple[e.CheckpointAborted, ...]:
     """Return the events that abort these pending checkpoints, because no driver will acknowledge them any more."""
     return tuple(
         e.CheckpointAborted(
-            id=checkpoint.id, reason=reason, phase="acknowledge", missing=checkpoint.plan, details=details
+            id=checkpoint.id, reason=reason, phase=ACKNOWLEDGE, missing=checkpoint.plan, details=details
         )
         for checkpoint in pending
     )

@@ -28,6 +28,9 @@ from airflow_checkpoint_provider.protocol.fields import (
 from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
 from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, checked
 
+STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
+"""The kinds of states: rows, small JSON, and what registered objects and streaming queries keep."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Footer(Record):
@@ -185,7 +188,7 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return "registered object" if kind == "registered" else kind
+    return "registered object" if kind == REGISTERED else kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +219,7 @@ class StateSnapshot(Shared):
 
     deepest: ClassVar[int] = DEEPEST - 4  # it lies in the list of an acknowledgement, which lies in a seal
     uid: str
-    kind: str  # "stage", "value", "registered" or "query"
+    kind: str  # STAGE, VALUE, REGISTERED or QUERY
     run: str
     file_sets: tuple[FileSet, ...] = ()
     value: Any = None
@@ -225,7 +228,7 @@ class StateSnapshot(Shared):
     query: QueryDetail | None = added()
 
     def check(self) -> None:
-        if self.kind != "query" and (hidden := self._hidden_from_spark()):
+        if self.kind != QUERY and (hidden := self._hidden_from_spark()):
             raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is no name that Spark reads")
 
     def _hidden_from_spark(self) -> str | None:

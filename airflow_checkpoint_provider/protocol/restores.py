@@ -7,6 +7,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.kinds import RESTORED
 from airflow_checkpoint_provider.protocol.state import State
 
 
@@ -36,7 +37,7 @@ def restore(state: State, command: c.Restore) -> Decision:
         rewinds=state.branch.number + 1 if command.rewind_queries else 0,
         rewind_sink=command.rewind_sink,
     )
-    aborted = launches.abort_all(state.pending, "restore", command.reason)
+    aborted = launches.abort_all(state.pending, RESTORED, command.reason)
     resumed = (e.Resumed(by=command.by, reason=command.reason),) if state.suspended else ()
     return (opened, *aborted, *resumed)
 

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
@@ -186,11 +187,11 @@ class Attempt:
             coordinator.complete(number)
             return coordinator.state
 
-    def abort(self, number: int, reason: str, *, phase: str = "acknowledge", details: str = "") -> Checkpoint | None:
+    def abort(self, number: int, reason: str, *, phase: str = ACKNOWLEDGE, details: str = "") -> Checkpoint | None:
         """Abort a checkpoint unless it has another outcome already. Return it as the journal lists it."""
         with self._journal() as coordinator:
             with contextlib.suppress(NotPending):
-                missing = (self.record.application,) if phase == "acknowledge" else ()
+                missing = (self.record.application,) if phase == ACKNOWLEDGE else ()
                 coordinator.abort(number, reason, phase=phase, missing=missing, details=details)
             return coordinator.state.checkpoint(number)
 

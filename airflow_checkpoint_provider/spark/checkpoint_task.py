@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.kinds import BARRIER, DECLINED, EXPIRED, STORE_FAILED, kind_named
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, DECLINED, EXPIRED, SEAL, STORE_FAILED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint, State
@@ -140,11 +140,11 @@ class CheckpointContext:
     def _complete_or_abort(self, number: int) -> Checkpoint | None:
         if self.clock() > self.deadline:
             details = "the store did not answer in time"
-            return self.attempt.abort(number, EXPIRED, phase="seal", details=details)
+            return self.attempt.abort(number, EXPIRED, phase=SEAL, details=details)
         try:
             return self.attempt.complete(number).checkpoint(number)
         except (errors.NotPending, errors.Damaged) as error:
-            return self.attempt.abort(number, STORE_FAILED, phase="seal", details=error.message)
+            return self.attempt.abort(number, STORE_FAILED, phase=SEAL, details=error.message)
 
 
 class CheckpointTask:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from airflow_checkpoint_provider.errors import StoreError
-from airflow_checkpoint_provider.protocol.kinds import EXPIRED
+from airflow_checkpoint_provider.protocol.kinds import EXPIRED, FINALIZE
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
@@ -51,7 +51,7 @@ class ManualCompletion:
     def _expire(self, checkpoint: Checkpoint) -> None:
         details = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
         try:
-            expired = self._attempt.abort_unless_ending(checkpoint.id, EXPIRED, phase="finalize", details=details)
+            expired = self._attempt.abort_unless_ending(checkpoint.id, EXPIRED, phase=FINALIZE, details=details)
         except StoreError:
             return  # the watch looks again
         if expired:

@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
-from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, STORE_FAILED
+from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, FINALIZE, STORE_FAILED, SUBSUMED
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import restore, title
@@ -142,7 +142,7 @@ def aborted(state: State, checkpoint: Checkpoint, *, effect: bool = True) -> lis
 
 
 def _effect(state: State, checkpoint: Checkpoint) -> str:
-    if checkpoint.reason == "subsumed":
+    if checkpoint.reason == SUBSUMED:
         return "none: a later checkpoint contains the same states"
     goes_on = any(not state.over(epoch) for epoch in checkpoint.epochs)
     where = _restart(state, checkpoint)
@@ -163,7 +163,7 @@ def _restart(state: State, checkpoint: Checkpoint) -> str:
 def _to_do(checkpoint: Checkpoint) -> str:
     if checkpoint.savepoint and checkpoint.reason in COUNTED:
         return f"check {checkpoint.target}, then trigger another savepoint; this one is not tried again"
-    if checkpoint.reason == EXPIRED and checkpoint.phase == "finalize":
+    if checkpoint.reason == EXPIRED and checkpoint.phase == FINALIZE:
         return "check why its finalize task did not run, or set a longer timeout in its trigger task"
     if checkpoint.reason == EXPIRED:
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"

@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.metadata import StateEntry, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import STAGE, StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
 from airflow_checkpoint_provider.text import query_progress
@@ -327,7 +327,7 @@ def _continuation(launch: Launch, attempt: AttemptRecord | None, restored: Resto
     elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
     stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.spec.run)
     if not stages:
-        states = [state.uid for state in chosen.checkpoint.states if state.kind != "stage"]
+        states = [state.uid for state in chosen.checkpoint.states if state.kind != STAGE]
         origin = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
         return f"{origin}; stages belong to their run and are computed"
     work = sum(stage.measures.work_s for stage in stages)
@@ -339,7 +339,7 @@ def _continuation(launch: Launch, attempt: AttemptRecord | None, restored: Resto
 
 def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
     """Return the stages of a run in the order in which they were computed. Another run computes its stages anew."""
-    stages = [state for state in states if state.kind == "stage" and state.run == run]
+    stages = [state for state in states if state.kind == STAGE and state.run == run]
     return sorted(stages, key=lambda stage: (stage.measures.checkpoint, stage.uid))
 
 

@@ -19,12 +19,19 @@ from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Foun
 from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import Edge, File, FileSet, Measures, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    QUERY,
+    Edge,
+    File,
+    FileSet,
+    Measures,
+    QueryDetail,
+    StateSnapshot,
+)
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
-from airflow_checkpoint_provider.spark.state.states import QUERY
 
 TRIES = 3
 OLDER = 16

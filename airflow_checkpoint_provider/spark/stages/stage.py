@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import FileSet, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
@@ -139,7 +139,7 @@ class Stages:
         barrier = f"stage '{uid}'"
         measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
         snapshot = StateSnapshot(
-            uid=uid, kind="stage", run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
+            uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
         self._states.hand_out(snapshot, StageSnapshot(snapshot, proof))
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))

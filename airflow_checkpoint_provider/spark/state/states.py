@@ -9,12 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind, unclaimed
-from airflow_checkpoint_provider.protocol.metadata import Measures, Seal, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    QUERY,
+    REGISTERED,
+    STAGE,
+    VALUE,
+    Measures,
+    Seal,
+    StageDetail,
+    StateSnapshot,
+)
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
-
-REGISTERED, QUERY = "registered", "query"
-"""The kinds of the states that registered objects and streaming queries keep."""
 
 
 @dataclass
@@ -59,12 +65,12 @@ class States:
         if seal is None:
             return cls(run)
         own_run = None if elsewhere else run
-        kept = {uid: state for uid, state in seal.states.items() if state.kind != "stage" or state.run == own_run}
+        kept = {uid: state for uid, state in seal.states.items() if state.kind != STAGE or state.run == own_run}
         same_run = [ack for ack in seal.applications.values() if ack.run == own_run]
         run_values = {uid: value for ack in same_run for uid, value in ack.run_values.items()}
         run_objects = tuple(uid for ack in same_run for uid in ack.run_objects)
         if not same_run:
-            run_values = {uid: state.value for uid, state in kept.items() if state.kind == "value"}
+            run_values = {uid: state.value for uid, state in kept.items() if state.kind == VALUE}
             run_objects = tuple(sorted(uid for uid, state in kept.items() if state.kind == REGISTERED))
         completed = b"" if elsewhere else _fingerprint(seal.states)
         return cls(run, kept, run_values, run_objects, dict(run_values), _completed=completed)
@@ -75,13 +81,13 @@ class States:
         """Return the restored or computed stage of that uid. Raises ``KindChanged``."""
         snapshot = self.snapshots.get(uid)
         if snapshot:
-            check_kind(snapshot, "stage")
+            check_kind(snapshot, STAGE)
         return (snapshot, snapshot.stage) if snapshot and snapshot.stage else None
 
     def claim_value(self, uid: str) -> None:
         """Note that the script uses the value of that uid. Raises ``KindChanged``."""
         if snapshot := self.snapshots.get(uid):
-            check_kind(snapshot, "value")
+            check_kind(snapshot, VALUE)
         self.claimed_values.add(uid)
 
     def claim_query(self, uid: str) -> StateSnapshot | None:
@@ -128,7 +134,7 @@ class States:
     def unclaimed_of_earlier_runs(self) -> tuple[StateSnapshot, ...]:
         """Return the unclaimed values and registered objects' states with which this run began."""
         began_with = {*self.run_values, *self.run_objects}
-        return tuple(state for state in self.unclaimed() if state.kind != "stage" and state.uid in began_with)
+        return tuple(state for state in self.unclaimed() if state.kind != STAGE and state.uid in began_with)
 
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
@@ -141,7 +147,7 @@ class States:
         :param hooks: uids of the registered objects that have no state.
         """
         return {
-            "value": self.claimed_values - self.run_values.keys(),
+            VALUE: self.claimed_values - self.run_values.keys(),
             REGISTERED: self.object_states.keys() - {*self.run_objects, *hooks},
         }
 
@@ -183,7 +189,7 @@ class States:
         with self._lock:
             current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in objects}
         for uid in self.claimed_values & values.keys():
-            current[uid] = self._inline(uid, "value", values[uid], barrier)
+            current[uid] = self._inline(uid, VALUE, values[uid], barrier)
         for uid, state in objects.items():
             if state is not None:
                 current[uid] = self._inline(uid, REGISTERED, state, barrier)
@@ -201,7 +207,7 @@ class States:
             for uid, state in states.items():
                 current = self.snapshots.get(uid)
                 if uid not in self.dropped and (
-                    current is None or current.kind in ("value", QUERY) or _rows(current) == _rows(state)
+                    current is None or current.kind in (VALUE, QUERY) or _rows(current) == _rows(state)
                 ):
                     self.snapshots[uid] = state
                     for path in _rows(state):
