@@ -125,7 +125,13 @@ class CheckpointConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return the options, durations in seconds. An option with its default is left out."""
-        changed = {
+        defaults = CheckpointConfig()._options()
+        changed = {name: value for name, value in self._options().items() if value != defaults[name]}
+        return {"timeout_s": self.timeout_s, "retention": self.retention.to_json(), **changed}
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options that may be left out, as they are stored."""
+        return {
             "interval_s": self.interval_s,
             "min_pause_s": self.min_pause_s,
             "max_concurrent": self.max_concurrent,
@@ -133,26 +139,15 @@ class CheckpointConfig:
             "mode": self.mode,
             "aligned_timeout_s": self.aligned_timeout_s,
         }
-        options = {name: value for name, value in changed.items() if value != _DEFAULTS[name]}
-        return {"timeout_s": self.timeout_s, "retention": self.retention.to_json(), **options}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Return the options that ``to_json`` wrote. Raises ``InvalidConfig``."""
         if not {"timeout_s", "retention"} <= data.keys():
             raise InvalidConfig("a configuration of checkpoints holds at least timeout_s and retention")
-        options = {name.removesuffix("_s"): value for name, value in data.items() if name in _DEFAULTS}
+        known = cls()._options()
+        options = {name.removesuffix("_s"): value for name, value in data.items() if name in known}
         return cls(timeout=data["timeout_s"], retention=retention_from_json(data["retention"]), **options)
-
-
-_DEFAULTS: dict[str, Any] = {
-    "interval_s": 600.0,
-    "min_pause_s": 0.0,
-    "max_concurrent": 1,
-    "tolerable_failures": None,
-    "mode": EXACTLY_ONCE,
-    "aligned_timeout_s": None,
-}
 
 
 def _whole(name: str, value: object, *, least: int) -> None:
