@@ -17,11 +17,11 @@ from airflow_checkpoint_provider.cli.lists import MANY
 from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator import garbage, histories, savepoint
 from airflow_checkpoint_provider.coordinator.closing import collect_and_close
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
-from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.coordinator.savepoint import Disposed, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
@@ -92,7 +92,7 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
 def restore(store: Store, job: str, run: str | None, source: Source, approval: Approval) -> Report:
     """Verify the source, then fence what runs and set where the next attempt starts."""
     found, key = locate.find_history(store, job, run)
-    coordinator = Coordinator(Journal(store, found.keys, entry_author()))
+    coordinator = open_history(store, found.keys.prefix, entry_author())
     going = RestoreTarget(coordinator, source.text, key or found.newest_run)
     base = going.look(coordinator.journal.catch_up())
     names = going.names(source.rename)
@@ -299,7 +299,7 @@ class _Planned:
 
 
 def _planned(store: Store, found: FoundHistory, now: str) -> _Planned:
-    coordinator = Coordinator(Journal(store, found.keys, entry_author()))
+    coordinator = open_history(store, found.keys.prefix, entry_author())
     state = coordinator.journal.catch_up()
     due = garbage.plan(state, now, garbage.folders_of(store, found.keys))
     keys = [f"{found.keys.prefix}/{folder}" for folder in garbage.folders_to_delete(state, due, now)]

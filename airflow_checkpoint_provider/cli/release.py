@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.coordinator.releasing import Going, Release
 from airflow_checkpoint_provider.errors import CheckpointNotFound
-from airflow_checkpoint_provider.protocol.keys import History, Keys, check_job_id
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.storage import Store
 
@@ -18,13 +17,13 @@ RELEASED = ("JOB", "QUERY", "LOCATION", "NEXT BATCH")
 
 def release(store: Store, job: str, uid: str, to: str, adopted: str | None, approval: Approval) -> Report:
     """Copy the newest location of a query into the folder ``to``, where it goes on. Raises what ``Release`` raises."""
-    keys = Keys(History(check_job_id(job)).prefix)  # queries need one history for all runs
-    journal = Journal(store, keys, entry_author())
-    if journal.catch_up().n < 0:
+    history = History(check_job_id(job))  # queries need one history for all runs
+    coordinator = open_history(store, history.prefix, entry_author())
+    if coordinator.journal.catch_up().n < 0:
         raise CheckpointNotFound(
             f"there is no job {job!r} with streaming queries under {store.uri}. `{command('jobs')}` lists all jobs"
         )
-    going = Release(Coordinator(journal), uid, to, adopted)
+    going = Release(coordinator, uid, to, adopted)
     lines = _lines(job, told := going.look())
     if approval.dry_run:
         return _report(job, told, [*lines, DRY_RUN])

@@ -19,8 +19,7 @@ from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, e
 from airflow_checkpoint_provider.cli.lists import entry
 from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator import outcomes
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import suspending
@@ -112,7 +111,7 @@ class _Dialogue:
     ) -> None:
         self._found, self._run = locate.find_history(store, job, run)
         self._wanted, self._target = wanted, _target(store, wanted)
-        self._coordinator = Coordinator(Journal(store, self._found.keys, entry_author()))
+        self._coordinator = open_history(store, self._found.keys.prefix, entry_author())
         self._request_id = _checked(request_id) if request_id is not None else secrets.token_hex(8)
         self._request_record = Request(
             token=f"checkpoints {wanted.kind.name} {self._request_id}",

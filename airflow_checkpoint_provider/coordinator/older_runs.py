@@ -18,15 +18,15 @@ from datetime import datetime
 from itertools import islice
 
 from airflow_checkpoint_provider.coordinator.closing import close_if_due, collect_and_close
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.journal import Journal, age_now
+from airflow_checkpoint_provider.coordinator.journal import age_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
-from airflow_checkpoint_provider.protocol.keys import HISTORY, SEGMENT, STATE, Keys, runs_folder, time_in
+from airflow_checkpoint_provider.protocol.keys import HISTORY, SEGMENT, STATE, runs_folder, time_in
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -79,7 +79,7 @@ def collect_older_runs(
         for prefix in _sample(histories):
             if stop():
                 return
-            coordinator = Coordinator(Journal(store, Keys(prefix), by))
+            coordinator = open_history(store, prefix, by)
             result = _collect_or_report(coordinator, now, liveness)
             if result.undecided:
                 undecided.append(coordinator)
