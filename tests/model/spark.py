@@ -192,9 +192,9 @@ class SinkLog:
     def delete(self, files: list[SinkFile]) -> None:
         """Do nothing: no rule looks at files that the log does not name."""
 
-    def fill_up(self, behind: int) -> None:
+    def fill_up(self, up_to: int) -> None:
         """Do nothing: the sink has all batches."""
-        assert self.newest_batch() >= behind
+        assert self.newest_batch() >= up_to
 
     def sweep(self) -> None:
         """Delete what other drivers are about to rename in the sink."""

@@ -56,11 +56,11 @@ class DeltaSink(CountingSink):
         version = self.table.version_of(self.query_id, batch)
         return None if version is None else delta_commit(version)
 
-    def fill_up(self, behind: int, in_flight: InFlight | None = None) -> None:
-        if self.newest_batch() < behind:
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+        if self.newest_batch() < up_to:
             if in_flight:
                 in_flight.refuse_to_bring(self.path)
-            self._mark(behind)
+            self._mark(up_to)
 
     def _mark(self, batch: int) -> None:
         self.table.mark(self.query_id, batch, empty_like(self._writer))

@@ -45,19 +45,19 @@ class FileSink(CountingSink):
     def newest_file(self, batch: int) -> str | None:
         return self._log.newest_file(batch)
 
-    def fill_up(self, behind: int, in_flight: InFlight | None = None) -> None:
-        """Put entries into its log for the batches up to ``behind``. Spark reads and compacts only a log without gaps."""
-        if self._log.newest_batch() < behind:
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+        """Put entries into its log for the batches up to ``up_to``. Spark reads and compacts only a log without gaps."""
+        if self._log.newest_batch() < up_to:
             copies = in_flight.copies(self.path) if in_flight else {}
-            self._log.fill_up(behind, bring(self._log, copies))
+            self._log.fill_up(up_to, bring(self._log, copies))
 
     # -- what its batches wrote --------------------------------------------------------------------------------------
 
-    def written(self, since: int, behind: int) -> list[tuple[int, SinkFile]]:
-        """Return the files that entries of its log ``behind`` that one name first, and the batches that wrote them. Batches up to ``since``
-        may count as one. Raises ``Damaged``.
+    def written(self, since: int, after: int) -> list[tuple[int, SinkFile]]:
+        """Return the files that the entries of its log after ``after`` are the first to name, each with the batch that wrote it. Batches up
+        to ``since`` may be reported as one. Raises ``Damaged``.
         """
-        return self._log.written(since, behind)
+        return self._log.written(since, after)
 
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         """Return files of the sink by their paths below it. Raises ``Damaged`` for a path outside of it."""

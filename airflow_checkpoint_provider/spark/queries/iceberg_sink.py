@@ -105,10 +105,10 @@ class IcebergSink(CountingSink):
         number = next(made, None)
         return None if number is None else iceberg_snapshot(number)
 
-    def fill_up(self, behind: int, in_flight: InFlight | None = None) -> None:
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
         # Nothing is in flight: a query that reads the table is not known
-        if self.newest_batch() < behind:
-            self._table.mark(self.query_id, behind)
+        if self.newest_batch() < up_to:
+            self._table.mark(self.query_id, up_to)
             self._count_on(self._batches())  # an older driver may have written its batch just before
 
     # -- going back --------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class IcebergSink(CountingSink):
         for snapshot in self._table.snapshots():
             if snapshot.id == base:
                 return False
-            if snapshot.of(self.query_id, behind=batch) and snapshot.changes_rows:
+            if snapshot.of(self.query_id, after=batch) and snapshot.changes_rows:
                 return True
             oldest = snapshot
         return oldest is not None and oldest.before is not None

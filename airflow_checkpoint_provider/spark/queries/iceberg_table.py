@@ -40,9 +40,9 @@ class Snapshot:
         """Return whether it adds rows or takes some away."""
         return any(change in self.summary for change in CHANGES)
 
-    def of(self, query_id: str, *, behind: int) -> bool:
-        """Return whether a query has made it with a batch behind that one."""
-        return self.summary.get(QUERY) == query_id and int(self.summary[BATCH]) > behind
+    def of(self, query_id: str, *, after: int) -> bool:
+        """Return whether a query has made it with a batch after ``after``."""
+        return self.summary.get(QUERY) == query_id and int(self.summary[BATCH]) > after
 
 
 class IcebergTable:

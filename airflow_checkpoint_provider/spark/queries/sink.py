@@ -57,8 +57,8 @@ class Sink:
         Raises ``SinkMoved``.
         """
 
-    def fill_up(self, behind: int, in_flight: InFlight | None = None) -> None:
-        """Let a sink that is empty count the batches up to ``behind``. Of what they wrote, it gets only what is in flight.
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+        """Make an empty sink count the batches up to ``up_to`` as written. Of their files it gets only those in flight.
 
         Raises ``SinkMoved`` if that cannot be brought there.
         """

@@ -95,17 +95,17 @@ class SinkLog:
         numbers = range(compacted, max(entries, default=NOTHING) + 1)
         return [file for number in numbers for file in self._read(self._entry(entries, number))]
 
-    def written(self, since: int, behind: int = NOTHING) -> list[tuple[int, SinkFile]]:
-        """Return the files that entries ``behind`` that one name first, and the batches that wrote them. Batches up to ``since`` may count
-        as one. Raises ``Damaged``.
+    def written(self, since: int, after: int = NOTHING) -> list[tuple[int, SinkFile]]:
+        """Return the files that the entries after ``after`` are the first to name, each with the batch that wrote it. Batches up to
+        ``since`` may be reported as one. Raises ``Damaged``.
         """
         entries = self._entries()
         compacted = (number for number, name in entries.items() if name.endswith(COMPACT) and number <= since)
         first = max(compacted, default=min(entries, default=0))
-        if first > max(since, behind, 0):
+        if first > max(since, after, 0):
             raise Damaged(f"{self._log}/{first - 1} is missing; somebody or something deleted it")
         found: dict[str, tuple[int, SinkFile]] = {}
-        for number in range(max(first, behind + 1), max(entries, default=NOTHING) + 1):
+        for number in range(max(first, after + 1), max(entries, default=NOTHING) + 1):
             for file in self._read(self._entry(entries, number)):
                 found.setdefault(file.path, (number, file))
         return list(found.values())
@@ -150,22 +150,22 @@ class SinkLog:
             if name.startswith(".") and name.endswith(TEMPORARY):
                 self._files.delete(self._jvm.org.apache.hadoop.fs.Path(self._log, name), False)
 
-    def fill_up(self, behind: int, files: Sequence[SinkFile] = ()) -> None:
-        """Put entries for the batches up to ``behind`` that the sink does not have. Only the last one names ``files``: until it is
+    def fill_up(self, up_to: int, files: Sequence[SinkFile] = ()) -> None:
+        """Put entries for the batches up to ``up_to`` that the sink does not have. Only the last one names ``files``: until it is
         there, the sink counts as empty.
 
         A query may come to a new path in its middle, or leave out a batch. But Spark reads and compacts only a log without gaps.
         """
         newest = self.newest_batch()
-        if newest >= behind:
+        if newest >= up_to:
             return
-        compacted = (behind + 1) // self.interval * self.interval - 1
+        compacted = (up_to + 1) // self.interval * self.interval - 1
         if compacted > newest:
             there = self.files()
-            self.keep([*there, *(files if compacted == behind else ())], compacted, there)
+            self.keep([*there, *(files if compacted == up_to else ())], compacted, there)
             newest = compacted
-        for batch in range(newest + 1, behind + 1):
-            self._put(str(batch), files if batch == behind else ())
+        for batch in range(newest + 1, up_to + 1):
+            self._put(str(batch), files if batch == up_to else ())
 
     def keep(self, files: Sequence[SinkFile], batch: int, before: Sequence[SinkFile] | None = None) -> None:
         """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.

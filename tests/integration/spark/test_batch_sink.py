@@ -45,8 +45,8 @@ def test_batch_that_would_be_skipped_behind_later_ones_is_refused(spark: SparkSe
 
 
 def test_log_that_was_filled_up_to_the_middle_is_filled_up_again(spark: SparkSession, tmp_path: Path) -> None:
-    for behind in (21, 34):  # the first driver was killed at 21
-        SinkLog(spark, str(tmp_path)).fill_up(behind)
+    for up_to in (21, 34):  # the first driver was killed at 21
+        SinkLog(spark, str(tmp_path)).fill_up(up_to)
     assert sorted(sink_log(tmp_path)) == [29, 30, 31, 32, 33, 34]
     batch_sink(str(tmp_path))(spark.range(2), 35)
     assert read(spark, tmp_path) == [0, 1]

@@ -32,9 +32,9 @@ def ids(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.id for row in spark.read.schema(SCHEMA).parquet(str(folder)).collect())
 
 
-@pytest.mark.parametrize("behind", [3, 21])
+@pytest.mark.parametrize("up_to", [3, 21])
 def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
-    spark: SparkSession, tmp_path: Path, behind: int
+    spark: SparkSession, tmp_path: Path, up_to: int
 ) -> None:
     """Behind batch 9, the log of that sink begins with a compacted entry."""
     old, new, store = tmp_path / "old out", tmp_path / "new out", LocalStore(str(tmp_path / "root"))
@@ -49,7 +49,7 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     assert {name for name in target.sizes() if name in map(copy_of, copies)} == set(map(copy_of, copies))
     for _ in range(2):  # the first driver was killed before the log named them
         brought = bring(SinkLog(spark, f"file:{new}"), copies)
-    SinkLog(spark, str(new)).fill_up(behind, brought)
+    SinkLog(spark, str(new)).fill_up(up_to, brought)
     assert ids(spark, new) == [*range(6)]
     stream(spark, new, tmp_path / "out", tmp_path / "second")
     assert ids(spark, tmp_path / "out") == [*range(6)]

@@ -43,8 +43,8 @@ class PlayedSink:
     path: str
     batches: list[list[SinkFile]] = field(default_factory=list)
 
-    def written(self, since: int, behind: int) -> list[tuple[int, SinkFile]]:
-        return [(number, file) for number, files in enumerate(self.batches) if number > behind for file in files]
+    def written(self, since: int, after: int) -> list[tuple[int, SinkFile]]:
+        return [(number, file) for number, files in enumerate(self.batches) if number > after for file in files]
 
     def flow(self, upstream: Any, downstream: Any) -> FileFlow:
         return FileFlow(upstream, downstream, cast(FileSink, self))
