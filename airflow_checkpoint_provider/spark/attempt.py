@@ -125,6 +125,11 @@ class Attempt:
             except Fenced:
                 self.leave_replaced()
 
+    def limit_patience(self, seconds: float) -> None:
+        """Wait at most ``seconds`` for the answer to one write."""
+        journal = self.coordinator.journal
+        journal.patience = min(journal.patience, seconds)
+
     def second_reader(self) -> Coordinator:
         """Return a coordinator of its own, caught up, for what may take long: nobody waits for it."""
         own = self.coordinator.journal

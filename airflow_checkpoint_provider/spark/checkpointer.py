@@ -57,7 +57,7 @@ class Checkpointer:
         self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
         self._saved = True  # the newest one that was waited for is completed
         self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
-        attempt.coordinator.journal.patience = min(attempt.coordinator.journal.patience, config.timeout_s)
+        attempt.limit_patience(config.timeout_s)
         self._context = CheckpointContext(
             attempt=attempt,
             states=states,
@@ -79,8 +79,9 @@ class Checkpointer:
     def checkpoint(self, barrier: str, *, wait: bool = False, of_script: bool = True) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
 
-        With ``wait``, return whether all states are saved, and raise ``Declined`` if a registered object declined. Not
-        ``of_script``: the script goes on meanwhile, so its values are those of its last barrier, and no object is called.
+        With ``wait``, return False if not all states are saved, and raise ``Declined`` if a registered object declined. Without, nobody
+        knows it yet, and the answer is True. Not ``of_script``: the script goes on meanwhile, so its values are those of its last barrier,
+        and no object is called.
         """
         self._registered.refuse_inside()
         with self._lock, self._barrier_of(of_script):

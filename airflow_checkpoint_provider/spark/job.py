@@ -305,7 +305,7 @@ class CheckpointedJob:
         Raises ``CheckpointFailed`` if it is not, and ``Declined`` if a registered object gave no state.
         """
         self._check_active()
-        if not self._checkpointer.checkpoint("checkpoint()", wait=wait) and wait:
+        if not self._checkpointer.checkpoint("checkpoint()", wait=wait):
             raise CheckpointFailed(
                 "the checkpoint is not completed; the lines above say why. Catch CheckpointFailed to continue without it"
             )
