@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-LONGEST = 10_000  # characters of a message, which may hold a stored text of any length
+LONGEST_MESSAGE = 10_000  # characters of a message, which may hold a stored text of any length
 _USERINFO = re.compile(
     r"""\b(?:
         (s3[an]?:)/{0,3}(?=[^/@:\s]+[:@])  # a bucket has no port; keys are also written behind fewer slashes
@@ -58,7 +58,7 @@ class CheckpointError(Exception):
             cls.permanent = True
 
     def __init__(self, message: str, **about: Any) -> None:
-        text = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
+        text = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
         self.message = without_userinfo(printable(text))
         super().__init__(self.message)
         self.about = about

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from airflow_checkpoint_provider.errors import InvalidConfig
 
 POLICIES = ("latest", "within", "all", "either", "both")  # their kinds in JSON
-LONGEST = timedelta(days=365_000)  # a millennium; the longest ``timedelta`` overflows in seconds
+LONGEST_AGE = timedelta(days=365_000)  # a millennium; the longest ``timedelta`` overflows in seconds
 
 
 class Taken(Protocol):
@@ -81,7 +81,7 @@ class KeepWithin(Retention):
             raise InvalidConfig("KeepWithin(): True and False are no numbers. Write a time, e.g. KeepWithin(days=7)")
         if not isinstance(self.age, timedelta) or self.age <= timedelta(0):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
-        if self.age > LONGEST:
+        if self.age > LONGEST_AGE:
             raise InvalidConfig(f"KeepWithin({self.age}): to keep checkpoints for ever, write KeepAll()")
 
     def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:

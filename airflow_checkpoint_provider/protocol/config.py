@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from airflow_checkpoint_provider.errors import InvalidConfig
-from airflow_checkpoint_provider.policies.retention import LONGEST, KeepLatest, Retention, retention_from_json
+from airflow_checkpoint_provider.policies.retention import LONGEST_AGE, KeepLatest, Retention, retention_from_json
 
 _UNITS = {
     "ms": 0.001,
@@ -23,7 +23,7 @@ _UNITS = {
     "day": 86400,
 }
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:(ms|[shd])|(sec|second|min|minute|hour|day)s?)\s*")
-LONGEST_DURATION = LONGEST.total_seconds()
+LONGEST_DURATION = LONGEST_AGE.total_seconds()
 
 
 def seconds(value: str | float | timedelta, name: str) -> float:
@@ -39,7 +39,7 @@ def seconds(value: str | float | timedelta, name: str) -> float:
         return float(number)
     raise InvalidConfig(
         f"{name}={value!r} is not a duration: write seconds, a timedelta, or a number with ms, s, min, h or d, such as '10 min'."
-        f" {LONGEST.days} days is the longest"
+        f" {LONGEST_AGE.days} days is the longest"
     )
 
 

@@ -16,9 +16,9 @@ from airflow_checkpoint_provider.errors import InvalidName
 JOBS = "jobs"  # the folder below the root in which the histories lie, in a folder for each job
 HISTORY = rf"{JOBS}/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?"  # a pattern of the prefix of a history
 SAVEPOINTS = "savepoints"  # the folder below the root in which savepoints lie by default
-LONGEST = 200
-KEPT = 160
-SEGMENT = 64
+LONGEST_NAME = 200  # characters
+KEPT_OF_LONG_NAME = 160  # characters; a digest of the whole name follows them
+SEGMENT = 64  # entries of a journal between two boundaries
 ALONE = "-"  # the file name of the application that has no name
 STATE, QUERY = "state", "query"  # below a history, <kind>/<uid>/<epoch>-<nonce> is a folder that one attempt writes
 
@@ -40,9 +40,9 @@ def safe_token(name: str) -> str:
         raise InvalidName(f"{name!r} is no text in UTF-8, so it cannot be part of a key; write it in UTF-8") from None
     if encoded[0] in "._-":
         encoded = f"~{ord(encoded[0]):02x}{encoded[1:]}"
-    if len(encoded) <= LONGEST:
+    if len(encoded) <= LONGEST_NAME:
         return encoded
-    return f"{encoded[:KEPT]}~.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    return f"{encoded[:KEPT_OF_LONG_NAME]}~.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def time_in(token: str) -> str | None:
@@ -53,7 +53,7 @@ def time_in(token: str) -> str | None:
 
 def is_job_id(job: str) -> bool:
     """Return whether ``job`` can be a job id: letters, digits, ``.``, ``_``, ``-``."""
-    return isinstance(job, str) and bool(_JOB_ID.fullmatch(job)) and len(job) <= LONGEST
+    return isinstance(job, str) and bool(_JOB_ID.fullmatch(job)) and len(job) <= LONGEST_NAME
 
 
 def check_job_id(job: str) -> str:
@@ -61,15 +61,15 @@ def check_job_id(job: str) -> str:
     if not is_job_id(job):
         raise InvalidName(
             f"{job!r} is not a job id: write static text of ASCII letters, digits, '.', '_' and '-' that begins with a letter or digit, at"
-            f" most {LONGEST} long. What changes from run to run belongs into scope="
+            f" most {LONGEST_NAME} long. What changes from run to run belongs into scope="
         )
     return job
 
 
 def check_uid(uid: str) -> str:
     """Return ``uid`` if it can name a state: printable text, not blank, at most 200 characters. Raises ``InvalidName``."""
-    if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST or not uid.isprintable():
-        raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST} characters, not blank")
+    if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST_NAME or not uid.isprintable():
+        raise InvalidName(f"uid {uid!r}: a state's name is printable text of 1 to {LONGEST_NAME} characters, not blank")
     return uid
 
 

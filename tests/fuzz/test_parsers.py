@@ -109,7 +109,7 @@ def names(chance: random.Random) -> None:
             parser(text)
     with contextlib.suppress(CheckpointError):
         token = keys.safe_token(text)
-        assert 0 < len(token) <= keys.LONGEST
+        assert 0 < len(token) <= keys.LONGEST_NAME
         assert "/" not in token
 
 

@@ -118,7 +118,7 @@ def test_error_is_one_printable_line(text: str, shown: str) -> None:
 
 
 def test_error_about_a_very_long_text_is_cut() -> None:
-    assert CheckpointError("a:" * 10_000_000 + "@").message == "a:" * (errors.LONGEST // 2) + "…"
+    assert CheckpointError("a:" * 10_000_000 + "@").message == "a:" * (errors.LONGEST_MESSAGE // 2) + "…"
 
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.errors import InvalidName
 from airflow_checkpoint_provider.protocol.keys import (
-    LONGEST,
+    LONGEST_NAME,
     History,
     Keys,
     Pointer,
@@ -73,7 +73,7 @@ names = st.text(min_size=1) | st.sampled_from(
 def test_token_is_one_plain_segment(name: str) -> None:
     token = safe_token(name)
     assert TOKEN.fullmatch(token)
-    assert len(token) <= LONGEST
+    assert len(token) <= LONGEST_NAME
     assert "/" not in token
     assert token not in (".", "..")
     assert not set(token) & set(":%={}*? \\")
