@@ -139,22 +139,24 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
 def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: bool) -> Report:
     """Delete a savepoint, unless its job may still start from it. Raises ``Refused`` if that is unknown because ``store`` does
     not hold its history, but for a ``store`` that a person has named (``history_is_here``)."""
-    told = savepoint.dispose(store, pointer, entry_author().owner, utc_now(), dry_run=True)
-    if not told.job:
-        return _disposed_before(store, told, approval)
-    if not history_is_here and not told.own:
+    preview = savepoint.dispose(store, pointer, entry_author().owner, utc_now(), dry_run=True)
+    if not preview.job:
+        return _disposed_before(store, preview, approval)
+    if not history_is_here and not preview.own:
         raise Refused(
-            f"{pointer}: the history of {told.job} is not under {store.uri}, so it is unknown whether the job still needs this"
+            f"{pointer}: the history of {preview.job} is not under {store.uri}, so it is unknown whether the job still needs this"
             " savepoint. Write --root with the root of its checkpoints before the verb"
         )
-    lines = [f"DISPOSE {told.pointer}: a savepoint of {told.job}, {plural(told.files, 'file')}, {size(told.bytes)}"]
-    if not told.own:
+    lines = [
+        f"DISPOSE {preview.pointer}: a savepoint of {preview.job}, {plural(preview.files, 'file')}, {size(preview.bytes)}"
+    ]
+    if not preview.own:
         lines.append(f"its own history is not under {store.uri}: it was not checked whether its job still needs it")
     if approval.dry_run:
-        return _to_dispose(told, [*lines, DRY_RUN])
-    confirm(told.job, lines, approval)
+        return _to_dispose(preview, [*lines, DRY_RUN])
+    confirm(preview.job, lines, approval)
     savepoint.dispose(store, pointer, entry_author().owner, utc_now())
-    return _to_dispose(told, [*(lines if approval.yes else []), "done"])
+    return _to_dispose(preview, [*(lines if approval.yes else []), "done"])
 
 
 def forget(store: Store, text: str, approval: Approval) -> Report:
@@ -178,27 +180,27 @@ def forget(store: Store, text: str, approval: Approval) -> Report:
     return Report(DISPOSED, [(str(pointer), gone.job, "0", "0")], data, [*lines, *after])
 
 
-def _disposed_before(store: Store, told: Disposed, approval: Approval) -> Report:
+def _disposed_before(store: Store, preview: Disposed, approval: Approval) -> Report:
     """Finish the deletion of a savepoint, whose first deletion may have been killed. Needs no approval."""
-    said = ""
+    first_disposal = ""
     try:
-        open_savepoint(told.pointer, store)
+        open_savepoint(preview.pointer, store)
     except SavepointDisposed as error:
-        said = error.message.partition(";")[0]
+        first_disposal = error.message.partition(";")[0]
     if not approval.dry_run:
-        savepoint.dispose(store, str(told.pointer), entry_author().owner, utc_now())
-    return _to_dispose(told, [said])
+        savepoint.dispose(store, str(preview.pointer), entry_author().owner, utc_now())
+    return _to_dispose(preview, [first_disposal])
 
 
-def _to_dispose(told: Disposed, lines: list[str]) -> Report:
+def _to_dispose(preview: Disposed, lines: list[str]) -> Report:
     data = {
-        "pointer": str(told.pointer),
-        "job": told.job or None,
-        "files": told.files,
-        "bytes": told.bytes,
-        "history": told.own,
+        "pointer": str(preview.pointer),
+        "job": preview.job or None,
+        "files": preview.files,
+        "bytes": preview.bytes,
+        "history": preview.own,
     }
-    row = (str(told.pointer), told.job or NONE, str(told.files), str(told.bytes))
+    row = (str(preview.pointer), preview.job or NONE, str(preview.files), str(preview.bytes))
     return Report(DISPOSED, [row], data, lines)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from airflow_checkpoint_provider.cli import LIMIT
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory, histories, read
-from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.protocol.wording import command, list_of
@@ -52,6 +52,6 @@ def not_beating(store: Store, found: Iterable[FoundHistory], on_wait: Callable[[
 
     Drivers elsewhere are watched for up to half a minute, all at the same time; ``on_wait`` is called before.
     """
-    drivers = {tuple(beats_of(history.keys, history.state)): history.keys.prefix for history in found}
+    drivers = {tuple(beat_keys(history.keys, history.state)): history.keys.prefix for history in found}
     alive = Liveness(store).wait_for_each(drivers, on_wait)
     return {prefix for keys, prefix in drivers.items() if keys and alive[keys] is False}

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
 from airflow_checkpoint_provider.errors import PreflightFailed, Refused, SourceUnavailable
-from airflow_checkpoint_provider.protocol.preflight import Answer, Order, QueryFit
+from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
 from airflow_checkpoint_provider.storage import Store
 
 STDERR = 2  # the file of this process, which its child inherits
@@ -32,30 +32,30 @@ def preflight(store: Store, job: str, source: str, command: Sequence[str]) -> Re
     checkpoint_of(open_history(store, history.keys.prefix), source)  # before Spark starts, which takes long
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
-        how = _run(command, Order(store.uri, history.keys.prefix, source, str(answer)))
+        how = _run(command, PreflightRequest(store.uri, history.keys.prefix, source, str(answer)))
         if not answer.exists():
             raise PreflightFailed(
                 f"`{shlex.join(command)}` {how} before the end of its `with CheckpointedJob()` block; its output says why. The job was not"
                 " touched"
             )
-        return _report(Answer.parse(answer.read_text()))
+        return _report(PreflightResult.parse(answer.read_text()))
 
 
-def _run(command: Sequence[str], order: Order) -> str:
+def _run(command: Sequence[str], request: PreflightRequest) -> str:
     """Run a command until it ends, and return how it did. Its output goes to stderr, because stdout is for the table."""
     try:
-        done = subprocess.run(command, env={**os.environ, **order.to_environment()}, stdout=STDERR, check=False)
+        done = subprocess.run(command, env={**os.environ, **request.to_environment()}, stdout=STDERR, check=False)
     except OSError as error:
         return f"did not start ({error.strerror}), so it ended"
     return f"ended with exit code {done.returncode}"
 
 
-def _report(answer: Answer) -> Report:
-    fits = answer.queries
-    rows = [(fit.query, _verdict(fit), fit.told) for fit in fits]
-    refused = [Refused(f"query '{fit.query}' does not fit {answer.checkpoint}") for fit in fits if fit.differences]
+def _report(result: PreflightResult) -> Report:
+    fits = result.queries
+    rows = [(fit.query, _verdict(fit), fit.summary) for fit in fits]
+    refused = [Refused(f"query '{fit.query}' does not fit {result.checkpoint}") for fit in fits if fit.differences]
     unknown = [SourceUnavailable(fit.unknown) for fit in fits if fit.unknown]
-    return Report(COMPARED, rows, asdict(answer), errors=(*refused, *unknown))
+    return Report(COMPARED, rows, asdict(result), errors=(*refused, *unknown))
 
 
 def _verdict(fit: QueryFit) -> str:

@@ -6,7 +6,7 @@ from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, e
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
-from airflow_checkpoint_provider.coordinator.releasing import Going, Release
+from airflow_checkpoint_provider.coordinator.releasing import Release, ReleasePlan
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.protocol.wording import command
@@ -23,30 +23,31 @@ def release(store: Store, job: str, uid: str, to: str, adopted: str | None, appr
         raise CheckpointNotFound(
             f"there is no job {job!r} with streaming queries under {store.uri}. `{command('jobs')}` lists all jobs"
         )
-    going = Release(coordinator, uid, to, adopted)
-    lines = _lines(job, told := going.look())
+    leaving = Release(coordinator, uid, to, adopted)
+    plan = leaving.plan()
+    lines = _lines(job, plan)
     if approval.dry_run:
-        return _report(job, told, [*lines, DRY_RUN])
+        return _report(job, plan, [*lines, DRY_RUN])
     confirm(job, lines, approval)
-    told = going.carry_out(entry_author().owner)
-    return _report(job, told, [*(lines if approval.yes else []), f"done: {_start(told)}"])
+    plan = leaving.run(entry_author().owner)
+    return _report(job, plan, [*(lines if approval.yes else []), f"done: {_start(plan)}"])
 
 
-def _lines(job: str, told: Going) -> list[str]:
-    if told.done:
+def _lines(job: str, plan: ReleasePlan) -> list[str]:
+    if plan.done:
         return [
-            f"query '{told.uid}' of {job} was released to {told.to.uri} before; what an older driver has written since is fetched"
+            f"query '{plan.uid}' of {job} was released to {plan.to.uri} before; what an older driver has written since is fetched"
         ]
     return [
-        f"RELEASE query '{told.uid}' of {job}: it continues with batch {told.position.committed + 1} in {told.to.uri}, without this package",
+        f"RELEASE query '{plan.uid}' of {job}: it continues with batch {plan.position.committed + 1} in {plan.to.uri}, without this package",
         "from now on, start_query refuses it, but with adopt= of that folder",
     ]
 
 
-def _start(told: Going) -> str:
-    return f"start the script without this package, with checkpointLocation {hadoop_uri(told.to.uri)}"
+def _start(plan: ReleasePlan) -> str:
+    return f"start the script without this package, with checkpointLocation {hadoop_uri(plan.to.uri)}"
 
 
-def _report(job: str, told: Going, lines: list[str]) -> Report:
-    data = {"job": job, "query": told.uid, "location": told.to.uri, "next_batch": told.position.committed + 1}
+def _report(job: str, plan: ReleasePlan, lines: list[str]) -> Report:
+    data = {"job": job, "query": plan.uid, "location": plan.to.uri, "next_batch": plan.position.committed + 1}
     return Report(RELEASED, [tuple(map(str, data.values()))], data, lines)

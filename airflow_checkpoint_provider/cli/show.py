@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator import statistics as numbers
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
-from airflow_checkpoint_provider.coordinator.liveness import Beat, beats_of, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Beat, beat_keys, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointNotFound
@@ -84,7 +84,7 @@ def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
 def _newest_beat(store: Store, found: FoundHistory, run: str) -> Beat:
     """Return the newest heartbeat of the driver in which the queries of ``run`` run; an empty one if there is none."""
     launch = found.state.current_launch()
-    keys = beats_of(found.keys, found.state) if found.state.queries and launch and launch.spec.run == run else ()
+    keys = beat_keys(found.keys, found.state) if found.state.queries and launch and launch.spec.run == run else ()
     beats = (read_beat(store, key) for key in keys)
     return next(filter(None, beats), Beat())
 

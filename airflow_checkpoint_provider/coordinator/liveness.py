@@ -205,7 +205,7 @@ class Heart:
                 traceback.print_exc()
 
 
-def beats_of(keys: Keys, state: State) -> Sequence[str]:
+def beat_keys(keys: Keys, state: State) -> Sequence[str]:
     """Return the keys under which the current launch would beat if it were alive; none if its attempt ended."""
     launch = state.current_launch()
     if launch is None:

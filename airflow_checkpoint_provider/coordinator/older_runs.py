@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.closing import close_if_due, collec
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import age_now
-from airflow_checkpoint_provider.coordinator.liveness import Liveness, beats_of
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import commands as c
@@ -175,7 +175,7 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
         return OlderRun(state.scope, closed=close_if_due(coordinator, now))
     if state.n < 0 or state.suspended or not quiet(state, moment):
         return OlderRun(state.scope)
-    keys = beats_of(coordinator.keys, state)
+    keys = beat_keys(coordinator.keys, state)
     liveness.look(keys)
     alive = liveness.alive(keys)
     if alive is not False:

@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 
 
 @dataclass(frozen=True)
-class Going:
+class ReleasePlan:
     """A query that is to go on in ``to``: a copy of the newest of ``chain``, at ``position``. ``done``: the journal says so already."""
 
     uid: str
@@ -54,33 +54,33 @@ class Release:
         self._to = location_at(coordinator.store, to)
         self._adopted = location_at(coordinator.store, adopted) if adopted else None
 
-    def look(self) -> Going:
+    def plan(self) -> ReleasePlan:
         """Return what would be released. Nothing is changed.
 
         Raises ``CheckpointNotFound``, ``Refused``, ``Damaged``, and ``JobAlreadyRunning``.
         """
         state = self._coordinator.journal.catch_up()
-        going = self._released(state) or self._here(state) or self._sealed_elsewhere(state)
-        self._coordinator.journal.foresee(_command(going))
-        if not going.done:
+        plan = self._released(state) or self._here(state) or self._sealed_elsewhere(state)
+        self._coordinator.journal.foresee(_command(plan))
+        if not plan.done:
             self._refuse_living(state)
-            if going.to.sizes():
-                raise Refused(f"{going.to.uri} is not empty. Name a new folder; nothing was changed")
-        return going
+            if plan.to.sizes():
+                raise Refused(f"{plan.to.uri} is not empty. Name a new folder; nothing was changed")
+        return plan
 
-    def carry_out(self, by: str) -> Going:
-        """Release the query. Raises what ``look`` raises, ``QueryMoved`` and ``StoreError``."""
-        going = self.look()
-        if not going.done:
-            if going.path is not None:
-                self._seal(going, by)
-                going = self.look()  # a batch may have begun in between
-            copy_position(going.chain, going.position, going.to)
-            self._coordinator.journal.append(_command(going))
-        fetch_state(going.to, going.chain, going.position)
-        return going
+    def run(self, by: str) -> ReleasePlan:
+        """Release the query. Raises what ``plan`` raises, ``QueryMoved`` and ``StoreError``."""
+        plan = self.plan()
+        if not plan.done:
+            if plan.path is not None:
+                self._seal(plan, by)
+                plan = self.plan()  # a batch may have begun in between
+            copy_position(plan.chain, plan.position, plan.to)
+            self._coordinator.journal.append(_command(plan))
+        fetch_state(plan.to, plan.chain, plan.position)
+        return plan
 
-    def _released(self, state: State) -> Going | None:
+    def _released(self, state: State) -> ReleasePlan | None:
         """Return a query that was released to this folder before. Raises ``Refused`` if it was released to another one."""
         released = None if state.query(self._uid) else state.released_query(self._uid)
         if released is None:
@@ -88,9 +88,9 @@ class Release:
         if released.to != self._to.uri:
             raise Refused(f"query '{self._uid}' was released to {released.to}, and goes on there. Nothing was changed")
         chain = self._chain(released.locations)
-        return Going(released.uid, self._to, chain, Position(released.begun, released.committed), None, done=True)
+        return ReleasePlan(released.uid, self._to, chain, Position(released.begun, released.committed), None, done=True)
 
-    def _here(self, state: State) -> Going | None:
+    def _here(self, state: State) -> ReleasePlan | None:
         """Return a query that has a location here. Raises ``Damaged`` if batches are missing there."""
         query = state.query(self._uid)
         if query is None:
@@ -106,9 +106,9 @@ class Release:
             raise Refused(
                 f"query '{query.uid}' goes back, and nobody knows whether its sink has done so. Start the job once, then release the query"
             )
-        return Going(query.uid, self._to, chain, position, query.newest.path)
+        return ReleasePlan(query.uid, self._to, chain, position, query.newest.path)
 
-    def _sealed_elsewhere(self, state: State) -> Going:
+    def _sealed_elsewhere(self, state: State) -> ReleasePlan:
         """Return a query that was sealed in the adopted location, and got no further."""
         if self._adopted is None:
             raise CheckpointNotFound(
@@ -119,7 +119,7 @@ class Release:
         if poison is None or (poison.incarnation, poison.uid) != (state.incarnation, self._uid):
             by = f"sealed by {poison.by} for query '{poison.uid}'" if poison else "not sealed: the query can run there"
             raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
-        return Going(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
+        return ReleasePlan(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
 
     def _refuse_living(self, state: State) -> None:
         """Raise ``JobAlreadyRunning`` if an older driver may still write the batch that had begun."""
@@ -130,10 +130,10 @@ class Release:
                     " it has ended, or end it"
                 )
 
-    def _seal(self, going: Going, by: str) -> None:
+    def _seal(self, plan: ReleasePlan, by: str) -> None:
         incarnation = self._coordinator.state.incarnation
-        poison = Poison(incarnation, going.uid, secrets.token_hex(16), by)
-        while not stays_sealed(going.chain[0], seal(going.chain[0], poison, lambda: None), time.monotonic()):
+        poison = Poison(incarnation, plan.uid, secrets.token_hex(16), by)
+        while not stays_sealed(plan.chain[0], seal(plan.chain[0], poison, lambda: None), time.monotonic()):
             pass
 
     def _chain(self, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:
@@ -145,6 +145,6 @@ def _not_heard_of(state: State) -> Iterator[AttemptRecord]:
     return (attempt for attempt in state.attempts if attempt.reported_by != BY_DRIVER)
 
 
-def _command(going: Going) -> c.ReleaseQuery:
-    begun, committed = going.position.begun, going.position.committed
-    return c.ReleaseQuery(uid=going.uid, path=going.path, to=going.to.uri, begun=begun, committed=committed)
+def _command(plan: ReleasePlan) -> c.ReleaseQuery:
+    begun, committed = plan.position.begun, plan.position.committed
+    return c.ReleaseQuery(uid=plan.uid, path=plan.path, to=plan.to.uri, begun=begun, committed=committed)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beats_of
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beat_keys
 from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.operators._launch import POLL, DriverLaunch
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
@@ -61,7 +61,7 @@ class DriverMonitor:
 
     def _read_heartbeat(self, state: State) -> None:
         self._read_beat = time.monotonic()
-        self._keys = beats_of(self._journal.keys, state) or self._keys
+        self._keys = beat_keys(self._journal.keys, state) or self._keys
         beat = self._liveness.look(self._keys)
         if beat and beat != self._newest:
             self._launch.metrics.update_protection(beat)

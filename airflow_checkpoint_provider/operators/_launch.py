@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beats_of, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beat_keys, read_beat
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_floor_of, resolve
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
@@ -181,7 +181,9 @@ class DriverLaunch:
 
         def verified_plan(state: State) -> c.PlanLaunch:
             log_check = functools.partial(self.log, [restore_story.looking(state, self.beats.look)])
-            alive = (not waited or time.monotonic() < deadline) and liveness.wait(beats_of(self.keys, state), log_check)
+            alive = (not waited or time.monotonic() < deadline) and liveness.wait(
+                beat_keys(self.keys, state), log_check
+            )
             if self.killed.is_set():
                 raise Refused(f"{self.parameters.history.job}: this task was killed; nothing was planned")
             self._before, self._seen = state, self._observe(state, alive)
@@ -200,7 +202,7 @@ class DriverLaunch:
 
     def _observe(self, state: State, alive: bool) -> Seen:
         """Return the observations of the driver that the log needs besides the journal."""
-        beats = (read_beat(self.store, key) for key in beats_of(self.keys, state))
+        beats = (read_beat(self.store, key) for key in beat_keys(self.keys, state))
         return Seen(self.store.uri, next(filter(None, beats), None), alive, utc_now())
 
     def _verify(self, state: State, decision: object) -> None:
@@ -213,7 +215,7 @@ class DriverLaunch:
     def _wait_until_stopped(self, deadline: float) -> None:
         """Wait while the driver's process lives on this host. ``Liveness`` looks at other hosts afterwards."""
         while time.monotonic() < deadline and not self.killed.is_set():
-            keys = beats_of(self.keys, self.coordinator.journal.poll())
+            keys = beat_keys(self.keys, self.coordinator.journal.poll())
             beats = (read_beat(self.store, key) for key in keys)
             if not any(beat and beat.process.lives() for beat in beats):
                 return

@@ -33,7 +33,7 @@ EVERY = 5.0  # seconds between two polls
 class Wait(Protocol):
     """The condition of a sensor. The object is kept between polls, so that a poll costs one or two requests."""
 
-    def look(self, suspected: bool) -> dict[str, Any] | None:
+    def poll(self, suspected: bool) -> dict[str, Any] | None:
         """Poll once. Return the task's XCom if the condition is met, else None. ``suspected``: the triggerer found the driver
         silent."""
 
@@ -100,7 +100,7 @@ class JournalSensor(Linked, BaseSensorOperator):
         with failing_for_good():
             try:
                 # Each poke of mode="reschedule" is a new process, which has not seen the heartbeat before
-                found = self.wait(context).look(self._suspected or self.reschedule)
+                found = self.wait(context).poll(self._suspected or self.reschedule)
             except NoConnection as error:  # the first launch of a job without a connection creates its folder
                 if error.about.get("named"):
                     raise
@@ -128,7 +128,7 @@ class CheckpointWait:
     def __init__(self, checkpoint: Any, request: CheckpointRequest, awaited: Awaited, log: Any) -> None:
         self._checkpoint, self._request, self._awaited, self._log = checkpoint, request, awaited, log
 
-    def look(self, suspected: bool) -> dict[str, Any] | None:
+    def poll(self, suspected: bool) -> dict[str, Any] | None:
         outcome = self._request.resolve(suspected=suspected)
         if isinstance(outcome, Unreadable):
             raise outcome.error

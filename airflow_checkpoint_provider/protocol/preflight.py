@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-VARIABLE = "CHECKPOINT_PREFLIGHT"
+PREFLIGHT_VARIABLE = "CHECKPOINT_PREFLIGHT"
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a driver shall look at: the checkpoint ``source`` of the history at ``history`` below ``root``. It writes an ``Answer`` to
-    the file ``answer``. The driver itself looks for the newest checkpoint: the running job deletes older ones while Spark starts."""
+class PreflightRequest:
+    """What a driver shall look at: the checkpoint ``source`` of the history at ``history`` below ``root``. It writes a
+    ``PreflightResult`` to the file ``answer``. The driver itself looks for the newest checkpoint: the running job deletes older ones
+    while Spark starts."""
 
     root: str
     history: str
@@ -21,12 +22,12 @@ class Order:
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable of the driver."""
-        return {VARIABLE: json.dumps(asdict(self))}
+        return {PREFLIGHT_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Order | None:
-        """Return the order in the environment of a driver; None if it has none."""
-        text = environment.get(VARIABLE)
+    def of(cls, environment: Mapping[str, str]) -> PreflightRequest | None:
+        """Return the request in the environment of a driver; None if it has none."""
+        text = environment.get(PREFLIGHT_VARIABLE)
         return cls(**json.loads(text)) if text else None
 
 
@@ -41,24 +42,24 @@ class QueryFit:
     unknown: str = ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return all that is said of the query; empty if it fits."""
         return "; ".join(filter(None, (*self.differences, self.unknown, self.note)))
 
 
 @dataclass(frozen=True)
-class Answer:
+class PreflightResult:
     """The checkpoint with which the queries were compared, and what was found."""
 
     checkpoint: str
     queries: tuple[QueryFit, ...]
 
     def to_json(self) -> str:
-        """Return the answer as a driver writes it."""
+        """Return the result as a driver writes it."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def parse(cls, text: str) -> Answer:
+    def parse(cls, text: str) -> PreflightResult:
         """Return what a driver has written."""
         data = json.loads(text)
         fits = (QueryFit(**{**fit, "differences": tuple(fit["differences"])}) for fit in data["queries"])

@@ -28,7 +28,7 @@ class ProgressWait:
         self._why_unknown, self._log = why_unknown, log
         self._completed, self._unknown = 0, ""
 
-    def look(self, suspected: bool) -> dict[str, Any] | None:
+    def poll(self, suspected: bool) -> dict[str, Any] | None:
         """Return the XCom of the newest checkpoint that counted. Raise ``RunFinished`` if the run completes no more."""
         completed = self._progress.completed()
         self._completed = len(completed)

@@ -262,9 +262,9 @@ class Checkpointer:
         if self._attempt.file_sets.release(self._attempt.state, tuple(self._states.snapshots.values())):
             self._deletions.submit(self._attempt.delete_released)
 
-    def look(self) -> None:
+    def on_watch(self) -> None:
         """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
-        self.manual.look()
+        self.manual.on_watch()
         if asking := self._asking:
             asking.expire(self._registered.asked)
         self._registered.notify_in_background(self._attempt.state)

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_uid
-from airflow_checkpoint_provider.protocol.preflight import Order
+from airflow_checkpoint_provider.protocol.preflight import PreflightRequest
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 from airflow_checkpoint_provider.spark import copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Attempt
@@ -89,8 +89,8 @@ class CheckpointedJob:
 
     def __new__(cls, spark: SparkSession | None = None, **_: Any) -> Any:
         """Return the job; or one that only looks, if the command line has asked for that."""
-        order = Order.of(os.environ)
-        return PreflightJob(order, spark) if order else super().__new__(cls)
+        request = PreflightRequest.of(os.environ)
+        return PreflightJob(request, spark) if request else super().__new__(cls)
 
     def __init__(
         self,
@@ -219,9 +219,9 @@ class CheckpointedJob:
 
     def _look(self, state: State) -> None:
         """Report progress and serve the checkpoints. The attempt's watch calls it once a second."""
-        self._progress.look(state)
-        self._queries.look()
-        self._checkpointer.look()
+        self._progress.report(state)
+        self._queries.report()
+        self._checkpointer.on_watch()
 
     def _jvm_died(self) -> None:
         self._attempt.end_now("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")

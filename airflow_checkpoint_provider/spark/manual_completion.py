@@ -31,7 +31,7 @@ class ManualCompletion:
         """Return the acknowledged checkpoints without an outcome, as far as the journal was read."""
         return tuple(checkpoint for checkpoint in self._attempt.state.pending if checkpoint.id in self.deadlines)
 
-    def look(self) -> None:
+    def on_watch(self) -> None:
         """Log outcomes, and abort expired checkpoints. The attempt's watch calls it once a second."""
         state = self._attempt.state  # read it now: an older state would not list a checkpoint acknowledged meanwhile
         for number, deadline in list(self.deadlines.items()):
@@ -64,4 +64,4 @@ class ManualCompletion:
             deadline = max(self.deadlines.get(checkpoint.id, 0.0) for checkpoint in waiting) + ABORT_TIME
             while self.waiting() and not interrupted() and self._clock() < deadline:
                 time.sleep(0.2)
-        self.look()  # the watch may look too late to log the outcome
+        self.on_watch()  # the watch may look too late to log the outcome

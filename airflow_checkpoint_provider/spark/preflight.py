@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.coordinator.preflight import copy_queries
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_uid
-from airflow_checkpoint_provider.protocol.preflight import Answer, Order, QueryFit
+from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
@@ -45,7 +45,7 @@ class PreflightJob:
     driver ends where the ``with`` block ends.
     """
 
-    def __init__(self, order: Order, session: SparkSession | None) -> None:
+    def __init__(self, order: PreflightRequest, session: SparkSession | None) -> None:
         self._order, self._session = order, session
 
     def __enter__(self) -> Self:
@@ -71,8 +71,8 @@ class PreflightJob:
             return
         fits = (*self._fits.values(), *self._left_out())
         for fit in fits:
-            say(f"query '{fit.query}': {fit.told or 'ok'}")
-        Path(self._order.answer).write_text(Answer(self._checkpoint, fits).to_json())
+            say(f"query '{fit.query}': {fit.summary or 'ok'}")
+        Path(self._order.answer).write_text(PreflightResult(self._checkpoint, fits).to_json())
         raise SystemExit(int(_exit_code(fits)))
 
     def _left_out(self) -> list[QueryFit]:

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     Liveness,
     Process,
     RefusedStart,
-    beats_of,
+    beat_keys,
     read_beat,
 )
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
@@ -194,7 +194,7 @@ def _job_lives(liveness: Liveness, journal: Journal, state: State) -> bool:
 
     An earlier attempt of this process has left its block, even if its end could not be written.
     """
-    beats = {key: read_beat(journal.store, key) for key in beats_of(journal.keys, state)}
+    beats = {key: read_beat(journal.store, key) for key in beat_keys(journal.keys, state)}
     this = Process.this()
     return _lives(liveness, state, [key for key, beat in beats.items() if beat is None or beat.process != this])
 

@@ -17,7 +17,7 @@ from anyio import CapacityLimiter
 from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
-from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Liveness, beats_of
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Liveness, beat_keys
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,
@@ -71,7 +71,7 @@ class Reader:
         if state.n < 0:
             raise CheckpointNotFound(f"there is no history at {self._store.uri}/{self._keys.prefix}")
         found = FoundHistory(self._keys, state)
-        keys, beat = beats_of(self._keys, state), None
+        keys, beat = beat_keys(self._keys, state), None
         with suppress(StoreError):  # no heartbeat is not known, and hides nothing
             beat = self._liveness.look(keys)
         return Reading(

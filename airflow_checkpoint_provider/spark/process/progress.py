@@ -61,7 +61,7 @@ class Progress:
         self._since = self._logged = time.monotonic()
         self._told: Tasks | None = None  # by the newest line about this stage
 
-    def look(self, state: State) -> None:
+    def report(self, state: State) -> None:
         """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
         uid, now = self._attempt.stage, time.monotonic()

@@ -204,7 +204,7 @@ class Queries:
                 time.sleep(LOOK)
             self._raise_failed()
 
-    def look(self) -> None:
+    def report(self) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
         self._progress = now = progress.shown(self._running, self._progress)
         self._attempt.heart.update(lambda beat: replace(beat, queries=now))

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
-from airflow_checkpoint_provider.protocol.preflight import Answer, Order
+from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Script
 from tests.integration.runtime.test_queries import holding, in_batch_one, running_forever, source, stop_with_savepoint
@@ -55,12 +55,12 @@ class Version:
         before = files(self._script.root)
         answer = self._folder / "answer"
         with monkeypatch.context() as patch:
-            order = Order(f"file://{self._script.root}", coordinator.keys.prefix, "latest", str(answer))
-            for name, value in order.to_environment().items():
+            request = PreflightRequest(f"file://{self._script.root}", coordinator.keys.prefix, "latest", str(answer))
+            for name, value in request.to_environment().items():
                 patch.setenv(name, value)
             with pytest.raises(SystemExit) as ended:
                 self.run()
-        found = {fit.query: fit.differences for fit in Answer.parse(answer.read_text()).queries}
+        found = {fit.query: fit.differences for fit in PreflightResult.parse(answer.read_text()).queries}
         assert ended.value.code == (3 if any(found.values()) else 0)
         assert files(self._script.root) == before
         return found

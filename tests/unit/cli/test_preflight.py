@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 
-from airflow_checkpoint_provider.protocol.preflight import VARIABLE, Answer, QueryFit
+from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, PreflightResult, QueryFit
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.unit.cli.conftest import ORDERS, Command
 
@@ -17,8 +17,8 @@ DIFFERS = QueryFit("clicks", ("it writes to json", "source 0 reads /b"))
 def script(*fits: QueryFit) -> list[str]:
     """Return a command that answers so, and says with what it was to be compared."""
     text = (
-        f"import os, json, pathlib; order = json.loads(os.environ[{VARIABLE!r}]); print('noise');"
-        f" pathlib.Path(order['answer']).write_text({Answer('chk', fits).to_json()!r}.replace('chk', order['source']))"
+        f"import os, json, pathlib; order = json.loads(os.environ[{PREFLIGHT_VARIABLE!r}]); print('noise');"
+        f" pathlib.Path(order['answer']).write_text({PreflightResult('chk', fits).to_json()!r}.replace('chk', order['source']))"
     )
     return ["--", sys.executable, "-c", text]
 

@@ -214,9 +214,9 @@ def test_release_that_is_killed_is_given_again(
 
     first = str(tmp_path / "first")
     with mock.patch.object(place, name, killed), pytest.raises(Killed):
-        releasing.Release(job.coordinator, UID, first).carry_out("ann")
+        releasing.Release(job.coordinator, UID, first).run("ann")
     released = job.state.released_query(UID)
     folder = first if released else str(tmp_path / "second")
-    releasing.Release(job.coordinator, UID, folder).carry_out("ann")
+    releasing.Release(job.coordinator, UID, folder).run("ann")
     assert set(elsewhere(Path(folder)).sizes()) == set(NEEDED)
     assert newest_batch(own(job)) == (7, True)

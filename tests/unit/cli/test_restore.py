@@ -51,7 +51,10 @@ def test_restore_writes_one_entry(running: Recorded, checkpoints: Command) -> No
     entry, next_step = done.lines[-1].split(". ", 1)
     assert entry == f"done (entry {running.state.n + 1}): the next attempt of {FLIGHTS} starts from chk-2"
     task = f"task {FLIGHTS} of run scheduled__2026-11-20"
-    assert next_step == f"Nothing was submitted: the next retry of {task} starts there. If no retry is left, clear the task"
+    assert (
+        next_step
+        == f"Nothing was submitted: the next retry of {task} starts there. If no retry is left, clear the task"
+    )
     after = running.coordinator.journal.catch_up()
     assert (str(after.restore_point()), after.current_launch(), after.over(1)) == ("chk-2", None, True)
     assert after.branch.reason.startswith("restored by hand")

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     Liveness,
     Process,
     RefusedStart,
-    beats_of,
+    beat_keys,
     read_beat,
 )
 from airflow_checkpoint_provider.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
@@ -449,10 +449,10 @@ def test_heart_goes_on_after_an_error_that_nobody_expected(
 
 def test_beats_of_returns_the_heartbeats_of_the_current_launch() -> None:
     history = History()
-    assert list(beats_of(KEYS, history.state)) == []
+    assert list(beat_keys(KEYS, history.state)) == []
     history.launched()
-    assert list(beats_of(KEYS, history.state)) == [KEYS.driver_beat(1), KEYS.launch_beat(1)]
+    assert list(beat_keys(KEYS, history.state)) == [KEYS.driver_beat(1), KEYS.launch_beat(1)]
     history.started(try_number=2)
-    assert list(beats_of(KEYS, history.state)) == [KEYS.attempt_beat(1)]
+    assert list(beat_keys(KEYS, history.state)) == [KEYS.attempt_beat(1)]
     history.do(c.EndAttempt(epoch=1, outcome="failed"))
-    assert list(beats_of(KEYS, history.state)) == []
+    assert list(beat_keys(KEYS, history.state)) == []

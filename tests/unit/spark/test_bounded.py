@@ -44,7 +44,7 @@ class LongLived(Driver):
         self.checkpointer.checkpoint("here")
         self.checkpointer.wait()
         self.checkpointer.savepoints.settle()
-        self.checkpointer.look()
+        self.checkpointer.on_watch()
 
     def hurt(self, kind: str, key: str, *, but: int = 0) -> None:
         """Take a checkpoint while the store refuses requests of ``kind`` at keys with ``key``, ``but`` for the first ones."""

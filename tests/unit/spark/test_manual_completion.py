@@ -53,15 +53,15 @@ def test_checkpoint_that_nobody_finalizes_expires_after_its_timeout(
 ) -> None:
     number = acknowledged(running, manual)
     clock.now += 60
-    manual.look()
+    manual.on_watch()
     assert running.listed(number).status == PENDING
     clock.now += 0.01
-    manual.look()
+    manual.on_watch()
     expired = running.listed(number)
     assert (expired.status, expired.reason, expired.phase) == (ABORTED, "expired", "finalize")
     assert expired.details == "nobody finalized it within 60 s after it was acknowledged"
     assert (manual.waiting(), manual.deadlines) == ((), {})
-    manual.look()
+    manual.on_watch()
     assert capsys.readouterr().out.count(f"ABORTED chk-{number}") == 1
 
 
@@ -69,13 +69,13 @@ def test_outcome_of_a_finalized_checkpoint_is_logged_once(
     running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number = acknowledged(running, manual)
-    manual.look()
+    manual.on_watch()
     assert manual.deadlines
     running.task().complete(number, finalize=True)
     running.catch_up()
     capsys.readouterr()
-    manual.look()
-    manual.look()
+    manual.on_watch()
+    manual.on_watch()
     assert capsys.readouterr().out.count(f"chk-{number} completed at a barrier") == 1
     assert manual.deadlines == {}
 
@@ -84,7 +84,7 @@ def test_checkpoint_that_the_journal_no_longer_lists_is_not_awaited(
     manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manual.deadlines[99] = 0.0
-    manual.look()
+    manual.on_watch()
     assert manual.deadlines == {}
     assert capsys.readouterr().out == ""
 
@@ -95,10 +95,10 @@ def test_expired_checkpoint_is_aborted_when_the_store_answers_again(
     number = acknowledged(running, manual)
     clock.now += 61
     store.plan = lambda call: Fault.DENIED
-    manual.look()
+    manual.on_watch()
     assert manual.deadlines
     store.plan = served
-    manual.look()
+    manual.on_watch()
     assert running.listed(number).reason == "expired"
 
 
@@ -111,7 +111,7 @@ def test_expired_checkpoint_is_left_to_an_attempt_that_ends(
     with pytest.raises(StoreDenied):
         running.attempt.end("finished", 0)
     store.plan = served
-    manual.look()
+    manual.on_watch()
     assert running.listed(number).status == PENDING
     assert manual.deadlines
 
