@@ -69,7 +69,7 @@ class RestoreOperator(JobOperator):
         never = where == "none" or checkpoint_id(where) is not None
         if self.claim_mode == CLAIM and (never or (where not in STARTS and isinstance(pointer_of(where), Pointer))):
             raise InvalidConfig(
-                f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: write the directory of one, or"
+                f"claim_mode={CLAIM!r} with restore={where!r}, which is not a savepoint from elsewhere: write the directory of one, or"
                 " leave claim_mode out"
             )
 

@@ -146,4 +146,4 @@ def retention_from_json(data: dict[str, Any]) -> Retention:
         case {"keep": "either" | "both" as how, "of": [left, right]}:
             join = Either if how == "either" else Both
             return join(retention_from_json(left), retention_from_json(right))
-    raise InvalidConfig(f"{data!r} is no retention policy; write KeepLatest(2), KeepWithin(days=7) or KeepAll()")
+    raise InvalidConfig(f"{data!r} is not a retention policy; write KeepLatest(2), KeepWithin(days=7) or KeepAll()")

@@ -25,7 +25,7 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
     where = location.uri
     if location.store.read(location.name(METADATA)) is None:
         raise WrongUse(
-            f"query '{uid}': adopt={where!r} is no checkpointLocation of a query that ran. Nothing was changed"
+            f"query '{uid}': adopt={where!r} is not a checkpointLocation of a query that ran. Nothing was changed"
         )
     refuse_sealed(location, uid, incarnation)
     position = reached(location)

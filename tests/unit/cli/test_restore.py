@@ -132,8 +132,8 @@ def test_restore_from_its_own_savepoint_ends_the_suspension(job: Job, checkpoint
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--claim", "--from", "chk-3"], 2, "chk-3 is no savepoint of another history"),
-        (["--claim", "--from", "none"], 2, "nothing is no savepoint of another history"),
+        (["--claim", "--from", "chk-3"], 2, "chk-3 is not a savepoint of another history"),
+        (["--claim", "--from", "none"], 2, "nothing is not a savepoint of another history"),
         (["--rename", "clean", "--from", "chk-3"], 2, "--rename clean: write OLD=NEW"),
         (["--rename", "=new", "--from", "chk-3"], 2, "--rename =new: write OLD=NEW"),
         (["--rename", "clean=a", "--rename", "clean=b", "--from", "chk-3"], 2, "each state of the checkpoint at most once"),

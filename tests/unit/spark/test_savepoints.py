@@ -73,7 +73,7 @@ def test_driver_copies_no_savepoint_to_a_place_outside_of_the_savepoint_roots(
     barrier(running, Recording("counts"))
     aborted = running.listed(number)
     assert (aborted.status, aborted.reason) == (ABORTED, STORE_FAILED)
-    assert "is no place for savepoints: the connection allows" in capfd.readouterr().out
+    assert "is not a place for savepoints: the connection allows" in capfd.readouterr().out
     assert not target.objects
 
 
