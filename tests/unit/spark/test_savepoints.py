@@ -199,7 +199,7 @@ def test_savepoint_expires_when_its_copy_takes_longer_than_its_timeout(
     aborted = running.listed(number)
     assert (aborted.reason, aborted.details) == (
         "expired",
-        "it was not copied within 0.05 s. Give it a longer timeout",
+        "within 0.05 s, its files were not copied. Set a longer timeout",
     )
     assert "Traceback" not in capsys.readouterr().err
 
