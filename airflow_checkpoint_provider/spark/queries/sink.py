@@ -155,7 +155,7 @@ class CountingSink(Sink, ABC):
         command = wording.take_out(self.path or "", gone_back.newest_file)
         advice = f"Take them out with {command}, then start the job again" if command else f"Write to {elsewhere}"
         return SinkMoved(
-            f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
+            f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has received rows from it since. The query"
             f" was not started. {advice}",
             checkpoint=gone_back.batch,
         )
