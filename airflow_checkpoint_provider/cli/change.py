@@ -121,7 +121,9 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
             now = going.restored.point or "nothing"
-            raise Refused(f"{source.text} is {now} meanwhile. Nothing was changed; try again")
+            raise Refused(
+                f"{source.text} now means {now}, not {base or 'nothing'}. Nothing was changed; run the command again"
+            )
         reason = "restored by hand: checkpoints restore"
         return going.command(
             token,

@@ -36,11 +36,11 @@ def release(store: Store, job: str, uid: str, to: str, adopted: str | None, appr
 def _lines(job: str, told: Going) -> list[str]:
     if told.done:
         return [
-            f"query '{told.uid}' of {job} was released to {told.to.uri} before; what an older driver has written since is fetched"
+            f"query '{told.uid}' of {job} was already released to {told.to.uri}; this only fetches what an older driver has written since"
         ]
     return [
         f"RELEASE query '{told.uid}' of {job}: it continues with batch {told.position.committed + 1} in {told.to.uri}, without this package",
-        "from now on, start_query refuses it, but with adopt= of that folder",
+        "from then on, start_query refuses this query unless adopt= names that folder",
     ]
 
 

@@ -240,7 +240,8 @@ _RENAME = _argument(
 _REWIND_SINK = _argument(
     "--rewind-sink",
     action="store_true",
-    help="go back although the sinks of queries have later rows: files written since are deleted; a table you must have taken back",
+    help="let queries go back although their sinks hold later rows. Files written since are deleted. Restore a Delta or Iceberg table"
+    " yourself first",
 )
 _QUERY = _argument("query", metavar="QUERY", help="uid of the query, as start_query takes it")
 _FOLDER = _argument(
@@ -253,7 +254,7 @@ _FOLDER = _argument(
 _ADOPTED = _argument(
     "--adopted",
     metavar="LOCATION",
-    help="what adopt= named; needed if the query was sealed there and never started here",
+    help="the location that adopt= named; needed only if the takeover stopped after it had sealed that location",
 )
 _FORGET = _argument(
     "--forget",
