@@ -106,7 +106,7 @@ def test_object_gets_its_own_state_of_the_restore_point(restored: list[Any], giv
 @pytest.mark.parametrize("restored", [value("own", 7), stage("own")], ids=["a value", "a stage"])
 def test_object_is_refused_if_its_restored_state_is_of_another_kind(restored: StateSnapshot) -> None:
     own = Own()
-    with pytest.raises(KindChanged, match=r"'own' is a .*the job asks for a registered object of that name"):
+    with pytest.raises(KindChanged, match=r"'own' is a .*the script uses the name for a registered object"):
         Registered(States.restored(seal(restored), RUN), 3).add("own", own)
     assert own.given is None
 
