@@ -1,7 +1,7 @@
-"""The way out of this package: a query goes on in a location of its own, by Spark alone. Runs anywhere.
+"""Release a query: it continues under Spark alone, in a folder of its own. Runs anywhere.
 
-A release is a take-over by somebody else, in the same order. Given again with the same folder, it goes on where it was killed, but for
-a copy that nobody needs.
+A release takes the same steps as a takeover. If it was killed, repeat it with the same folder: it resumes. At worst, an unused copy
+stays behind.
 
 1. The newest location here is sealed, and copied into the folder, with the batch that had begun.
 2. An entry of the journal names the folder: no attempt starts the query any more, but with ``adopt=``.

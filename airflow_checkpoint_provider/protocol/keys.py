@@ -177,9 +177,10 @@ def _savepoint(job_token: str, number: int, nonce: str) -> str:
 
 
 def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
-    """Raise ``ValueError`` for a target that is no directory of savepoint ``number`` with this nonce, of any job, anywhere.
+    """Raise ``ValueError`` unless ``target`` ends with the directory name of savepoint ``number`` and ``nonce``.
 
-    Its files would be read, and deleted, there. None, of a checkpoint that is no savepoint, is right.
+    Job and place are not checked. Files below a target are read and deleted, so a forged one is dangerous. None passes: only
+    savepoints have a target.
     """
     if target is None:
         return

@@ -24,8 +24,8 @@ _TYPED: ContextVar[tuple[str, str] | None] = ContextVar("typed", default=None)
 
 @contextlib.contextmanager
 def typed(before: str, behind: str = "") -> Iterator[None]:
-    """Let each command that a text prints inside of the ``with`` be one of the command line that a person has just typed: with
-    ``before`` before its verb, and ``behind`` at its end. This is the only thing that texts take from outside of their arguments."""
+    """Inside this block, let printed commands look like the one that the person typed: ``before`` precedes the verb, ``behind`` ends
+    the line. This is the only thing that texts take from outside of their arguments."""
     token = _TYPED.set((before, behind))
     try:
         yield

@@ -45,7 +45,7 @@ class Sink:
         return None
 
     def remind(self, position: Position) -> None:
-        """Let a table count again that has forgotten which batches it has. It is the one to which the query wrote at ``position``.
+        """Write the table's batch marker again if it was lost. The query wrote to this table at ``position``.
 
         Raises ``SinkMoved`` if the table may have forgotten the batch that had begun.
         """
