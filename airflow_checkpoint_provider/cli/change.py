@@ -344,7 +344,7 @@ def confirm(job: str, lines: list[str], approval: Approval) -> None:
         raise InvalidConfig("Not a terminal: use --dry-run to preview, then --yes to confirm")
     write_lines(lines, sys.stderr)
     try:
-        answer = approval.ask("Type the job's name to go on: ")
+        answer = approval.ask("Type the job's name to continue: ")
     except (EOFError, KeyboardInterrupt):
         raise InvalidConfig("No answer; nothing was changed") from None
     if answer.strip() != job:

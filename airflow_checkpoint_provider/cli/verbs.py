@@ -104,14 +104,14 @@ def restore(store: Store, options: Namespace) -> Report:
 
 
 def preflight(store: Store, options: Namespace) -> Report:
-    """Check whether the queries of another script could go on from a checkpoint; the job may run meanwhile."""
+    """Check whether the queries of another script could continue from a checkpoint; the job may run meanwhile."""
     from airflow_checkpoint_provider.cli import preflight
 
     return preflight.preflight(store, options.job, options.source, options.command)
 
 
 def release(store: Store, options: Namespace) -> Report:
-    """Let a streaming query go on without this package, in a folder that gets a copy of its newest location."""
+    """Let a streaming query continue without this package, in a folder that gets a copy of its newest location."""
     from airflow_checkpoint_provider.cli import release
 
     return release.release(store, options.job, options.query, options.folder, options.adopted, _approval(options))

@@ -87,7 +87,9 @@ class Release:
         if released is None:
             return None
         if released.to != self._to.uri:
-            raise Refused(f"query '{self._uid}' was released to {released.to}, and goes on there. Nothing was changed")
+            raise Refused(
+                f"query '{self._uid}' was released to {released.to}, and continues there. Nothing was changed"
+            )
         chain = self._chain(released.locations)
         return Going(released.uid, self._to, chain, Position(released.begun, released.committed), None, done=True)
 

@@ -92,7 +92,7 @@ class JobEnd:
     def _take_last_checkpoint(self) -> None:
         if not any(self.checkpointer.checkpoint("end", wait=True) for _ in range(LAST_TRIES)):
             raise CommitStateUnknown(
-                "the last checkpoint could not be completed, so the run is not finished. A retry goes on from the checkpoint before"
+                "the last checkpoint could not be completed, so the run is not finished. A retry continues from the checkpoint before it"
             )
 
     def fail(self, error: BaseException | None) -> None:

@@ -307,7 +307,7 @@ class CheckpointedJob:
         self._check_active()
         if not self._checkpointer.checkpoint("checkpoint()", wait=wait) and wait:
             raise CommitStateUnknown(
-                "the checkpoint did not complete. The lines above say why. The job may go on without it"
+                "the checkpoint did not complete. The lines above say why. The job may continue without it"
             )
 
     @property

@@ -53,7 +53,7 @@ class Loss:
     allowed: bool
 
     def since(self, batch: int) -> str:
-        """Return what is said of rows that came behind ``batch``."""
+        """Return what is said of rows that came after ``batch``."""
         left_out = f". Spark skips them, because {LOSS_ALLOWED}=false" if self.allowed else ""
         return f"Kafka does not have all rows since batch {batch}: {some([str(gap) for gap in self.gaps])}{left_out}"
 
@@ -151,7 +151,7 @@ class KafkaSources:
             yield stream.kafkaOffsetReader()
         except Py4JJavaError as error:
             raise SourceUnavailable(
-                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}), so nobody knows whether the query could go on."
+                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}), so nobody knows whether the query could continue."
                 " Look at the brokers and at the options of the source, and try again"
             ) from None
         finally:

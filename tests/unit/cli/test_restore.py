@@ -238,7 +238,7 @@ def test_question_goes_to_stderr(running: Recorded, checkpoints: Command, monkey
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "-o", "json")
     assert json.loads(done.out)["next_start"] == "chk-2"
     assert done.err.startswith(f"RESTORE {FLIGHTS}, run {RUN}")
-    assert done.err.endswith("Type the job's name to go on: ")
+    assert done.err.endswith("Type the job's name to continue: ")
 
 
 @pytest.mark.usefixtures("terminal")
