@@ -275,7 +275,7 @@ class NotPending(Refused, code="CKP232"):
 
 
 class Aborted(Refused, code="CKP201", permanent=True):
-    """A checkpoint was aborted. If the job fails now, it restarts from the checkpoint before it."""
+    """A checkpoint was aborted. If the job fails now, the next attempt starts from the checkpoint before it."""
 
 
 class Held(Refused, code="CKP233"):

@@ -167,7 +167,7 @@ def _argument(*flags: str, **options: Any) -> Argument:
 
 def _positive(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
-        raise ArgumentTypeError(f"{text!r} is not a number from 1")
+        raise ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
     return int(text)
 
 
