@@ -122,7 +122,7 @@ class StoreDenied(StoreError, PermissionError, code="CKP611"):
 class StoreMisconfigured(StoreError, ValueError, code="CKP612", permanent=True):
     """The location cannot hold checkpoints.
 
-    It is no store, it is another store than the one meant, or it has no put-if-absent: two writers could both succeed.
+    It is not a store, it is another store than the one meant, or it has no put-if-absent: two writers could both succeed.
     """
 
 
