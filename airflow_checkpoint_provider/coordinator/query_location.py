@@ -159,9 +159,7 @@ def location_at(store: Store, uri: str) -> Location:
     place = _LOCAL.sub("/", uri).rstrip("/")
     folder, _, name = place.rpartition("/")
     if not name or not (place.startswith("/") or _S3.match(place)):
-        raise WrongUse(
-            f"{uri!r} is not a place of a checkpointLocation: write an absolute path, or a URI of file or S3"
-        )
+        raise WrongUse(f"{uri!r} cannot be a checkpointLocation: write an absolute path, or a URI of file or S3")
     if place.startswith("/") != store.uri.startswith("file:"):
         raise WrongUse(
             f"{uri!r} cannot be reached like {store.uri}, where the job keeps its checkpoints: both must be local, or both in S3. Give"
