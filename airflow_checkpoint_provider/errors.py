@@ -122,7 +122,7 @@ class StoreDenied(StoreError, PermissionError, code="CKP611"):
 class StoreMisconfigured(StoreError, ValueError, code="CKP612", permanent=True):
     """The location cannot hold checkpoints.
 
-    It is no store, it is another store than the one meant, or it has no put-if-absent: two writers could both succeed.
+    It is not a store, it is another store than the one meant, or it has no put-if-absent: two writers could both succeed.
     """
 
 
@@ -287,7 +287,7 @@ class NotPending(Refused, code="CKP232"):
 
 
 class Aborted(Refused, code="CKP201", permanent=True):
-    """A checkpoint was aborted. If the job fails now, it restarts from the checkpoint before it."""
+    """A checkpoint was aborted. If the job fails now, the next attempt starts from the checkpoint before it."""
 
 
 class Held(Refused, code="CKP233"):

@@ -1,4 +1,4 @@
-"""How soon does a killed query go on? Beside Spark's own restart. Runs on Linux.
+"""How soon does a killed query continue? Beside Spark's own restart. Runs on Linux.
 
 Each round kills a driver with -9 in the middle of a batch, and starts the next one at once: what Airflow takes to notice is not part
 of it. The time is that from the kill until the next driver has committed a batch. Plain Spark goes on in the location of the
@@ -101,4 +101,4 @@ def answer(size: Size) -> Answer:
     return joined(ROUNDS[size], ((where, found, compared(found)) for where, found in cases))
 
 
-QUESTION = Question("takeovers", "How soon does a killed query go on?", answer)
+QUESTION = Question("takeovers", "How soon does a killed query continue?", answer)

@@ -1,7 +1,7 @@
 """A streaming query that never ends, kept running, with a savepoint every hour. Runs in Airflow.
 
-Unpause both DAGs, and put files into the inbox (see ``jobs/clean_orders.py``). If the driver dies, the retry goes on with the next
-batch: no order is lost or written twice. If all retries fail, the next run goes on, too.
+Unpause both DAGs, and put files into the inbox (see ``jobs/clean_orders.py``). If the driver dies, the retry continues with the next
+batch: no order is lost or written twice. If all retries fail, the next run continues, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ with DAG(
     CheckpointedSparkSubmitOperator(
         task_id="run",
         job_id="clean_orders",
-        scope="job",  # all runs share one history, so the next run goes on where this one ended
+        scope="job",  # all runs share one history, so the next run continues where this one ended
         application=str(JOB),
         application_args=["--inbox", "{{ params.data }}/inbox", "--out", "{{ params.data }}/clean"],
         checkpointing=CheckpointConfig(interval="10 min", min_pause="1 min"),

@@ -31,7 +31,7 @@ with DAG(
     CheckpointedSparkSubmitOperator(
         task_id="run",
         job_id="new_customers",
-        scope="job",  # all runs share one history, so the next run goes on where this one ended
+        scope="job",  # all runs share one history, so the next run continues where this one ended
         application=str(JOB),
         application_args=["--inbox", "{{ params.data }}/inbox", "--out", "{{ params.data }}"],
         checkpointing=CheckpointConfig(interval="10 min", min_pause="1 min", aligned_timeout="1 min"),

@@ -1,7 +1,7 @@
 """An upgrade of a running stream, and a rollback if the new version completes no checkpoints. Runs in Airflow.
 
 Unpause both DAGs, put files into the inbox (see ``jobs/clean_orders.py``), and trigger ``clean_orders_upgrade`` with the paths of the new
-and the old script. No order is lost or written twice: the query stops with a savepoint, and goes on behind it. A batch that the
+and the old script. No order is lost or written twice: the query stops with a savepoint, and continues after it. A batch that the
 stop breaks off runs again, with the same orders, in the new version. A rollback takes out what the new version has written; the old
 version reads these orders again.
 """
@@ -60,7 +60,7 @@ def set_application(path: str) -> None:
 def stopped(savepoint: Any) -> Any:
     """Return the point to restore, or None if there is nothing to roll back: if the stop was refused, the old version still runs.
 
-    If the stop failed after it had suspended the stream, there is no XCom; the stream then goes on with its newest batch."""
+    If the stop failed after it had suspended the stream, there is no XCom; the stream then continues with its newest batch."""
     if savepoint:
         return savepoint
     suspended = CheckpointStorageHook().suspended(STREAM)

@@ -122,7 +122,9 @@ def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Call
     def command(state: State) -> c.Restore:
         if going.look(state) != base:
             now = going.restored.point or "nothing"
-            raise Refused(f"{source.text} is {now} meanwhile. Nothing was changed; try again")
+            raise Refused(
+                f"{source.text} now means {now}, not {base or 'nothing'}. Nothing was changed; run the command again"
+            )
         reason = "restored by hand: checkpoints restore"
         return going.command(
             token,
@@ -339,7 +341,7 @@ def confirm(job: str, lines: list[str], approval: Approval) -> None:
         raise InvalidConfig("Not a terminal: use --dry-run to preview, then --yes to confirm")
     write_lines(lines, sys.stderr)
     try:
-        answer = approval.ask("Type the job's name to go on: ")
+        answer = approval.ask("Type the job's name to continue: ")
     except (EOFError, KeyboardInterrupt):
         raise InvalidConfig("No answer; nothing was changed") from None
     if answer.strip() != job:

@@ -104,14 +104,14 @@ def restore(store: Store, options: Namespace) -> Report:
 
 
 def preflight(store: Store, options: Namespace) -> Report:
-    """Check whether the queries of another script could go on from a checkpoint; the job may run meanwhile."""
+    """Check whether the queries of another script could continue from a checkpoint; the job may run meanwhile."""
     from airflow_checkpoint_provider.cli import preflight
 
     return preflight.preflight(store, options.job, options.source, options.command)
 
 
 def release(store: Store, options: Namespace) -> Report:
-    """Let a streaming query go on without this package, in a folder that gets a copy of its newest location."""
+    """Let a streaming query continue without this package, in a folder that gets a copy of its newest location."""
     from airflow_checkpoint_provider.cli import release
 
     return release.release(store, options.job, options.query, options.folder, options.adopted, _approval(options))
@@ -167,7 +167,7 @@ def _argument(*flags: str, **options: Any) -> Argument:
 
 def _positive(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
-        raise ArgumentTypeError(f"{text!r} is not a number from 1")
+        raise ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
     return int(text)
 
 
@@ -240,7 +240,8 @@ _RENAME = _argument(
 _REWIND_SINK = _argument(
     "--rewind-sink",
     action="store_true",
-    help="go back although the sinks of queries have later rows: files written since are deleted; a table you must have taken back",
+    help="let queries go back although their sinks hold later rows. Files written since are deleted. Restore a Delta or Iceberg table"
+    " yourself first",
 )
 _QUERY = _argument("query", metavar="QUERY", help="uid of the query, as start_query takes it")
 _FOLDER = _argument(
@@ -253,7 +254,7 @@ _FOLDER = _argument(
 _ADOPTED = _argument(
     "--adopted",
     metavar="LOCATION",
-    help="what adopt= named; needed if the query was sealed there and never started here",
+    help="the location that adopt= named; needed only if the takeover stopped after it had sealed that location",
 )
 _FORGET = _argument(
     "--forget",

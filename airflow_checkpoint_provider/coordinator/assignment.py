@@ -115,9 +115,8 @@ def check_kind(state: StateSnapshot, kind: str) -> None:
     if state.kind != kind:
         restored, wanted = kind_in_words(state.kind), kind_in_words(kind)
         raise KindChanged(
-            f"'{state.uid}' is a {restored} in the restored checkpoint, the job asks for a {wanted} of that name: it would be lost."
-            f" Give the {wanted} a uid of its own; the {restored} is then handed on, or dropped with"
-            f' allow_non_restored_state=["{state.uid}"]'
+            f"'{state.uid}' is a {restored} in the checkpoint, but the script uses the name for a {wanted}. Give the {wanted} another uid. The"
+            f' {restored} is then kept; allow_non_restored_state=["{state.uid}"] drops it'
         )
 
 

@@ -205,6 +205,9 @@ class Coordinator:
     def abort(
         self, number: int, reason: str, *, phase: str = ACKNOWLEDGE, missing: Iterable[str] = (), details: str = ""
     ) -> Answer:
+        """Abort a pending checkpoint. An aborted one is *done already*. Raises ``NotPending`` if it is not pending, and ``Fenced`` if
+        this attempt is over.
+        """
         command = c.Abort(
             id=number, reason=reason, phase=phase, missing=tuple(missing), details=details, epoch=self.epoch
         )

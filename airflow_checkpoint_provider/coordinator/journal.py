@@ -200,7 +200,7 @@ class Journal:
         if entry.inc != (self._incarnation or entry.inc):
             raise errors.OtherIncarnation(
                 f"{key} belongs to another incarnation of this history: it was deleted by hand and begun anew."
-                " This process must not go on; start it again. If that does not help, a process of the old one wrote the file"
+                " This process must not continue; start it again. If that does not help, a process of the old one wrote the file"
                 " since: delete it"
             )
         self._incarnation = entry.inc

@@ -1,10 +1,9 @@
-"""The copies with which a preflight works: of the queries in a checkpoint. Runs anywhere.
+"""Copies of the queries in a checkpoint, for a preflight. Runs anywhere.
 
 The job may run meanwhile, and delete the checkpoint. So all queries are copied at once.
 
-In a copy, a query runs one batch that reads nothing: the batch behind the newest committed one gets its offsets, so nothing lies
-between the two. Spark takes it for a batch that had begun. It compares sources, operators and the schemas of the state as at every
-start, and reads no row.
+In its copy a query runs one empty batch: batch N+1 gets the offsets of batch N. Spark takes it for an interrupted batch and compares
+sources, operators and state schemas as at every start, but reads no row.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def copy_at(folder: Location, uid: str, kind: str = "files") -> Location:
 
 
 def begin_again(own: Location, batch: int) -> None:
-    """Write the offsets of ``batch`` for the batch behind it, too."""
+    """Write the offsets of ``batch`` for the next batch, too."""
     own.store.overwrite(own.name(f"{OFFSETS}/{batch + 1}"), own.read(f"{OFFSETS}/{batch}"))
 
 

@@ -159,7 +159,7 @@ def location_at(store: Store, uri: str) -> Location:
     place = _LOCAL.sub("/", uri).rstrip("/")
     folder, _, name = place.rpartition("/")
     if not name or not (place.startswith("/") or _S3.match(place)):
-        raise WrongUse(f"{uri!r} is no place of a checkpointLocation: write an absolute path, or a URI of file or S3")
+        raise WrongUse(f"{uri!r} cannot be a checkpointLocation: write an absolute path, or a URI of file or S3")
     if place.startswith("/") != store.uri.startswith("file:"):
         raise WrongUse(
             f"{uri!r} cannot be reached like {store.uri}, where the job keeps its checkpoints: both must be local, or both in S3. Give"
@@ -287,7 +287,7 @@ class Found:
                 yield from (f"{folder}/{file[part]}" for file in manifest.get(kind, ()))
         except (zipfile.BadZipFile, KeyError, IndexError, ValueError, TypeError) as error:
             raise Damaged(
-                f"{place.name(name)} is no snapshot of RocksDB ({error}); somebody or something changed it"
+                f"{place.name(name)} is not a snapshot of RocksDB ({error}); somebody or something changed it"
             ) from None
 
     def place(self, name: str) -> Location:

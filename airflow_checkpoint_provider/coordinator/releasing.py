@@ -1,7 +1,7 @@
-"""The way out of this package: a query goes on in a location of its own, by Spark alone. Runs anywhere.
+"""Release a query: it continues under Spark alone, in a folder of its own. Runs anywhere.
 
-A release is a take-over by somebody else, in the same order. Given again with the same folder, it goes on where it was killed, but for
-a copy that nobody needs.
+A release takes the same steps as a takeover. If it was killed, repeat it with the same folder: it resumes. At worst, an unused copy
+stays behind.
 
 1. The newest location here is sealed, and copied into the folder, with the batch that had begun.
 2. An entry of the journal names the folder: no attempt starts the query any more, but with ``adopt=``.
@@ -86,7 +86,9 @@ class Release:
         if released is None:
             return None
         if released.to != self._to.uri:
-            raise Refused(f"query '{self._uid}' was released to {released.to}, and goes on there. Nothing was changed")
+            raise Refused(
+                f"query '{self._uid}' was released to {released.to}, and continues there. Nothing was changed"
+            )
         chain = self._chain(released.locations)
         return ReleasePlan(released.uid, self._to, chain, Position(released.begun, released.committed), None, done=True)
 

@@ -25,7 +25,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def copy_logs(draft: Location, own: Location, batch: int) -> None:
-    """Copy what a location holds beside the state. ``draft`` stands behind ``batch``, and Spark's tool has not worked there yet."""
+    """Copy everything but the state. ``draft`` is at ``batch``; Spark's tool has not run there yet."""
     found = Found(draft)
     names = needed_files(found, Position(batch, batch))
     copy_files(found, own, [name for name in names if not name.startswith("state/")])

@@ -190,7 +190,7 @@ def examine(coordinator: Coordinator, state: State, point: Point | None, *, name
     except Damaged as damage:
         if named or not _is_passed(state, chosen):
             raise
-        why = f"and not needed, because its queries go on behind it ({damage.message})"
+        why = f"and not needed, because its queries continue after it ({damage.message})"
         return Restored(point, candidates=(*unsealed, Candidate(chosen, "chosen", why, None), *older))
     return Restored(
         point, seal, *place(coordinator, chosen), (*unsealed, Candidate(chosen, "chosen", "", files), *older)

@@ -94,7 +94,7 @@ def claimable(point: Point | None) -> SavepointPointer:
     pointer = pointer_of(point.pointer) if point and point.pointer else None
     if not isinstance(pointer, SavepointPointer):
         raise InvalidConfig(
-            f"{point or 'nothing'} is no savepoint of another history and cannot be claimed: a history owns its own checkpoints."
+            f"{point or 'nothing'} is not a savepoint of another history and cannot be claimed: a history owns its own checkpoints."
             " Leave the claim out, or name the directory of a savepoint"
         )
     return pointer
@@ -145,7 +145,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
-        raise InvalidName(f"{text} is no savepoint: its history deletes it. See `checkpoints prune` and retention=")
+        raise InvalidName(f"{text} is not a savepoint: its history deletes it. See `checkpoints prune` and retention=")
     _check_reach(home, pointer)
     try:
         savepoint = savepoint_target.open_savepoint(pointer, home, limited=False)

@@ -164,7 +164,7 @@ class Published(enum.Enum):
     """The result of a publication."""
 
     THERE = "whole, whoever published it"
-    DISPOSED = "somebody has disposed of it meanwhile"
+    DISPOSED = "somebody has disposed of it since"
 
 
 def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> Published:

@@ -97,7 +97,7 @@ def _parse(body: bytes) -> tuple[str, dict[str, Any]]:
     version, text = body.decode().split("\n", 1)
     about = json.loads(text)
     if not isinstance(about, dict):
-        raise TypeError("it is no JSON object")
+        raise TypeError("it is not a JSON object")
     return version, about
 
 
@@ -109,7 +109,7 @@ def _end(path: str, folder: str, files: Collection[str]) -> str:
     """Return the part of ``path`` below its location: the file of ``folder`` that it names."""
     _, found, rest = path.rpartition(f"/{folder}")
     if not found or folder + rest not in files:
-        raise ValueError(f"it names {path[:200]!r}, which is no file of its location")
+        raise ValueError(f"it names {path[:200]!r}, which is not a file of its location")
     return folder + rest
 
 

@@ -171,9 +171,9 @@ class CheckpointStorageHook(BaseHook):
 
         ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
         ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated checkpoint that is
-        acknowledged and waits for its finalize. Digest, file names and sizes are compared first. Raise ``NotPending`` if it
-        is not acknowledged yet, ``CheckpointNotFound`` if it was aborted or deleted, and ``Damaged``. A savepoint may lie
-        outside the connection's root.
+        acknowledged and waits for its finalize. The digest, and the names, sizes and footers of the files, are compared first.
+        Raises ``NotPending`` if it is not acknowledged yet, ``CheckpointNotFound`` if it was aborted or deleted, and ``Damaged``. A
+        savepoint may lie outside the connection's root.
         """
         pointer = pointer_of(pointer_in(checkpoint))
         savepoint = isinstance(pointer, SavepointPointer)

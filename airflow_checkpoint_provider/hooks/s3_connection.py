@@ -42,7 +42,7 @@ def s3_settings(connection: Connection, extra: Mapping[str, Any]) -> S3Settings:
 def _text(extra: Mapping[str, Any], name: str) -> str | None:
     value = extra.get(name)
     if value is not None and not isinstance(value, str):
-        raise StoreMisconfigured(f"{name} is no text. Write it in quotes")
+        raise StoreMisconfigured(f"{name} is not text. Write it in quotes")
     return value.strip() if value and name not in SECRET else value
 
 

@@ -137,7 +137,7 @@ class CheckpointWait:
         if isinstance(outcome, Committing) and not outcome.checkpoint.request.confirm_commits:
             raise InvalidConfig(
                 f"chk-{outcome.checkpoint.id}: its request did not ask the driver to confirm commits, so this task would wait"
-                " in vain. Write confirm_commits=True at the TriggerCheckpointOperator, or wait_for_commit=False here"
+                " for ever. Write confirm_commits=True at the TriggerCheckpointOperator, or wait_for_commit=False here"
             )
         if isinstance(outcome, Acknowledged):
             self._log.info("%s", acknowledged(self._request.state, outcome.checkpoint))

@@ -41,8 +41,8 @@ class RestoreOperator(JobOperator):
         deletes it when its ``retention`` no longer keeps it.
     :param rename: new uids of states, by their uids in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep
         earlier renames.
-    :param rewind_sink: go back although the sinks of streaming queries have later rows. Files written since are deleted. A Delta or
-        Iceberg table must have been taken back by you. Without it, such a restore is refused.
+    :param rewind_sink: let streaming queries go back although their sinks hold later rows. Files written since are deleted. Restore a
+        Delta or Iceberg table yourself first. Without ``rewind_sink``, such a restore is refused.
     :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 
@@ -69,7 +69,7 @@ class RestoreOperator(JobOperator):
         never = where == "none" or checkpoint_id(where) is not None
         if self.claim_mode == CLAIM and (never or (where not in STARTS and isinstance(pointer_of(where), Pointer))):
             raise InvalidConfig(
-                f"claim_mode={CLAIM!r} with restore={where!r}, which is no savepoint from elsewhere: write the directory of one, or"
+                f"claim_mode={CLAIM!r} with restore={where!r}, which is not a savepoint from elsewhere: write the directory of one, or"
                 " leave claim_mode out"
             )
 

@@ -78,7 +78,7 @@ class KeepWithin(Retention):
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidConfig(f"KeepWithin(): {error}. Write a time, e.g. KeepWithin(days=7)") from None
         if any(isinstance(part, bool) for part in parts.values()):
-            raise InvalidConfig("KeepWithin(): True and False are no numbers. Write a time, e.g. KeepWithin(days=7)")
+            raise InvalidConfig("KeepWithin(): True and False are not numbers. Write a time, e.g. KeepWithin(days=7)")
         if not isinstance(self.age, timedelta) or self.age <= timedelta(0):
             raise InvalidConfig("KeepWithin() needs a time above zero, e.g. KeepWithin(days=7)")
         if self.age > LONGEST_AGE:
@@ -146,4 +146,4 @@ def retention_from_json(data: dict[str, Any]) -> Retention:
         case {"keep": "either" | "both" as how, "of": [left, right]}:
             join = Either if how == "either" else Both
             return join(retention_from_json(left), retention_from_json(right))
-    raise InvalidConfig(f"{data!r} is no retention policy; write KeepLatest(2), KeepWithin(days=7) or KeepAll()")
+    raise InvalidConfig(f"{data!r} is not a retention policy; write KeepLatest(2), KeepWithin(days=7) or KeepAll()")

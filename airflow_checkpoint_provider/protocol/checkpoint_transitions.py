@@ -245,7 +245,7 @@ def forget(state: State, event: e.CheckpointsForgotten) -> State:
 
 
 def _without_sources(entry: StateEntry) -> StateEntry:
-    """Nobody reads on there any more, and a topic may have thousands of partitions."""
+    """Drop the source offsets: a deleted checkpoint is never restored, and a topic may have thousands of partitions."""
     return replace(entry, sources={}) if entry.sources else entry
 
 

@@ -129,7 +129,7 @@ class EndAttempt(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger(Command):
-    """Ask for a checkpoint. ``epoch`` is the driver's own, None from anyone else.
+    """The command to request a checkpoint. ``epoch`` is the driver's own, None from anyone else.
 
     ``run``: a task asks for its own DAG run; after that run has finished, the command is refused. ``pause_left_s``: seconds that
     remain of the pause between two periodic checkpoints, as the driver's timer measured them.
@@ -161,7 +161,7 @@ class Complete(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmCommits(Command):
-    """The driver of attempt ``epoch`` has told every participant that checkpoint ``id`` is completed."""
+    """The command to record that the driver of attempt ``epoch`` has notified every participant of checkpoint ``id``."""
 
     id: int
     epoch: int | None = None

@@ -105,7 +105,7 @@ def confirm_published(state: State, command: c.ConfirmPublished) -> Decision:
         return DoneAlready(command.id)
     if checkpoint is None or not checkpoint.savepoint or checkpoint.status != RETAINED:
         return _not_pending(
-            checkpoint, f"chk-{command.id} is no completed savepoint: {outcome(checkpoint)}; nothing was published"
+            checkpoint, f"chk-{command.id} is not a completed savepoint: {outcome(checkpoint)}; nothing was published"
         )
     return (e.SavepointPublished(id=command.id),)
 

@@ -77,7 +77,9 @@ def _is_file_name(text: str) -> bool:
     return all(re.match(r"[^.]", segment) for segment in text.split("/")) and text.isprintable()
 
 
-Number = Annotated[int, Check(lambda number: 1 <= number < 10**18, "number from 1 on")]  # more than a pointer can name
+Number = Annotated[
+    int, Check(lambda number: 1 <= number < 10**18, "number (1 or more)")
+]  # more than a pointer can name
 """An id, an epoch, a launch."""
 Size = Annotated[int, Check(lambda number: number >= 0, "size")]
 """Bytes, rows, or another count."""

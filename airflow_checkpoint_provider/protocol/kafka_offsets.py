@@ -27,7 +27,7 @@ def _each(topics: Any) -> Iterator[tuple[Partition, int]]:
     for topic, partitions in topics.items():
         for number, offset in partitions.items():
             if type(offset) is not int or not 0 <= offset < GREATEST:
-                raise ValueError(f"{offset!r} is no offset")
+                raise ValueError(f"{offset!r} is not an offset")
             yield (topic, int(number)), offset
 
 

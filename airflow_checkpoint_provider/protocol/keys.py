@@ -37,7 +37,7 @@ def safe_token(name: str) -> str:
     try:
         encoded = "".join(chr(byte) if byte in _SAFE else f"~{byte:02x}" for byte in name.encode())
     except UnicodeEncodeError:
-        raise InvalidName(f"{name!r} is no text in UTF-8, so it cannot be part of a key; write it in UTF-8") from None
+        raise InvalidName(f"{name!r} is not text in UTF-8, so it cannot be part of a key; write it in UTF-8") from None
     if encoded[0] in "._-":
         encoded = f"~{ord(encoded[0]):02x}{encoded[1:]}"
     if len(encoded) <= LONGEST_NAME:
@@ -177,15 +177,16 @@ def _savepoint(job_token: str, number: int, nonce: str) -> str:
 
 
 def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
-    """Raise ``ValueError`` for a target that is no directory of savepoint ``number`` with this nonce, of any job, anywhere.
+    """Raise ``ValueError`` unless ``target`` ends with the directory name of savepoint ``number`` and ``nonce``.
 
-    Its files would be read, and deleted, there. None, of a checkpoint that is no savepoint, is right.
+    Job and place are not checked. Files below a target are read and deleted, so a forged one is dangerous. None passes: only
+    savepoints have a target.
     """
     if target is None:
         return
     name = SavepointPointer.parse(target).name
     if not (name.startswith("savepoint-") and name.endswith(f"-{number}-{nonce}")):
-        raise ValueError(f"{target!r} is no directory of savepoint {number}")
+        raise ValueError(f"{target!r} is not a directory of savepoint {number}")
 
 
 _NUMBER = r"(?P<id>[1-9][0-9]{0,17})"
@@ -211,7 +212,7 @@ class Pointer:
         match = _POINTER.fullmatch(_directory(text))
         if not match:
             raise InvalidName(
-                f"{text!r} is no pointer to a checkpoint; it looks like <root>/jobs/<job>/job/chk-7 or"
+                f"{text!r} is not a pointer to a checkpoint; it looks like <root>/jobs/<job>/job/chk-7 or"
                 " <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show` prints it"
             )
         return cls(match["root"], match["prefix"], int(match["id"]))
@@ -248,7 +249,7 @@ class SavepointPointer:
         match = _DIRECTORY.fullmatch(_directory(text))
         if not match or match["name"] == ".":
             raise InvalidName(
-                f"{text!r} is no pointer: write <root>/jobs/<job>/job/chk-7 or <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show`"
+                f"{text!r} is not a pointer: write <root>/jobs/<job>/job/chk-7 or <root>/jobs/<job>/runs/<run>/chk-7, as `checkpoints show`"
                 " prints it, or the directory of a savepoint, <target>/savepoint-<job>-7-<nonce>"
             )
         return cls(match["root"], match["name"])
@@ -258,7 +259,7 @@ def check_prefix(text: str) -> str:
     """Return ``text`` if it can be the prefix of a history. Raises ``InvalidName``."""
     prefix = _directory(text)
     if not re.fullmatch(HISTORY, prefix):
-        raise InvalidName(f"{text!r} is no history; it looks like jobs/<job>/job or jobs/<job>/runs/<run>")
+        raise InvalidName(f"{text!r} is not a history; it looks like jobs/<job>/job or jobs/<job>/runs/<run>")
     return prefix
 
 

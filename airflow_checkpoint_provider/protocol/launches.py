@@ -295,8 +295,10 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
 
 
 def end_launch(state: State, command: c.EndLaunch) -> Decision:
-    """Decide whether the end of a driver that never attached is recorded. It is for readers: no decision rests on it. So a driver
-    that comes all the same, or a later try that adopts it, does what it would have done."""
+    """Decide whether to record the end of a driver that never attached.
+
+    No decision depends on this record: a driver that attaches later, or a later try that adopts the launch, is not affected.
+    """
     launch = state.launch(command.launch)
     if launch and launch.outcome:
         return DoneAlready(launch.number)

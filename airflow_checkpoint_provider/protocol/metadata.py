@@ -229,7 +229,7 @@ class StateSnapshot(Shared):
 
     def check(self) -> None:
         if self.kind != QUERY and (hidden := self._hidden_from_spark()):
-            raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is no name that Spark reads")
+            raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is not a name that Spark reads")
 
     def _hidden_from_spark(self) -> str | None:
         names = (file.name for file_set in self.file_sets for file in file_set.files)

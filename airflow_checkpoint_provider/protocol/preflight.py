@@ -1,4 +1,4 @@
-"""What the command line and a driver that only looks tell each other. Pure. Runs anywhere."""
+"""The request of the command line to a preflight driver, and its answer. Pure. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PREFLIGHT_VARIABLE = "CHECKPOINT_PREFLIGHT"
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """What a driver shall look at: the checkpoint ``source`` of the history at ``history`` below ``root``. It writes a
-    ``PreflightResult`` to the file ``answer``. The driver itself looks for the newest checkpoint: the running job deletes older ones
-    while Spark starts."""
+    """The request to a preflight driver: compare with checkpoint ``source`` of ``history`` below ``root``, and write the result to the
+    file ``answer``. The driver resolves ``source`` itself, because the running job may delete older checkpoints while Spark starts.
+    """
 
     root: str
     history: str

@@ -25,7 +25,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
     if command.taken_from != newest:
         return Refusal(
             errors.QueryMoved(
-                f"query '{command.uid}' runs in {newest} now, so it cannot go on from {command.taken_from or 'nothing'}."
+                f"query '{command.uid}' runs in {newest} now, so it cannot continue from {command.taken_from or 'nothing'}."
                 " Nothing was started; start the job again",
                 uid=command.uid,
             )

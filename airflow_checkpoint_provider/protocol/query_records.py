@@ -43,7 +43,7 @@ class Query(Record):
 
     def check(self) -> None:
         if not self.locations:
-            raise ValueError(f"query {self.uid!r} without a location is no query")
+            raise ValueError(f"query {self.uid!r} without a location is not a query")
 
 
 @dataclass(frozen=True, kw_only=True)

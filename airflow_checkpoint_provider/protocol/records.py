@@ -80,7 +80,7 @@ def crc_of(body: bytes) -> str:
 def parse(body: bytes, what: str, deepest: int = DEEPEST) -> dict[str, Any]:
     """Return the object in ``body``, without its checksum. ``what`` names it in errors.
 
-    Raises ``Damaged`` if it is no object with a version, or does not match its checksum; ``FormatTooNew`` if its version is
+    Raises ``Damaged`` if it is not an object with a version, or does not match its checksum; ``FormatTooNew`` if its version is
     newer than this package. An object without a checksum is taken as it is.
     """
     try:
@@ -95,7 +95,7 @@ def parse(body: bytes, what: str, deepest: int = DEEPEST) -> dict[str, Any]:
             f"{what} is not JSON ({cut(str(error))}); somebody or something changed it after it was written"
         ) from None
     if not isinstance(data, dict) or type(data.get("v")) is not int or data["v"] < 1:
-        raise Damaged(f"{what} is no object with a version; it was not written by this package")
+        raise Damaged(f"{what} is not an object with a version; it was not written by this package")
     if not matches:
         raise Damaged(
             f"{what} does not match its checksum; somebody or something changed it after it was written. Bring it back from a backup"
@@ -133,7 +133,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -147,7 +147,7 @@ def _finite(text: str) -> float:
 class Check:
     """A condition that a stored value must meet besides its type: ``Annotated[int, Check(...)]``.
 
-    ``meaning`` completes the sentence "… is no …".
+    ``meaning`` completes the sentence "… is not a valid …".
     """
 
     holds: Callable[[Any], bool]
@@ -291,14 +291,14 @@ def _reader(hint: Any) -> typing.Callable[[Any], Any]:
 def _checked(read: Callable[[Any], Any], check: Check, value: Any) -> Any:
     value = read(value)
     if not check.holds(value):
-        raise ValueError(f"{value!r} is no {check.meaning}")
+        raise ValueError(f"{value!r} is not a valid {check.meaning}")
     return value
 
 
 def _scalar(hint: type, value: Any) -> Any:
     """Return ``value`` if it has exactly this type: in Python, but not in JSON, ``True`` is a number."""
     if type(value) is not hint:
-        raise TypeError(f"{value!r} is no {hint.__name__}")
+        raise TypeError(f"{value!r} is not of type {hint.__name__}")
     return value
 
 

@@ -24,8 +24,8 @@ _TYPED: ContextVar[tuple[str, str] | None] = ContextVar("typed", default=None)
 
 @contextlib.contextmanager
 def typed(before: str, behind: str = "") -> Iterator[None]:
-    """Let each command that a text prints inside of the ``with`` be one of the command line that a person has just typed: with
-    ``before`` before its verb, and ``behind`` at its end. This is the only thing that texts take from outside of their arguments."""
+    """Inside this block, let printed commands look like the one that the person typed: ``before`` precedes the verb, ``behind`` ends
+    the line. This is the only thing that texts take from outside of their arguments."""
     token = _TYPED.set((before, behind))
     try:
         yield
@@ -72,28 +72,31 @@ def superseded(state: State, run: str, launch: Launch | None = None) -> str:
 
 
 _ALLOWS = "`checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True)"
-_OTHERWISE = "`checkpoints restore --from latest` lets the query go on; another job_id may start from the checkpoint, and write to another path"
+_OTHERWISE = (
+    "To keep them: `checkpoints restore --from latest`. To have both: start another job_id from the checkpoint, and let it write to another"
+    " path"
+)
 
 
 def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:
-    """Say why a query does not go back to ``saved``: its sink holds what was written since."""
+    """Say why a query does not go back to ``saved``: its sink holds later batches."""
     if saved.sink in (DELTA, ICEBERG):
         return _table_is_ahead(uid, sink, saved)
     return (
-        f"query '{uid}' would go back to batch {saved.batch}, and its sink {sink} has later ones, which would be deleted."
-        f" {_ALLOWS}, allows that; {_OTHERWISE}"
+        f"query '{uid}' cannot go back to batch {saved.batch}: its sink {sink} holds later batches, which would be deleted. To delete"
+        f" them: {_ALLOWS}. {_OTHERWISE}"
     )
 
 
 def _table_is_ahead(uid: str, table: str, saved: QueryDetail) -> str:
-    """Say it of a table, from which its author takes out what was written since."""
-    why = f"query '{uid}' would go back to batch {saved.batch}, and its table {table} has later ones."
+    """Say it of a table, from which its author removes the later batches."""
+    why = f"query '{uid}' cannot go back to batch {saved.batch}: its table {table} holds later batches."
     command = take_out(table, saved.newest_file)
     if command is None:
-        return f"{why} The table does not say any more which commit wrote that batch; {_OTHERWISE}"
+        return f"{why} The table no longer says which commit wrote batch {saved.batch}. {_OTHERWISE}"
     return (
-        f"{why} Stop the job, and take them out with {command}: this also takes out what others have written since. Then {_ALLOWS}, lets"
-        f" the query go back. Or {_OTHERWISE}"
+        f"{why} To remove them: stop the job, run {command} (this also removes what others have written since), then {_ALLOWS}."
+        f" {_OTHERWISE}"
     )
 
 
@@ -116,8 +119,8 @@ def take_out(table: str, commit: str | None) -> str | None:
 def cannot_go_back(uid: str, why: str) -> str:
     """Say that a query cannot go back, whatever is allowed, and what can be done instead."""
     return (
-        f"query '{uid}' cannot go back: {why}. `checkpoints restore --from latest` lets it go on; another job_id may start from the"
-        " checkpoint, and write elsewhere"
+        f"query '{uid}' cannot go back: {why}. To let it continue: `checkpoints restore --from latest`. Or start another job_id from the"
+        " checkpoint, and let it write to another path"
     )
 
 

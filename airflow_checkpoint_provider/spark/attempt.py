@@ -152,7 +152,7 @@ class Attempt:
             self.catch_up()
         except StoreError as error:
             say(
-                f"The journal could not be read, so nobody knows whether this attempt was replaced. The job goes on: {error}"
+                f"The journal could not be read, so nobody knows whether this attempt was replaced. The job continues: {error}"
             )
 
     def append(self, command: c.Command) -> None:

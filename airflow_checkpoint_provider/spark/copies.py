@@ -34,7 +34,7 @@ class NotWanted(Exception):
 
 
 class TooLate(Exception):
-    """The time of the checkpoint is over. Its text is what was not done in time."""
+    """The checkpoint's timeout has passed. The text says what was not done."""
 
 
 def still_wanted(
@@ -53,13 +53,13 @@ def still_wanted(
     if closing.is_set() or checkpoint is None or checkpoint.status != PENDING:
         raise NotWanted
     if clock() > deadline:
-        raise TooLate("it was not copied")
+        raise TooLate("its files were not copied")
 
 
 def abort_reason(error: Exception, checkpoint: Checkpoint) -> tuple[str, str]:
     """Return the reason and the text for aborting a checkpoint whose states could not be written."""
     if isinstance(error, TooLate):
-        return EXPIRED, f"{error} within {checkpoint.timeout_s:g} s. Give it a longer timeout"
+        return EXPIRED, f"within {checkpoint.timeout_s:g} s, {error}. Set a longer timeout"
     if isinstance(error, CheckpointError):
         return STORE_FAILED if isinstance(error, StoreError) else DECLINED, error.message
     return DECLINED, f"{type(error).__name__}: {error}"

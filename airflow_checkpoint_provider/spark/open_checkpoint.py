@@ -30,9 +30,13 @@ class OpenedCheckpoint:
 
     @property
     def uids(self) -> tuple[str, ...]:
+        """Return the uids of all states, sorted."""
         return tuple(sorted(self._seal.states))
 
     def __getitem__(self, uid: str) -> Any:
+        """Return a stage as a DataFrame, a value or an object's state as JSON. Raises ``CheckpointNotFound`` for an unknown uid, and
+        ``Damaged``.
+        """
         state = self._seal.states.get(uid)
         if state is None:
             raise CheckpointNotFound(
@@ -48,9 +52,9 @@ class OpenedCheckpoint:
 def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     """Open the checkpoint at ``pointer`` (``<root>/jobs/…/chk-7``), or a savepoint by its directory.
 
-    Digest, file names and sizes are compared first. For a savepoint no journal is read. A gated checkpoint can be opened as
-    soon as it is acknowledged. Raises ``CheckpointNotFound``, which says when it was deleted and which ``retention=`` keeps
-    it; ``NotPending`` while it is not acknowledged; and ``Damaged``. Opening a checkpoint runs no code from it.
+    The digest, and the names, sizes and footers of the files, are compared first. For a savepoint no journal is read. A gated
+    checkpoint can be opened as soon as it is acknowledged. Raises ``CheckpointNotFound``, which says when it was deleted and which
+    ``retention=`` keeps it; ``NotPending`` while it is not acknowledged; and ``Damaged``. Opening a checkpoint runs no code from it.
 
     The DataFrames can be read until the checkpoint is deleted. Its history does not know that somebody reads them: choose
     ``retention=`` accordingly, or open a savepoint.

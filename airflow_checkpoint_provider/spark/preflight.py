@@ -1,4 +1,4 @@
-"""A script that is only looked at: whether its queries could go on from a checkpoint. Runs in the Spark driver.
+"""Compare the queries of a script with a checkpoint without running them. Runs in the Spark driver.
 
 ``checkpoints preflight`` starts the script with an order in its environment. Then ``CheckpointedJob`` is the class here. It reads the
 checkpoint, and writes neither a journal nor a checkpoint, so the job itself may run meanwhile.
@@ -39,7 +39,7 @@ FOLDER = "preflight"  # below the root; a driver that is killed leaves its copie
 
 
 class PreflightJob:
-    """What ``CheckpointedJob`` is in a script that is only looked at. ``session`` is what the script gives it.
+    """Stands in for ``CheckpointedJob`` during a preflight. ``session`` is what the script gives it.
 
     A stage is computed and not stored, a value is that of the checkpoint, a registered object is not called, and no query runs. The
     driver ends where the ``with`` block ends.

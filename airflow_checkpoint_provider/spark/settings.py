@@ -217,7 +217,7 @@ def config_of_conf(text: str) -> CheckpointConfig:
     except ValueError as error:
         raise InvalidConfig(f"{name}={text!r} is not JSON ({error})") from None
     if not isinstance(data, dict):
-        raise InvalidConfig(f'{name}={text!r} is no object: write {{"timeout": "10 min"}}')
+        raise InvalidConfig(f'{name}={text!r} is not an object: write {{"timeout": "10 min"}}')
     options: dict[str, Any] = {key.removesuffix("_s"): value for key, value in data.items()}
     if unknown := sorted(options.keys() - {field.name for field in fields(CheckpointConfig)}):
         raise InvalidConfig(f"{name}: {', '.join(unknown)}: CheckpointConfig has no such option")

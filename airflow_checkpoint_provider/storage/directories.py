@@ -59,7 +59,7 @@ def _step(name: str, above: int, path: str, *, make: bool = False) -> int:
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             _refuse_link(name, above, path)
-            raise NoDirectory(error.errno, f"{path} is no directory") from error
+            raise NoDirectory(error.errno, f"{path} is not a directory") from error
         raise
 
 
@@ -183,5 +183,5 @@ def _link(path: str) -> NoObject:
 
 def _no_file(path: str) -> NoObject:
     return NoObject(
-        f"cannot read {path}: it is no file, and the store keeps only files, so somebody or something put it there. Move it away"
+        f"cannot read {path}: it is not a file, and the store keeps only files, so somebody or something put it there. Move it away"
     )

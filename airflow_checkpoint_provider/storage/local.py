@@ -73,7 +73,7 @@ class LocalStore(StoreBase):
     def check_root(self) -> None:
         """Raise ``StoreMisconfigured`` if the root does not exist."""
         if not os.path.isdir(self.root):
-            what = "is no folder" if os.path.lexists(self.root) else "does not exist"
+            what = "is not a folder" if os.path.lexists(self.root) else "does not exist"
             raise StoreMisconfigured(
                 f"the folder {self.root} {what}. Create it where Airflow and all Spark drivers see it, or correct the root"
             )

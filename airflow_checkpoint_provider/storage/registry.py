@@ -95,7 +95,7 @@ def _check_kind(store: StoreBase, other: StoreBase) -> None:
         and not _within(store.savepoint_roots or (), other)
     ):
         raise StoreMisconfigured(
-            f"{other.uri} is no place for savepoints of {store.uri}, because each host has its own folder there. Nothing was read or"
+            f"{other.uri} is not a place for savepoints of {store.uri}, because each host has its own folder there. Nothing was read or"
             " changed there. Name a place in S3. A folder that all hosts share must be listed in savepoint_roots of the connection"
         )
 
@@ -103,7 +103,7 @@ def _check_kind(store: StoreBase, other: StoreBase) -> None:
 def _check_roots(roots: Sequence[str], other: StoreBase) -> None:
     if not _within(roots, other):
         raise StoreMisconfigured(
-            f"{other.uri} is no place for savepoints: the connection allows {', '.join(roots)}. Nothing was read or changed there."
+            f"{other.uri} is not a place for savepoints: the connection allows {', '.join(roots)}. Nothing was read or changed there."
             " Name a place below them, or add this place to savepoint_roots of the connection"
         )
 

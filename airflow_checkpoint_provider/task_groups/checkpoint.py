@@ -68,7 +68,7 @@ def _gate_task(gate: Callable[[Any], Any], output: Any) -> DependencyMixin:
     task = gate(output) if callable(gate) else None
     if not isinstance(task, DependencyMixin):
         raise InvalidConfig(
-            f"gate={gate!r} returned {task!r}, which is no task: write a @task function that takes the checkpoint, or"
+            f"gate={gate!r} returned {task!r}, which is not a task: write a @task function that takes the checkpoint, or"
             " gate=lambda checkpoint: SomeOperator(...)"
         )
     return task

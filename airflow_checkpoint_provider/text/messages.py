@@ -148,7 +148,7 @@ def _effect(state: State, checkpoint: Checkpoint) -> str:
     where = _restart(state, checkpoint)
     if not goes_on:
         return f"its attempt has ended; the next attempt starts from {where}"
-    return f"the job goes on. If it dies now it restarts from {where}. Failures in a row: {len(state.failed())}"
+    return f"the job continues. If it fails now, the next attempt starts from {where}. Failures in a row: {len(state.failed())}"
 
 
 def _restart(state: State, checkpoint: Checkpoint) -> str:
@@ -237,7 +237,7 @@ def stopped(state: State, checkpoint: Checkpoint, barrier: str, unended: str = "
 
 def goes_on(state: State, checkpoint: Checkpoint) -> str:
     """Say that a job was not stopped, because its savepoint was aborted."""
-    text = f"{title(state)} was not stopped: {savepoint(checkpoint)} was aborted. The job goes on. Stop it again"
+    text = f"{title(state)} was not stopped: {savepoint(checkpoint)} was aborted. The job continues. To stop it, request another stop"
     return coded(text, "CKP134")
 
 

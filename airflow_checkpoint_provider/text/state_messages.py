@@ -17,7 +17,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
     "CKP123": "The options interval and min_pause pace only streaming queries. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
-    "CKP125": "A streaming query begins, or goes on from the batch that the line names.",
+    "CKP125": "A streaming query begins, or continues from the batch that the line names.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
 }

@@ -124,7 +124,7 @@ def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
     lines += [f"{left_out} older ones are not shown: {show(state, run)}"] if left_out > 0 else []
     lines.append(_totals(about))
     if about.next_start:
-        lines.append(f"the next attempt goes on from {about.next_start}; this table again: {show(state, run)}")
+        lines.append(f"the next attempt continues from {about.next_start}; this table again: {show(state, run)}")
     return [lines[0], *(f" {printable(line)}" for line in lines[1:])]
 
 

@@ -50,7 +50,7 @@ HEADERS = {
 }
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
-NO_ADDRESS = "This is no address of a page"
+NO_ADDRESS = "This is not the address of a page"
 ABSENT = "jobs/-/job"  # a history that nobody has
 
 

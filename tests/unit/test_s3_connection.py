@@ -122,7 +122,7 @@ def test_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch, fiel
         ),
         ({"extra": {**ROOT, "verify": "ca.pem"}}, "verify is neither true, false, nor the absolute path"),
         ({"extra": {**ROOT, "verify": 1}}, "verify is neither true, false, nor"),
-        ({"extra": {**ROOT, "region_name": 7}}, "region_name is no text"),
+        ({"extra": {**ROOT, "region_name": 7}}, "region_name is not text"),
         ({"extra": {**ROOT, "service_config": {"sts": {}}}}, "of service_config, only"),
         ({"extra": ROOT, "login": "AKIAEXAMPLE"}, "a key id without a secret"),
         ({"extra": ROOT, "login": "AKIAEXAMPLE", "password": "tell-nobody\n"}, "contains a space or a line break"),

@@ -40,7 +40,7 @@ def working(uid: str, elapsed: float, now: Tasks | None, before: Tasks | None) -
     if now is None:
         return f"stage '{uid}': working for {after}, Spark has not planned its tasks yet"
     if now.done >= now.total:
-        return f"stage '{uid}': all {now.total} tasks planned so far are done after {after}; Spark goes on"
+        return f"stage '{uid}': all {now.total} tasks planned so far are done after {after}; Spark continues"
     if not now.done or before is None or before.total != now.total:
         return f"stage '{uid}': {now.fraction:.0%} of the {now.total} tasks planned so far are done after {after}"
     seconds = elapsed / now.fraction - elapsed

@@ -25,7 +25,7 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
     where = location.uri
     if location.store.read(location.name(METADATA)) is None:
         raise WrongUse(
-            f"query '{uid}': adopt={where!r} is no checkpointLocation of a query that ran. Nothing was changed"
+            f"query '{uid}': adopt={where!r} is not a checkpointLocation of a query that ran. Nothing was changed"
         )
     refuse_sealed(location, uid, incarnation)
     position = reached(location)
@@ -50,7 +50,7 @@ def _refuse_format(location: Location, batch: int, uid: str) -> None:
     """Raise ``NotSupportedYet`` for offsets and state in formats that lose queries. Spark goes on in the format that it finds."""
     if location.read(f"{OFFSETS}/{batch}").startswith(b"v2\n"):
         raise NotSupportedYet(
-            f"query '{uid}': the offsets in {location.uri} have format 2, with which Spark cannot go on in the middle of a batch. Nothing"
+            f"query '{uid}': the offsets in {location.uri} have format 2, with which Spark cannot continue in the middle of a batch. Nothing"
             " was changed"
         )
     confs = location.offsets(batch).confs
@@ -61,6 +61,6 @@ def _refuse_format(location: Location, batch: int, uid: str) -> None:
     version = confs.get(FORMAT_VERSION, "1")
     if version != "1":
         raise NotSupportedYet(
-            f"query '{uid}': the state in {location.uri} has format {version} ({FORMAT_VERSION}), with which Spark cannot go on behind a"
+            f"query '{uid}': the state in {location.uri} has format {version} ({FORMAT_VERSION}), with which Spark cannot continue after a"
             " batch that the sink has. Nothing was changed"
         )

@@ -38,8 +38,8 @@ class BatchSink:
         newest = log.newest_batch()
         if newest > batch_id:
             raise SinkMoved(
-                f"{self.target.path} has batches up to {newest}, so it would skip batch {batch_id}. Nothing was written. Either a"
-                " query began anew in front of an old sink: write to another path. Or an older driver woke up: it may end",
+                f"{self.target.path} has batches up to {newest}, so it would skip batch {batch_id}. Nothing was written. If this is a"
+                " new query on an old path, write to another path. If an older driver woke up, let it end",
                 sink=newest,
                 checkpoint=batch_id,
             )

@@ -76,8 +76,9 @@ class DeltaFlow(Flow):
                 return found
         if seen > max(first, whole):
             raise Declined(
-                f"query '{self.downstream.uid}' has yet to read commits of {self._sink.path} from {whole} on, and the table's log has none"
-                f" before {seen} any more. So nobody can tell what is in flight. A later checkpoint can, when the query has read them"
+                f"query '{self.downstream.uid}' has yet to read commits of {self._sink.path} from {whole} on, but the table's log no"
+                f" longer holds the commits before {seen}, so the checkpoint cannot list the rows in flight. A later one can, once the query"
+                " has read them"
             )
         return found
 

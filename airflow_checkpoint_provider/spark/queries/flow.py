@@ -17,7 +17,7 @@ MOST = 10_000  # files in flight between two queries that a checkpoint names
 
 
 class Flow(ABC):
-    """What runs from the query ``upstream`` to the query ``downstream``. One thread uses it."""
+    """The rows that pass from query ``upstream`` to query ``downstream``. For one thread."""
 
     def __init__(self, upstream: RunningQuery, downstream: RunningQuery) -> None:
         self.upstream, self.downstream = upstream, downstream

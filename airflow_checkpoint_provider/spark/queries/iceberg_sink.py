@@ -119,7 +119,7 @@ class IcebergSink(CountingSink):
         if found == NOTHING and self.path == saved.path and self._remembers_since() is not None:
             raise SinkMoved(
                 f"query '{self.uid}' is to go back to batch {saved.batch}, and the snapshots of its batches have expired in its table"
-                f" {self.path}. So nobody can tell what it holds. The query was not started. `checkpoints restore --from latest` lets it go on",
+                f" {self.path}. So nobody can tell what it holds. The query was not started. `checkpoints restore --from latest` lets it continue",
                 checkpoint=saved.batch,
             )
         if found < saved.batch if self.path == saved.path else not self.is_empty():

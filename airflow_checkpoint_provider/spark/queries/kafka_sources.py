@@ -47,14 +47,14 @@ Offsets = dict[Partition, int]
 
 @dataclass(frozen=True)
 class Loss:
-    """What Kafka lacks of the rows that a source reads next. ``allowed``: Spark leaves them out, because of ``failOnDataLoss=false``."""
+    """What Kafka lacks of the rows that a source reads next. ``allowed``: Spark skips them, because of ``failOnDataLoss=false``."""
 
     gaps: Sequence[Gap]
     allowed: bool
 
     def since(self, batch: int) -> str:
-        """Return what is said of rows that came behind ``batch``."""
-        left_out = f". Spark leaves them out, as {LOSS_ALLOWED}=false says" if self.allowed else ""
+        """Return what is said of rows that came after ``batch``."""
+        left_out = f". Spark skips them, because {LOSS_ALLOWED}=false" if self.allowed else ""
         return f"Kafka does not have all rows since batch {batch}: {some([str(gap) for gap in self.gaps])}{left_out}"
 
 
@@ -77,8 +77,8 @@ class KafkaSources:
             if not loss.allowed:
                 raise SourceMoved(
                     f"{told}. The query was not started. A newer checkpoint may still have all its rows: `checkpoints list` says"
-                    f' which. To go on without these rows, write .option("{LOSS_ALLOWED}", "false") at the source, and name no topic'
-                    " there that is gone",
+                    f' which. To continue without these rows, set .option("{LOSS_ALLOWED}", "false") on the source, and remove'
+                    f" deleted topics from its `{TOPICS}`",
                     checkpoint=batch,
                     gaps=loss.gaps,
                 )
@@ -151,7 +151,7 @@ class KafkaSources:
             yield stream.kafkaOffsetReader()
         except Py4JJavaError as error:
             raise SourceUnavailable(
-                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}), so nobody knows whether the query could go on."
+                f"query '{self._uid}': Kafka does not say which rows it has ({_why(error)}), so nobody knows whether the query could continue."
                 " Look at the brokers and at the options of the source, and try again"
             ) from None
         finally:

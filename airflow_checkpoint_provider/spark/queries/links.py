@@ -1,8 +1,8 @@
-"""What queries of a checkpoint had to do with each other, where they begin in other places. Runs in the Spark driver.
+"""Move the files in flight and the read positions of restored queries to the paths that they use now. Runs in the Spark driver.
 
 A checkpoint names the files in flight where they are: in the sink of the query that wrote them. In a fork, that query writes to
-another path, where its downstream would not find them. So a savepoint holds copies, which are brought there. And what the downstream
-has read already is named there, too: else its source would take its last files for lost.
+another path, where its downstream would not find them. So a savepoint holds copies, which are brought there. The logs of file sources
+are rewritten to the new paths; else a source would believe that files it has read are missing.
 """
 
 from __future__ import annotations

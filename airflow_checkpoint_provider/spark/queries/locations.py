@@ -139,7 +139,7 @@ class Locations:
         state = self._attempt.state
         if released := state.released_query(uid):
             raise WrongUse(
-                f"query '{uid}' was released to {released.to}, and goes on there without this package. adopt={released.to!r} takes it"
+                f"query '{uid}' was released to {released.to}, and continues there without this package. adopt={released.to!r} takes it"
                 " over again; another uid may write to another path"
             )
         for query in state.queries:
@@ -191,7 +191,7 @@ class Locations:
         location = location_at(self._attempt.store, uri)
         if released and location.uri != released.to:
             raise WrongUse(
-                f"query '{uid}' was released to {released.to}, and goes on there. Write adopt={released.to!r}"
+                f"query '{uid}' was released to {released.to}, and continues there. Write adopt={released.to!r}"
             )
         start.sink.location = location
         examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)

@@ -326,5 +326,5 @@ class Queries:
             since = self._failed_since.setdefault(uid, time.monotonic()) if error else 0.0
             if error and time.monotonic() > since + HANDLING:
                 traceback.print_exception(error)
-                why = f"query '{uid}' failed, and the script went on for {HANDLING:g} s. Call its handled() to go on without it"
+                why = f"query '{uid}' failed, and the script continued for {HANDLING:g} s. Call its handled() to continue without it"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)

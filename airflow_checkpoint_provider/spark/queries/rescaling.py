@@ -131,7 +131,7 @@ class Rescaling:
 
     def _refused(self, why: str) -> NotSupportedYet:
         return NotSupportedYet(
-            f"query '{self._uid}' cannot go on with {self._partitions} partitions instead of {self._stored}: {why}. Nothing was"
+            f"query '{self._uid}' cannot continue with {self._partitions} partitions instead of {self._stored}: {why}. Nothing was"
             f" started. Set {PARTITIONS} to {self._stored} again"
         )
 

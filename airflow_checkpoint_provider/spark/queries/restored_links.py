@@ -1,4 +1,4 @@
-"""What a query of a checkpoint had to do with others, and what follows for where it begins now. Runs in the Spark driver."""
+"""How a restored query was connected to others, and what must change where it starts now. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Links:
-    """What a query of a checkpoint had to do with others: files in flight from it, and sources that read from them."""
+    """The files in flight from a restored query, and its sources whose paths have changed."""
 
     in_flight: InFlight
     moves: tuple[Move | TableMove, ...] = ()
@@ -35,8 +35,8 @@ def restored_links(
     upstreams: Mapping[str, Sequence[Source]],
     sinks: Mapping[str, Sink],
 ) -> Links:
-    """Return what the query had to do with others in the checkpoint whose states are ``restored``. ``upstreams``: what it reads now, of
-    the ``sinks`` of queries that run.
+    """Return how the query was connected to others in the checkpoint whose states are ``restored``. ``upstreams``: its sources now that
+    read from the ``sinks`` of running queries.
     """
     query = restored[uid].query if uid in restored else None
     moves = list[Move | TableMove]()

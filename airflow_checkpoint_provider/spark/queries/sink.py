@@ -45,7 +45,7 @@ class Sink:
         return None
 
     def remind(self, position: Position) -> None:
-        """Let a table count again that has forgotten which batches it has. It is the one to which the query wrote at ``position``.
+        """Write the table's batch marker again if it was lost. The query wrote to this table at ``position``.
 
         Raises ``SinkMoved`` if the table may have forgotten the batch that had begun.
         """
@@ -155,7 +155,7 @@ class CountingSink(Sink, ABC):
         command = wording.take_out(self.path or "", gone_back.newest_file)
         advice = f"Take them out with {command}, then start the job again" if command else f"Write to {elsewhere}"
         return SinkMoved(
-            f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has got rows of it meanwhile. The query"
+            f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has received rows from it since. The query"
             f" was not started. {advice}",
             checkpoint=gone_back.batch,
         )

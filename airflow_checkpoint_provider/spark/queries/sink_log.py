@@ -204,10 +204,10 @@ class SinkLog:
         return quote(logged(path).removeprefix(f"{self._logged}/"), safe=string.punctuation)
 
     def at(self, below: str) -> Any:
-        """Return the path of what ``below`` returned. Raises ``Damaged`` if that is no data file of the sink."""
+        """Return the path of what ``below`` returned. Raises ``Damaged`` if that is not a data file of the sink."""
         path = self._path(f"{self._logged}/{below}")
         if not self._holds(path) or below.startswith(LOG):
-            raise Damaged(f"{below!r} is no file of the sink {self.folder}; somebody changed the checkpoint")
+            raise Damaged(f"{below!r} is not a file of the sink {self.folder}; somebody changed the checkpoint")
         return path
 
     def copy_out(self, below: str, uri: str) -> None:

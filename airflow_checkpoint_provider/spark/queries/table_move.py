@@ -30,10 +30,10 @@ class TableMove:
     sink: DeltaSink
 
     def carry_out(self, own: Location) -> None:
-        """Let the offsets in a location begin behind what the checkpoint's rows have become.
+        """Rewrite the stored offsets so that the source starts after the checkpoint's rows.
 
-        Spark reads the newest committed batch once more, from its beginning to its end, so older offsets move, too. Raises ``SinkMoved``,
-        and ``Damaged`` for a log that nobody can read.
+        Older offsets move too, because Spark reads the newest committed batch again. Raises ``SinkMoved``, and ``Damaged`` for a log
+        that nobody can read.
         """
         batches = own.batches(OFFSETS)
         newest = max(own.committed(), min(batches, default=NOTHING))

@@ -34,7 +34,7 @@ AT_LEAST_ONCE = {
 """Sinks that do not say which batches they have, and what that means for them."""
 NOTES = {
     **AT_LEAST_ONCE,
-    ICEBERG: "an older driver that still runs can write the batch that had begun a second time. Behind one that is dead, each row is"
+    ICEBERG: "an older driver that still runs can write the batch that had begun a second time. After one that is dead, each row is"
     " there once",
 }
 """What the log says when a query starts, by the format of its sink."""
@@ -50,7 +50,7 @@ TABLES = {
 IN_A_BRANCH = ("branch", "spark.wap.branch", "spark.wap.id")  # options and confs of Iceberg
 TRIGGERS = ("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$")
 CONFS = {
-    "spark.sql.streaming.checkpointFileManagerClass": "it writes a location without a condition, so an older driver could go on",
+    "spark.sql.streaming.checkpointFileManagerClass": "it writes a location without a condition, so an older driver could continue",
     "spark.sql.streaming.checkpointLocation": "each attempt has a location of its own",
 }
 RETAINED, LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 10

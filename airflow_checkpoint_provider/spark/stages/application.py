@@ -162,7 +162,7 @@ def untried(version: str) -> str | None:
     """Return a line for the log if this package was not tried with so new a Spark, else None."""
     if _minor(version) <= NEWEST:
         return None
-    return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job goes on"
+    return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job continues"
 
 
 def _refuse_old(version: str) -> None:

@@ -170,7 +170,7 @@ def _refuse_odd(uri: str, names: Iterable[str]) -> None:
     odd = [name for name, times in counted.items() if times > 1 or "/" in name or name.startswith((".", "_"))]
     if odd or not counted:
         raise Damaged(
-            f"the list of files of {uri} is no list of data files ({odd or 'empty'}). Restore an older checkpoint"
+            f"the list of files of {uri} is not a list of data files ({odd or 'empty'}). Restore an older checkpoint"
         )
 
 

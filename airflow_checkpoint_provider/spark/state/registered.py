@@ -260,7 +260,7 @@ class Registered:
                 yield
         except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome; an error here cannot change it
             traceback.print_exception(error)
-            say(f"'{uid}': {call}: {words(error)}; the job goes on")
+            say(f"'{uid}': {call}: {words(error)}; the job continues")
 
     @contextmanager
     def _or_declined(self, uid: str, method: str) -> Iterator[None]:

@@ -102,5 +102,5 @@ def test_what_cannot_be_taken_over_is_refused_before_anything_is_changed(stream:
     add_files(source(stream), 0, 1)
     refused = stream.run()
     assert refused.code != 0
-    assert "is no checkpointLocation of a query that ran" in refused.log
+    assert "is not a checkpointLocation of a query that ran" in refused.log
     assert not locations(stream)

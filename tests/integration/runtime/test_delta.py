@@ -170,7 +170,7 @@ def test_query_goes_back_when_its_author_has_restored_the_table(table: Home, tmp
     restore(table, number, rewind_sink=True)
     too_early = table.run()
     assert too_early.code != 0
-    advice = re.search("RESTORE TABLE delta.`(.*)` TO VERSION AS OF (.*): this", too_early.log)
+    advice = re.search(r"RESTORE TABLE delta.`(.*)` TO VERSION AS OF (.*) \(this", too_early.log)
     assert advice, too_early.log
     assert (advice[1], rows_in_table(table.out)) == (f"file:{table.out}", expected(FILES))
     person(tmp_path / "person", restoring(Path(advice[1].removeprefix("file:")), advice[2]))

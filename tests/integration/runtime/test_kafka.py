@@ -188,7 +188,7 @@ def test_start_on_a_topic_that_was_made_anew_is_refused_with_numbers(kafka: Kafk
     )
     stream.env["STREAM_KAFKA_OPTIONS"] = json.dumps({"failOnDataLoss": "false"})
     allowed = stream.run()
-    assert "Spark leaves them out, as failOnDataLoss=false says" in allowed.log
+    assert "Spark skips them, because failOnDataLoss=false" in allowed.log
 
 
 def test_query_that_runs_already_is_not_sealed_if_kafka_lacks_its_rows(kafka: Kafka, topic: str, stream: Home) -> None:
@@ -256,7 +256,7 @@ def test_preflight_asks_kafka_as_a_start_does(
     code, told = compared(failOnDataLoss="false")
     assert (code, told.splitlines()[1]) == (
         0,
-        f"rows   ok    {gone}. Spark leaves them out, as failOnDataLoss=false says",
+        f"rows   ok    {gone}. Spark skips them, because failOnDataLoss=false",
     )
     kafka.delete(topic)
     no_topic, no_partition = (

@@ -75,7 +75,7 @@ def test_pointer_to_no_checkpoint_is_refused(script: Script) -> None:
         open_checkpoint(last.replace("/jobs/job/", "/jobs/other/"), script.spark)
     with pytest.raises(CheckpointNotFound, match="there is no savepoint: it holds no _metadata"):
         open_checkpoint(last.rpartition("/")[0], script.spark)
-    with pytest.raises(InvalidName, match="is no pointer"):
+    with pytest.raises(InvalidName, match="is not a pointer"):
         open_checkpoint("chk-7", script.spark)
 
 

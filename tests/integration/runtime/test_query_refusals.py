@@ -125,7 +125,7 @@ def test_damaged_checkpoint_stops_no_query_that_goes_on_behind_it(
     with pytest.raises(Damaged):
         change.restore(LocalStore(script.root), "job", None, change.Source(str(newest.id)), change.Approval(yes=True))
     goes_on_exactly(script, tmp_path)
-    assert "CHOSEN, and not needed, because its queries go on behind it" in capsys.readouterr().out
+    assert "CHOSEN, and not needed, because its queries continue after it" in capsys.readouterr().out
     coordinator = script.coordinator()
     assert verified(coordinator, coordinator.state.newest_first()[0])
 

@@ -86,7 +86,7 @@ def test_killed_query_goes_on_exactly_on_spark_41_and_is_not_rescaled(tmp_path: 
     stream.env["STREAM_RESCALE"] = "1"
     refused = stream.run(confs={"spark.sql.shuffle.partitions": "3"})
     assert refused.code != 0
-    assert "cannot go on with 3 partitions instead of 2: the tool comes with Spark 4.2.x" in refused.log
+    assert "cannot continue with 3 partitions instead of 2: the tool comes with Spark 4.2.x" in refused.log
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_file_in_flight_is_brought_nowhere_else(spark: SparkSession, tmp_path: P
     """Whoever changed the checkpoint may have named it."""
     store = LocalStore(str(tmp_path / "root"))
     store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
-    with pytest.raises(Damaged, match="is no file of the sink"):
+    with pytest.raises(Damaged, match="is not a file of the sink"):
         bring(SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
     assert not (tmp_path / "elsewhere").exists()
 

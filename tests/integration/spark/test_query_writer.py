@@ -59,7 +59,7 @@ def test_file_sink_is_known_by_its_format_and_path(spark: SparkSession) -> None:
             "spark.sql.streaming.checkpointFileManagerClass",
             ABORTABLE,
             WrongUse,
-            "an older driver could go on",
+            "an older driver could continue",
         ),
         ("spark.sql.streaming.checkpointLocation", "/data/ckp", WrongUse, "each attempt has a location of its own"),
         ("spark.sql.streaming.minBatchesToRetain", "9", WrongUse, "deletes files while a checkpoint copies them"),

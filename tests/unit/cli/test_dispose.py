@@ -160,7 +160,7 @@ def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints
     [
         ("{root}/jobs/orders/job/chk-1", 2, "See `checkpoints prune`"),
         ("{root}/savepoints/savepoint-orders-9-9f3c", 4, "there is no savepoint"),
-        ("orders", 2, "'orders' is no pointer"),
+        ("orders", 2, "'orders' is not a pointer"),
     ],
 )
 def test_dispose_of_anything_but_a_savepoint_fails(

@@ -82,7 +82,7 @@ def test_release_given_again_fetches_what_an_older_driver_has_written_since(
     again = checkpoints(*command)
     assert (again.code, again.lines[0]) == (
         0,
-        f"query 'clicks' of orders was released to file://{tmp_path}/new before; what an older driver has written since is fetched",
+        f"query 'clicks' of orders was already released to file://{tmp_path}/new; this only fetches what an older driver has written since",
     )
     assert elsewhere(tmp_path / "new").read(STATE)
     other = checkpoints("release", "orders", UID, "--to", str(tmp_path / "other"), "--yes")
@@ -97,7 +97,7 @@ def test_release_with_dry_run_changes_nothing(job: Job, tmp_path: Path, checkpoi
     done = checkpoints("release", "orders", UID, "--to", str(tmp_path / "new"), "--dry-run")
     assert done.lines == [
         f"RELEASE query 'clicks' of orders: it continues with batch 7 in file://{tmp_path}/new, without this package",
-        "from now on, start_query refuses it, but with adopt= of that folder",
+        "from then on, start_query refuses this query unless adopt= names that folder",
         "nothing was changed (--dry-run)",
     ]
     assert (job.state.n, newest_batch(own(job)), list(tmp_path.glob("new/*"))) == (before, (7, False), [])

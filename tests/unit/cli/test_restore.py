@@ -137,8 +137,8 @@ def test_restore_from_its_own_savepoint_ends_the_suspension(job: Job, checkpoint
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--claim", "--from", "chk-3"], 2, "chk-3 is no savepoint of another history"),
-        (["--claim", "--from", "none"], 2, "nothing is no savepoint of another history"),
+        (["--claim", "--from", "chk-3"], 2, "chk-3 is not a savepoint of another history"),
+        (["--claim", "--from", "none"], 2, "nothing is not a savepoint of another history"),
         (["--rename", "clean", "--from", "chk-3"], 2, "--rename clean: write OLD=NEW"),
         (["--rename", "=new", "--from", "chk-3"], 2, "--rename =new: write OLD=NEW"),
         (["--rename", "clean=a", "--rename", "clean=b", "--from", "chk-3"], 2, "each state of the checkpoint at most once"),
@@ -243,7 +243,7 @@ def test_question_goes_to_stderr(running: Recorded, checkpoints: Command, monkey
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "-o", "json")
     assert json.loads(done.out)["next_start"] == "chk-2"
     assert done.err.startswith(f"RESTORE {FLIGHTS}, run {RUN}")
-    assert done.err.endswith("Type the job's name to go on: ")
+    assert done.err.endswith("Type the job's name to continue: ")
 
 
 @pytest.mark.usefixtures("terminal")

@@ -386,7 +386,7 @@ def test_checkpoints_that_hand_on_a_state_share_its_entry() -> None:
 def test_state_that_nobody_could_read_is_not_acknowledged() -> None:
     store = MemoryStore()
     coordinator = triggered(store)
-    with pytest.raises(Damaged, match="-1 is no size"):
+    with pytest.raises(Damaged, match="-1 is not a valid size"):
         coordinator.acknowledge(acknowledgement(1, stage("clean", -1)))
     assert ACK not in store.objects
 

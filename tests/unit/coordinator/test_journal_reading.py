@@ -218,7 +218,7 @@ def test_incarnation_is_that_of_the_opening_event() -> None:
         ({"events": None}, Damaged, "0000000000000005"),
         ({"n": 5.0}, Damaged, "0000000000000005"),
         ({"n": True}, Damaged, "0000000000000005"),
-        ({"at": "soon"}, Damaged, "0000000000000005.* is no time with a zone"),
+        ({"at": "soon"}, Damaged, "0000000000000005.* is not a valid time with a zone"),
         ({"by": "me"}, Damaged, "0000000000000005"),
         ({"stub": "no"}, Damaged, "0000000000000005"),
         ({"stub": False}, Damaged, "0000000000000005"),

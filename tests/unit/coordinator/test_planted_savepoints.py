@@ -62,7 +62,7 @@ def test_journal_that_names_another_directory_is_damaged(name: str) -> None:
     entry = journal.entry(n - 1)
     assert entry
     store.objects[KEYS.entry(n)] = replace(entry, n=n, events=(planted(f"memory://team-b/{name}", "9f3c"),)).to_bytes()
-    with pytest.raises(Damaged, match=rf"{n:016d}.*team-b/{name}' is no directory of savepoint 1"):
+    with pytest.raises(Damaged, match=rf"{n:016d}.*team-b/{name}' is not a directory of savepoint 1"):
         open_journal(store).catch_up()
 
 

@@ -23,7 +23,7 @@ from tests.support.s3server import S3Server
 from tests.unit.coordinator.test_planted_savepoints import STUB, append, planted
 from tests.unit.coordinator.test_savepoint import completed
 
-OUTSIDE = "is no place for savepoints"
+OUTSIDE = "is not a place for savepoints"
 
 
 def keys_in(place: Path) -> list[str]:

@@ -121,7 +121,7 @@ def test_orphan_does_not_overrule_a_history_that_is_found(job: Job) -> None:
 def test_disposal_of_a_checkpoint_is_refused(job: Job) -> None:
     asked = run(trigger())
     job.complete(1)
-    with pytest.raises(AirflowFailException, match="is no savepoint: its history deletes it"):
+    with pytest.raises(AirflowFailException, match="is not a savepoint: its history deletes it"):
         run(dispose(asked))
     assert job.checkpoint(1).status == "retained"
 
@@ -140,7 +140,7 @@ def test_killed_task_disposes_of_nothing(job: Job, pointer: str, monkeypatch: py
         (None, r"pointer=None is not a savepoint: write pointer=savepoint\.output, .* or its directory"),
         (7, "pointer=7 is not a savepoint"),
         ({}, r"pointer=\{\} is not a savepoint"),
-        ("yesterday", "is no pointer"),
+        ("yesterday", "is not a pointer"),
     ],
 )
 def test_value_that_is_no_savepoint_is_refused(job: Job, wrong: object, message: str) -> None:

@@ -72,7 +72,7 @@ def test_gate_can_be_an_operator_or_a_group() -> None:
 
 @pytest.mark.parametrize("gate", [lambda asked: None, lambda asked: 7, lambda asked: [], "audit", 7])
 def test_gate_that_returns_no_task_is_refused(gate: Any) -> None:
-    with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="which is no task"):
+    with DAG("audited", schedule=None), pytest.raises(InvalidConfig, match="which is not a task"):
         CheckpointTaskGroup(job="orders", gate=gate)
 
 

@@ -116,9 +116,12 @@ def test_absent_checkpoint_is_refused_without_retry(job: Job) -> None:
         ({"where": "lastest"}, "restore='lastest' is not a place to start from: write \"latest\", "),
         ({"where": None}, "restore=None is not a place to start from"),
         ({"where": {"job": "orders"}}, r"restore=\{'job': 'orders'\} is not a place to start from"),
-        ({"where": "none", "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
-        ({"where": 7, "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
-        ({"where": "s3://lake/jobs/orders/job/chk-7", "claim_mode": "claim"}, "which is no savepoint from elsewhere"),
+        ({"where": "none", "claim_mode": "claim"}, "which is not a savepoint from elsewhere"),
+        ({"where": 7, "claim_mode": "claim"}, "which is not a savepoint from elsewhere"),
+        (
+            {"where": "s3://lake/jobs/orders/job/chk-7", "claim_mode": "claim"},
+            "which is not a savepoint from elsewhere",
+        ),
         ({"where": "latest", "rename": "a=b"}, "rename='a=b': write the new uids by the old ones"),
         ({"where": "latest", "rename": {"a": "c", "b": "c"}}, "two states would be called 'c'"),
     ],
@@ -246,7 +249,7 @@ def test_refused_restore_claims_nothing(store: Store, others_savepoint: str) -> 
 
 
 def test_claim_of_an_own_checkpoint_is_refused(job: Job, others_savepoint: str) -> None:
-    with pytest.raises(AirflowFailException, match="is no savepoint of another history"):
+    with pytest.raises(AirflowFailException, match="is not a savepoint of another history"):
         run(restore("latest", claim_mode="claim"))
     assert not job.state.over(1)
     run(restore(others_savepoint))

@@ -150,7 +150,7 @@ def test_value_that_is_no_checkpoint_is_refused(store: Store, kind: type[Journal
 
 
 def test_text_that_is_no_pointer_is_refused(store: Store) -> None:
-    with pytest.raises(AirflowFailException, match="is no pointer"):
+    with pytest.raises(AirflowFailException, match="is not a pointer"):
         run(waits(CheckpointAcknowledgedSensor, "None"))
 
 

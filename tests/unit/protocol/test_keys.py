@@ -291,7 +291,7 @@ def test_checkpoint_pointer_is_no_savepoint_pointer(end: str) -> None:
     ],
 )  # fmt: skip
 def test_text_that_is_no_pointer_is_refused(text: str) -> None:
-    with pytest.raises(InvalidName, match="is no pointer: write <root>/jobs/<job>/job/chk-7 or"):
+    with pytest.raises(InvalidName, match="is not a pointer: write <root>/jobs/<job>/job/chk-7 or"):
         pointer_of(text)
 
 
@@ -305,7 +305,7 @@ def test_pointer_that_is_not_printable_is_refused(text: str) -> None:
         f"s3://lake/{text}/savepoint-orders-7-9f3c",
         f"s3://lake/{text}",
     ):
-        with pytest.raises(InvalidName, match="is no pointer") as refused:
+        with pytest.raises(InvalidName, match="is not a pointer") as refused:
             pointer_of(pointer)
         assert str(refused.value).isprintable()
 

@@ -360,8 +360,8 @@ UNTYPED: dict[str, Any] = {"kind": 7}
         (value("count", 1, float("nan")), "JSON compliant"),
         (value("count", 1, "\ud800"), "surrogates not allowed"),
         (value("count", 1, nested(125)), "nested more than 124 times"),
-        (value("count", -1, 7), "-1 is no size"),
-        (replace(value("count", 1, 7), **UNTYPED), "7 is no str"),
+        (value("count", -1, 7), "-1 is not a valid size"),
+        (replace(value("count", 1, 7), **UNTYPED), "7 is not of type str"),
     ],
     ids=["not a number", "half a character", "too deep", "a number below 1", "another type"],
 )
@@ -397,11 +397,11 @@ def test_known_field_is_not_kept_as_unknown() -> None:
 @pytest.mark.parametrize(("field", "value"), [("queued_at", 7), ("id", "7"), ("epochs", ["1"])])
 def test_event_of_other_types_is_damaged(field: str, value: Any) -> None:
     (event,) = (candidate for candidate in EVENTS if isinstance(candidate, e.CheckpointTriggered) and candidate.id == 1)
-    with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is no "):
+    with pytest.raises(Damaged, match=r"CheckpointTriggered cannot be read: .* is not "):
         e.event_from_json(event.to_json() | {field: value})
 
 
 @pytest.mark.parametrize(("field", "value"), [("gated", "yes"), ("token", 7), ("try_number", "1")])
 def test_request_of_other_types_is_damaged(field: str, value: Any) -> None:
-    with pytest.raises(Damaged, match=r"Request cannot be read: .* is no "):
+    with pytest.raises(Damaged, match=r"Request cannot be read: .* is not "):
         e.Request.from_json(e.Request(token="asked").to_json() | {field: value})

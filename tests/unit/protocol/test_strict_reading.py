@@ -115,7 +115,7 @@ def file_set_of(name: str) -> dict[str, Any]:
 )
 def test_value_that_is_never_written_is_damaged(read: type[Record], good: dict[str, Any], bad: dict[str, Any]) -> None:
     assert read.from_json(good).to_json() | good == read.from_json(good).to_json()
-    with pytest.raises(Damaged, match=rf"^a stored {read.__name__} cannot be read: .* is no "):
+    with pytest.raises(Damaged, match=rf"^a stored {read.__name__} cannot be read: .* is not "):
         read.from_json(good | bad)
 
 
@@ -187,7 +187,7 @@ def test_retention_policy_of_an_unknown_kind_is_of_a_newer_version(retention: An
     + [{"keep": "within", "seconds": seconds} for seconds in (1e300, "x", -1, None, True)],
 )
 def test_retention_policy_that_is_none_is_damaged(retention: Any) -> None:
-    with pytest.raises(Damaged, match="is no configuration of checkpoints"):
+    with pytest.raises(Damaged, match="is not a valid configuration of checkpoints"):
         e.AttemptStarted.from_json(STARTED | {"checkpointing": checkpointing(retention)})
 
 

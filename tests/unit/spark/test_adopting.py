@@ -89,7 +89,7 @@ def test_sink_that_does_not_fit_is_met_before_the_location_is_sealed(tmp_path: P
 
 
 def test_folder_without_a_query_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="is no checkpointLocation of a query that ran"):
+    with pytest.raises(WrongUse, match="is not a checkpointLocation of a query that ran"):
         examine_adopted(Location(LocalStore(tmp_path), "nothing"), "rows", OURS, sink([]))
 
 

@@ -350,7 +350,7 @@ def test_expired_checkpoint_says_what_was_waited_for(monkeypatch: pytest.MonkeyP
     chain.queries["b"].step = lambda: None
 
     def late() -> None:
-        raise TooLate("it was not copied")
+        raise TooLate("its files were not copied")
 
     for _ in range(9):
         chain.step()

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.spark.process.progress import Tasks, working
         (120, Tasks(50, 400), Tasks(50, 200), "12% of the 400 tasks planned so far are done after 2 min"),
         (180, Tasks(84, 200), Tasks(40, 200), "42% of its tasks are done after 3 min, about 4 min to go"),
         (184, Tasks(180, 200), Tasks(90, 200), "90% of its tasks are done after 3 min, less than 1 min to go"),
-        (180, Tasks(200, 200), Tasks(40, 200), "all 200 tasks planned so far are done after 3 min; Spark goes on"),
+        (180, Tasks(200, 200), Tasks(40, 200), "all 200 tasks planned so far are done after 3 min; Spark continues"),
     ],
     ids=[
         "no tasks yet",

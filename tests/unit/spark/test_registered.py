@@ -106,7 +106,7 @@ def test_object_gets_its_own_state_of_the_restore_point(restored: list[Any], giv
 @pytest.mark.parametrize("restored", [value("own", 7), stage("own")], ids=["a value", "a stage"])
 def test_object_is_refused_if_its_restored_state_is_of_another_kind(restored: StateSnapshot) -> None:
     own = Own()
-    with pytest.raises(KindChanged, match=r"'own' is a .*the job asks for a registered object of that name"):
+    with pytest.raises(KindChanged, match=r"'own' is a .*the script uses the name for a registered object"):
         Registered(States.restored(seal(restored), RUN), 3).add("own", own)
     assert own.given is None
 
@@ -336,7 +336,7 @@ def test_error_of_a_notification_is_printed_and_the_others_are_notified(capsys: 
     objects.notify(outcomes(c1=RETAINED))
     assert ("complete", "second", 1) in calls
     printed = capsys.readouterr()
-    assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job goes on" in printed.out
+    assert "'first': notify_checkpoint_complete(1): OSError: no commit of 1; the job continues" in printed.out
     assert "in fail" in printed.err
 
 
@@ -361,7 +361,7 @@ def test_objects_are_closed_once_in_order_and_an_error_is_printed(capsys: pytest
     objects.close(10)
     objects.close(10)
     assert calls == [("close", "b"), ("close", "a")]
-    assert capsys.readouterr().out.count("'first': close: OSError: no such session; the job goes on") == 1
+    assert capsys.readouterr().out.count("'first': close: OSError: no such session; the job continues") == 1
 
 
 def test_object_whose_notification_hangs_is_not_closed(capsys: pytest.CaptureFixture[str]) -> None:

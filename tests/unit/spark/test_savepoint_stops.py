@@ -240,7 +240,7 @@ def test_queries_are_drained_before_the_savepoint_if_the_stop_says_so(
     [
         (Declined("query 'rows' failed"), "declined", "query 'rows' failed"),
         (StoreUnavailable("no answer"), "store failed", "no answer"),
-        (TooLate("query 'rows' was not drained"), "expired", "query 'rows' was not drained within 60 s."),
+        (TooLate("query 'rows' was not drained"), "expired", "within 60 s, query 'rows' was not drained."),
     ],
 )
 def test_job_goes_on_when_its_queries_cannot_be_drained(

@@ -73,7 +73,7 @@ def test_driver_copies_no_savepoint_to_a_place_outside_of_the_savepoint_roots(
     barrier(running, Recording("counts"))
     aborted = running.listed(number)
     assert (aborted.status, aborted.reason) == (ABORTED, STORE_FAILED)
-    assert "is no place for savepoints: the connection allows" in capfd.readouterr().out
+    assert "is not a place for savepoints: the connection allows" in capfd.readouterr().out
     assert not target.objects
 
 
@@ -197,7 +197,7 @@ def test_savepoint_expires_when_its_copy_takes_longer_than_its_timeout(
     aborted = running.listed(number)
     assert (aborted.reason, aborted.details) == (
         "expired",
-        "it was not copied within 0.05 s. Give it a longer timeout",
+        "within 0.05 s, its files were not copied. Set a longer timeout",
     )
     assert "Traceback" not in capsys.readouterr().err
 

@@ -73,9 +73,9 @@ def test_conf_without_effect_is_refused_by_name(name: str) -> None:
     ("text", "why"),
     [
         ("{", "is not JSON"),
-        ("3", "is no object"),
+        ("3", "is not an object"),
         ('{"timeuot": "1 min"}', "timeuot: CheckpointConfig has no such option"),
-        ('{"retention": 3}', "is no retention policy"),
+        ('{"retention": 3}', "is not a retention policy"),
         ('{"timeout": "soon"}', "is not a duration"),
     ],
 )

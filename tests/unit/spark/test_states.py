@@ -266,8 +266,8 @@ def test_dropped_states_are_in_no_later_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("restored", "ask", "message"),
     [
-        (value("clean", 7), lambda states: states.stage("clean"), "'clean' is a value .* asks for a stage"),
-        (stage("count"), lambda states: states.claim_value("count"), "'count' is a stage .* asks for a value"),
+        (value("clean", 7), lambda states: states.stage("clean"), "'clean' is a value .* the name for a stage"),
+        (stage("count"), lambda states: states.claim_value("count"), "'count' is a stage .* the name for a value"),
     ],
 )
 def test_state_is_not_replaced_by_another_kind(

@@ -190,7 +190,7 @@ def test_object_that_is_no_file_is_refused_at_once(store: LocalStore, other: str
     OTHERS[other](planted)
     key = str(planted.relative_to(store.root))
     if act in (*READS, "create"):
-        with pytest.raises(StoreMisconfigured, match=rf"cannot read {planted}: it is no file.* Move it away"):
+        with pytest.raises(StoreMisconfigured, match=rf"cannot read {planted}: it is not a file.* Move it away"):
             ACTS[act](store, key)
     elif other == "folder" and act in CHANGES_ONLY_THE_NAME:
         with pytest.raises(
@@ -211,7 +211,7 @@ def test_pipe_in_the_place_of_a_folder_does_not_block(store: LocalStore, other: 
     if act in ("create", "overwrite", "assemble"):
         folder = f"{store.root}/jobs/orders"
         with pytest.raises(
-            StoreMisconfigured, match=rf"{folder} is no directory. Somebody or something put it there; move it away"
+            StoreMisconfigured, match=rf"{folder} is not a directory. Somebody or something put it there; move it away"
         ):
             ACTS[act](store, KEY)
     elif act == "parts":

@@ -55,7 +55,7 @@ def test_places_below_the_root_and_the_savepoint_roots_are_allowed(uri: str) -> 
     "uri", ["s3://lake", "s3://lake/ckp2", "s3://lake/exports2/x", "s3://safe2", "s3://other/safe", "file:///safe"]
 )
 def test_every_other_place_is_refused(uri: str) -> None:
-    with pytest.raises(StoreMisconfigured, match="is no place for savepoints"):
+    with pytest.raises(StoreMisconfigured, match="is not a place for savepoints"):
         lake("s3://safe", "s3://lake/exports").beside(uri)
 
 
@@ -63,7 +63,7 @@ def test_refusal_names_the_allowed_places() -> None:
     with pytest.raises(StoreMisconfigured) as refused:
         lake("s3a://safe/").beside("s3://other")
     assert refused.value.message == (
-        "s3://other is no place for savepoints: the connection allows s3://lake/ckp, s3://safe. Nothing was read or changed there."
+        "s3://other is not a place for savepoints: the connection allows s3://lake/ckp, s3://safe. Nothing was read or changed there."
         " Name a place below them, or add this place to savepoint_roots of the connection"
     )
 

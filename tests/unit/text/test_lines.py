@@ -120,7 +120,7 @@ def test_start_that_was_completed_after_an_abort_is_not_before_it() -> None:
     recorded.stage("clean", "22:40:00", "22:40:02", work_s=540, kib=4)
     (gone,) = recorded.state.with_status("aborted")
     (effect,) = (line for line in messages.aborted(recorded.state, gone) if "effect" in line)
-    assert effect.strip().endswith("it restarts from chk-2. Failures in a row: 0")
+    assert effect.strip().endswith("the next attempt starts from chk-2. Failures in a row: 0")
 
 
 def test_lines_of_a_checkpoint_aborted_by_the_store(golden: Golden) -> None:

@@ -286,7 +286,7 @@ def test_effect_of_a_failure_does_not_say_a_start_that_is_hidden() -> None:
     recorded = shared()
     recorded.aborted(recorded.triggered("stage 'more'", "23:31:00"), "23:35:00", "expired")
     (failed,) = page_of(Reads("orders"), recorded).checkpoints
-    assert any(f"it restarts from {HIDDEN_START}" in line for line in failed.story)
+    assert any(f"the next attempt starts from {HIDDEN_START}" in line for line in failed.story)
 
 
 def test_heartbeat_is_shown_of_a_run_that_started_at_a_hidden_checkpoint() -> None:
