@@ -276,6 +276,6 @@ def test_restore_is_refused_if_latest_moved_during_the_question(running: Recorde
         running.stage("delays", "03:42:01", "03:42:02", work_s=2380, kib=1.9)
         return FLIGHTS
 
-    with pytest.raises(Refused, match="latest is chk-5 meanwhile"):
+    with pytest.raises(Refused, match="latest now means chk-5, not chk-3"):
         change.restore(store, FLIGHTS, None, change.Source("latest"), change.Approval(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0

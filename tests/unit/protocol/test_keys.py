@@ -138,7 +138,7 @@ def test_long_name_keeps_its_beginning_and_a_digest() -> None:
 
 def test_name_with_half_a_character_is_refused() -> None:
     """Python makes such names of bytes that are not UTF-8."""
-    with pytest.raises(InvalidName, match="no text in UTF-8"):
+    with pytest.raises(InvalidName, match="is not text in UTF-8"):
         safe_token("run \udcff")
 
 
