@@ -38,6 +38,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
 from airflow_checkpoint_provider.spark.queries.writer import NOTES, Target, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
@@ -95,7 +96,7 @@ class Queries:
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
         self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
-        self._all_started = False  # as far as is known: the script waits for all queries
+        self._unstarted = Unstarted()
         self._script_waits = _ScriptWaits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
@@ -124,14 +125,15 @@ class Queries:
         if note := NOTES.get(target.format):
             say(f"query '{uid}' writes to {target.format}: {note}.")
         reads = upstreams(self._spark, uid, writer, after, self._running)
-        with self._checkpointer.between_barriers():  # a stop must find all queries or none
-            running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
-            self._running = {**self._running, uid: running}
-            if not self._thread.is_alive():
-                self._thread.start()
-        self._catch_up(running)
+        with self._unstarted.starting():
+            with self._checkpointer.between_barriers():  # a stop must find all queries or none
+                running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
+                self._running = {**self._running, uid: running}
+                if not self._thread.is_alive():
+                    self._thread.start()
+            self._catch_up(running)
         self._settle()
-        return Query(running, self._script_waits.waiting)
+        return Query(running, self.waiting)
 
     def _started(
         self,
@@ -197,12 +199,18 @@ class Queries:
 
     def wait(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""
-        self._all_started = True
-        with self._script_waits.waiting():
+        with self.waiting():
             while any(running.runs() for running in self._running.values()):
                 self._raise_failed()
                 time.sleep(LOOK)
             self._raise_failed()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Note that the script waits for queries inside this block."""
+        self._unstarted.script_waits()
+        with self._script_waits.waiting():
+            yield
 
     def look(self) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
@@ -294,11 +302,7 @@ class Queries:
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
         if catches_up and any(query.uid not in self._running for query in self._attempt.state.queries):
             return True
-        return not self._all_started and any(
-            edge.upstream in self._running
-            for uid, state in self._states.snapshots.items()
-            for edge in (state.query.edges if state.query and uid not in self._running else ())
-        )
+        return bool(self._unstarted.expected(self._running, self._states.snapshots))
 
     def _checkpoint(self, *, periodic: bool) -> bool:
         """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""
