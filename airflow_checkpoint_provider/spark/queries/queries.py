@@ -262,14 +262,15 @@ class Queries:
     # -- checkpoints, in a thread --------------------------------------------------------------------------------------
 
     def _snapshots(self, barrier: str) -> dict[str, Snapshot]:
-        """Return a snapshot of each query that was started, by uid. Those that read what others write are cut together."""
+        """Return a snapshot of each query that was started, or reads of one, by uid. Those that read what others write are cut together."""
         before = self._states.snapshots
         groups = linked_queries(self._running)
         cuts = {uid: cut for group in groups for cut in [Cut(group, self._config, self._hurry)] for uid in group}
-        return {
+        started: dict[str, Snapshot] = {
             uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, before.get(uid), cuts.get(uid))
             for uid, running in self._running.items()
         }
+        return {**started, **self._unstarted.snapshots(self._running, before)}
 
     def _hurry(self) -> bool:
         """Return whether a stop waits, or a query has failed: this thread serves the one, and sees to the other."""

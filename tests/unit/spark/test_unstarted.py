@@ -10,10 +10,13 @@ from typing import Any, cast
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.errors import Declined, SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.queries.restored_links import Links, restored_links
+from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.spark.queries.unstarted import PATIENCE, Unstarted
 from airflow_checkpoint_provider.spark.state.states import States
 
@@ -90,3 +93,65 @@ def query(queries: Queries) -> Query:
 def played() -> Any:
     """Return a query that has ended."""
     return SimpleNamespace(caught_up=True, handled=threading.Event(), runs=lambda: False, failed=lambda: None)
+
+
+# -- what a checkpoint holds that does not wait ----------------------------------------------------------------------------
+
+
+def running(uid: str, path: str) -> Any:
+    return {uid: SimpleNamespace(sink=SimpleNamespace(path=path))}
+
+
+def nothing() -> None:
+    """Say that the checkpoint is still wanted."""
+
+
+class Target:
+    """The target of a savepoint."""
+
+    def copy(self, record: StateSnapshot, check: Callable[[], object]) -> StateSnapshot:
+        return record
+
+
+def test_checkpoint_between_two_starts_says_that_the_queries_stand_apart(time: Time) -> None:
+    (snapshot,) = Unstarted().snapshots(running("a", "/a"), CHAIN).values()
+    (edge,) = edges(snapshot.write(nothing))
+    assert (edge.upstream, edge.apart) == ("a", True)
+
+
+def edges(record: StateSnapshot) -> tuple[Edge, ...]:
+    assert record.query
+    return record.query.edges
+
+
+def test_savepoint_between_two_starts_is_declined(time: Time) -> None:
+    found = Unstarted()
+    (snapshot,) = found.snapshots(running("a", "/a"), CHAIN).values()
+    with pytest.raises(Declined, match="query 'b' is not started yet, and 'a' has gone on, whose rows it reads"):
+        snapshot.write(nothing, Target())
+    found.script_waits()
+    (snapshot,) = found.snapshots(running("a", "/a"), CHAIN).values()
+    assert edges(snapshot.write(nothing, Target()))[0].apart
+
+
+def test_query_of_a_fork_that_is_not_started_yet_does_not_stand_apart(time: Time) -> None:
+    """All that it has yet to read is in the sink of the fork's own query."""
+    (snapshot,) = Unstarted().snapshots(running("a", "/fork"), CHAIN).values()
+    assert not edges(snapshot.write(nothing))[0].apart
+
+
+@pytest.mark.parametrize("path", ["/fork", "/a"])
+def test_query_that_stands_apart_starts_in_place_alone(path: str) -> None:
+    (snapshot,) = Unstarted().snapshots(running("a", "/a"), CHAIN).values()
+    sinks: Any = {"a": SimpleNamespace()}
+    states = {**CHAIN, "b": snapshot.write(nothing)}
+
+    def start() -> Links:
+        nobody: Any = None
+        return restored_links(nobody, nobody, "b", states, {"a": [Source(0, 0, path)]}, sinks)
+
+    if path == "/a":
+        assert start().moves == ()
+    else:
+        with pytest.raises(SinkMoved, match="'a' ran and 'b' was not started, so rows that it has yet to read"):
+            start()
