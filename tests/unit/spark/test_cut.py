@@ -194,18 +194,18 @@ class Chain:
     def monotonic(self) -> float:
         return self.now
 
+    def check(self) -> None:
+        if self.now > 500:
+            raise TooLate
+
 
 def places(chain: Chain, before: int, config: CheckpointConfig) -> dict[str, Place]:
     """Return where the queries are cut, when the trigger comes after some of their steps."""
     for _ in range(before):
         chain.step()
 
-    def check() -> None:
-        if chain.now > 500:
-            raise TooLate
-
     taken = Cut(chain.queries, config)
-    return {uid: taken.of(uid, check) for uid in chain.queries}
+    return {uid: taken.of(uid, chain.check) for uid in chain.queries}
 
 
 def run_on(chain: Chain, found: dict[str, Place]) -> dict[str, Counter[int]]:
@@ -340,8 +340,40 @@ def test_query_that_has_read_what_never_will_be_committed_is_declined(monkeypatc
         chain.step()
     for query in chain.queries.values():
         query.alive = False
-    with pytest.raises(Declined, match="has read what another one has written and not committed"):
+    with pytest.raises(Declined, match="query 'a' has ended before it committed what 'b' has read"):
         places(chain, 0, CheckpointConfig())
+
+
+@pytest.mark.parametrize("aligned", [None, "0 s", "2 s"])
+@pytest.mark.parametrize("steps", ["aabbb", "aabbbccc"])
+def test_query_that_has_ended_before_its_commit_is_named(
+    monkeypatch: pytest.MonkeyPatch, aligned: str | None, steps: str
+) -> None:
+    """Others have read what it has written, and read on. Nothing that may come fits."""
+    chain = Chain([], (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    for uid in steps:
+        chain.queries[uid].step()
+    chain.queries["a"].alive = False
+    with pytest.raises(Declined, match="query 'a' has ended before it committed what 'b' has read"):
+        places(chain, 0, CheckpointConfig(aligned_timeout=aligned))
+    assert chain.now == 0.0
+
+
+def test_rows_that_were_made_of_what_was_not_committed_are_traced_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second query has an older batch that fits, but the third one has read a newer one."""
+    chain = Chain([], (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    for uid in "aaabbbaa":
+        chain.queries[uid].step()
+    taken = Cut(chain.queries, CheckpointConfig())
+    taken._oldest = {"a": 0, "b": 0, "c": NOTHING}
+    for uid in "bbbcccccc":
+        chain.queries[uid].step()
+    taken._oldest["c"] = 1
+    chain.queries["a"].alive = False
+    with pytest.raises(Declined, match="query 'a' has ended before it committed what 'c' has read"):
+        taken.of("a", chain.check)
 
 
 def test_expired_checkpoint_says_what_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
