@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, newest_files
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
-from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable
+from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable, StoreError
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
@@ -44,18 +44,20 @@ class Preflight:
 
     def compare(self, uid: str, writer: DataStreamWriter, saved: QueryDetail, *, rescale: bool) -> QueryFit:
         """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint."""
+        fit = QueryFit(uid)
         try:
             target = examine(self._spark, uid, writer)
-            sink = tuple(self._of_sink(uid, target, writer, saved))
+            fit = replace(fit, differences=tuple(self._of_sink(uid, target, writer, saved)))
             if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
-                return QueryFit(uid, sink)
+                return fit
             position = Position(saved.begun, saved.batch)
             # First, because Spark gets other offsets of a batch that had begun
             kafka = self._of_kafka(uid, writer, position)
-            spark = tuple(self._of_location(uid, writer, position, rescale=rescale))
+            fit = replace(kafka, differences=(*fit.differences, *kafka.differences))
+            spark = self._of_location(uid, writer, position, rescale=rescale)
+            return replace(fit, differences=(*fit.differences, *spark))
         except CheckpointError as error:
-            return QueryFit(uid, (error.message,))
-        return replace(kafka, differences=(*sink, *kafka.differences, *spark))
+            return _with_error(fit, error)
 
     def _of_sink(self, uid: str, target: Target, writer: DataStreamWriter, saved: QueryDetail) -> Iterator[str]:
         path = sink_of(self._spark, uid, target, writer).path or ""
@@ -69,19 +71,15 @@ class Preflight:
         try:
             losses = list(KafkaSources(self._spark, uid, writer).losses(copy_at(self._folder, uid), position))
         except SourceUnavailable as error:
-            return QueryFit(uid, unknown=error.message)
+            return _with_error(QueryFit(uid), error)
         left_out = "; ".join(loss.since(position.committed) for loss in losses if loss.allowed)
         return QueryFit(uid, tuple(loss.since(position.committed) for loss in losses if not loss.allowed), left_out)
 
     def _of_location(self, uid: str, writer: DataStreamWriter, position: Position, *, rescale: bool) -> Iterator[str]:
         own, batch, rescaling = copy_at(self._folder, uid), position.committed, Rescaling(self._spark, uid)
-        try:
-            if rescale and rescaling.needed(own, position):
-                draft, own = own, copy_at(self._folder, uid, "rescaled")
-                rescaling.rescale(draft, own, batch)
-        except CheckpointError as error:
-            yield error.message
-            return
+        if rescale and rescaling.needed(own, position):
+            draft, own = own, copy_at(self._folder, uid, "rescaled")
+            rescaling.rescale(draft, own, batch)
         yield from self._of_confs(own, position, rescaling)
         begin_again(own, batch)
         try:
@@ -111,3 +109,10 @@ class Preflight:
         for number, path in newest_files(own, folders).items():
             if not _LOCAL.sub("", path).startswith(f"{folders[number]}/"):
                 yield f"source {number} reads {folders[number]}, and has read {path}"
+
+
+def _with_error(fit: QueryFit, error: CheckpointError) -> QueryFit:
+    """Return the fit with an error. If another try may help, or the store fails, nobody could look, and that is no difference."""
+    if error.permanent and not isinstance(error, StoreError):
+        return replace(fit, differences=(*fit.differences, error.message))
+    return fit if fit.unknown else replace(fit, unknown=f"{error.message} [{error.code}]")
