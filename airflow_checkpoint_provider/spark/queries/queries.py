@@ -35,6 +35,7 @@ from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import restored_links
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.sources import Source
@@ -124,7 +125,7 @@ class Queries:
         target = examine(self._spark, uid, writer)
         if note := NOTES.get(target.format):
             say(f"query '{uid}' writes to {target.format}: {note}.")
-        reads = upstreams(self._spark, uid, writer, after, self._running)
+        reads = upstreams(self._spark, uid, writer, after, self._sinks)
         with self._unstarted.starting():
             with self._checkpointer.between_barriers():  # a stop must find all queries or none
                 running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
@@ -145,13 +146,12 @@ class Queries:
         *,
         rescale: bool = False,
     ) -> RunningQuery:
-        sinks = {other: query.sink for other, query in self._running.items()}
         start = Start(
             uid=uid,
             restored=self._states.claim_query(uid),
             sink=sink_of(self._spark, uid, target, writer),
             sources=KafkaSources(self._spark, uid, writer),
-            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, sinks),
+            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
         )
@@ -167,6 +167,10 @@ class Queries:
             running.stop()
             raise
         return running
+
+    @property
+    def _sinks(self) -> dict[str, Sink]:
+        return {uid: running.sink for uid, running in self._running.items()}
 
     def _catch_up(self, running: RunningQuery) -> None:
         """Wait for the batch that had begun, which may take hours. Checkpoints and a stop do not wait for it: they know the query."""

@@ -19,14 +19,29 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
-from airflow_checkpoint_provider.spark.queries import preflight
+from airflow_checkpoint_provider.spark.queries import edges, preflight
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 SAVED = QueryDetail(
     location="query/q/1-abc", batch=3, begun=3, sink="parquet", path="/out", sources={}, watermark_ms=0
 )  # fmt: skip
 MOVED = "it writes to /new, and has written to /out"
+
+
+class PlayedSink(Sink):
+    """A sink of files in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        target: Any = SimpleNamespace(format="parquet")
+        super().__init__("q", target)
+        self._folder = folder
+
+    @property
+    def path(self) -> str:
+        return self._folder
 
 
 class Sources:
@@ -43,12 +58,12 @@ class Sources:
 def compared(monkeypatch: pytest.MonkeyPatch, of_sink: object = None, of_source: object = None) -> QueryFit:
     """Compare a query that writes to another path, and whose sink or source raises an error."""
 
-    def sink(*_: object) -> object:
+    def sink(*_: object) -> Sink:
         if isinstance(of_sink, CheckpointError):
             raise of_sink
-        return SimpleNamespace(path="/new")
+        return PlayedSink("/new")
 
-    monkeypatch.setattr(preflight, "examine", lambda *_: SimpleNamespace(format="parquet"))
+    monkeypatch.setattr(preflight, "examine", lambda *_: None)
     monkeypatch.setattr(preflight, "sink_of", sink)
     monkeypatch.setattr(preflight, "KafkaSources", lambda *_: Sources(of_source))  # type: ignore[arg-type]
     nobody: Any = None
@@ -74,3 +89,30 @@ def test_query_whose_brokers_do_not_answer_is_unknown_and_compared_on(monkeypatc
     monkeypatch.setattr(Preflight, "_of_location", lambda *_, **__: ["another key"])
     found = compared(monkeypatch, of_source=SourceUnavailable("no answer"))
     assert found == QueryFit("q", (MOVED, "another key"), unknown="no answer [CKP406]")
+
+
+@pytest.mark.parametrize(
+    ("reads", "started", "why"),
+    [
+        ("/clean", ["clean"], None),
+        ("/clean", [], "query 'totals' is to read what 'clean' writes, which is not started. Start 'clean' first"),
+        (
+            "/old",
+            ["clean"],
+            "query 'totals' reads /old, and 'clean' writes to /clean. Read that path, or leave after= out",
+        ),
+    ],
+)
+def test_query_whose_after_would_be_refused_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, reads: str, started: list[str], why: str | None
+) -> None:
+    """Also a query that begins."""
+    monkeypatch.setattr(preflight, "examine", lambda *_: None)
+    monkeypatch.setattr(preflight, "sink_of", lambda _, uid, *__: PlayedSink(f"/{uid}"))
+    monkeypatch.setattr(edges, "path_sources", lambda *_: [Source(0, 0, reads)])
+    nobody: Any = None
+    compared = Preflight(nobody, Location(MemoryStore(), "copies"))
+    for uid in started:
+        assert not compared.compare(uid, nobody, None).differences
+    found = compared.compare("totals", nobody, None, after=["clean"])
+    assert found.differences == ((why,) if why else ())
