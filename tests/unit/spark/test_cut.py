@@ -42,9 +42,13 @@ class PlayedSink:
 
     path: str
     batches: list[list[SinkFile]] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """What the queries do as soon as the log was read."""
 
     def written(self, since: int, behind: int) -> list[tuple[int, SinkFile]]:
-        return [(number, file) for number, files in enumerate(self.batches) if number > behind for file in files]
+        found = [(number, file) for number, files in enumerate(self.batches) if number > behind for file in files]
+        self.meanwhile()
+        return found
 
     def flow(self, upstream: Any, downstream: Any) -> FileFlow:
         return FileFlow(upstream, downstream, cast(FileSink, self))
@@ -133,7 +137,9 @@ class PlayedTable(PlayedSink):
 
     @property
     def version(self) -> int:
-        return 2 * len(self.batches) - 1
+        found = 2 * len(self.batches) - 1
+        self.meanwhile()
+        return found
 
     def commits(self, first: int, last: int) -> Iterator[Commit]:
         for version in range(last, first - 1, -1):
@@ -174,6 +180,7 @@ class Chain:
         self.queries: dict[str, Any] = {}
         for uid, limit in zip("abc", limits, strict=True):
             self.queries[uid] = before = kind(uid, before, store, limit)
+            before.sink.meanwhile = self.meanwhile
         self._steps = list(steps)
         self.now = 0.0
 
@@ -181,6 +188,11 @@ class Chain:
         """Take the next steps. When none are left, the first query ends its batch, and the others read to the end."""
         self.now += seconds
         for _ in range(3):
+            self.step()
+
+    def meanwhile(self) -> None:
+        """Take a step inside of a look."""
+        if self._steps:
             self.step()
 
     def step(self) -> None:
