@@ -334,6 +334,19 @@ def test_a_bug_in_the_cut_is_seen(
         look(monkeypatch, 300, kind)
 
 
+@pytest.mark.parametrize(("aligned", "soonest", "latest"), [("0 s", 0.0, 0.0), ("2 s", 2.0, 3.0)])
+def test_queries_that_cannot_be_aligned_are_waited_for_as_long_as_the_option_says(
+    monkeypatch: pytest.MonkeyPatch, aligned: str, soonest: float, latest: float
+) -> None:
+    chain = Chain([0] * 9, (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    chain.queries["b"].step = lambda: None  # its batch takes long
+    found = places(chain, 9, CheckpointConfig(aligned_timeout=aligned))
+    assert soonest <= chain.now <= latest
+    assert soonest <= found["b"].alignment_s <= latest
+    assert len(found["b"].edges[0].in_flight) == 3
+
+
 def test_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It will never read what is in flight, so a cut without that never comes."""
     chain = Chain([2] * 3 + [1] * 3 + [0] * 6, (0, 1, 1))
