@@ -105,7 +105,7 @@ class NotInstalled(CheckpointError, ImportError, code="CKP607", permanent=True):
 
 
 class PreflightFailed(CheckpointError, RuntimeError, code="CKP608"):
-    """The script of a preflight ended before its queries were compared."""
+    """A preflight could not compare a query: something did not answer, or the script ended before."""
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

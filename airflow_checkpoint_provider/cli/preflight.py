@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.cli.locate import newest
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
-from airflow_checkpoint_provider.errors import PreflightFailed, Refused, SourceUnavailable
+from airflow_checkpoint_provider.errors import PreflightFailed, Refused
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
 from airflow_checkpoint_provider.storage import Store
 
@@ -54,7 +54,9 @@ def _report(result: PreflightResult) -> Report:
     fits = result.queries
     rows = [(fit.query, _verdict(fit), fit.summary) for fit in fits]
     refused = [Refused(f"query '{fit.query}' does not fit {result.checkpoint}") for fit in fits if fit.differences]
-    unknown = [SourceUnavailable(fit.unknown) for fit in fits if fit.unknown]
+    unknown = [
+        PreflightFailed(f"query '{fit.query}' could not be compared: {fit.unknown}") for fit in fits if fit.unknown
+    ]
     return Report(COMPARED, rows, asdict(result), errors=(*refused, *unknown))
 
 

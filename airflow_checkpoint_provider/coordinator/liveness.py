@@ -120,11 +120,15 @@ class QueryProgress(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EarliestOffsets(Record):
-    """The earliest offsets that Kafka had at the time ``at`` for the query ``uid``: number of its source -> as Spark writes them."""
+    """The earliest offsets that Kafka had at the time ``at`` for the query ``uid``: number of its source -> as Spark writes them.
+
+    ``loss_allowed`` are the numbers of the sources that read on, although rows are gone.
+    """
 
     uid: Uid
     at: Time
     sources: dict[str, str]
+    loss_allowed: tuple[str, ...] = added(factory=tuple)
 
 
 @dataclass(frozen=True, kw_only=True)

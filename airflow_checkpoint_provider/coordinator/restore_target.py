@@ -6,13 +6,15 @@ from collections.abc import Mapping
 
 from airflow_checkpoint_provider.coordinator.assignment import renamed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory, earliest_offsets
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
-from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedYet, SinkMoved
+from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedYet, SinkMoved, SourceMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token
-from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
+from airflow_checkpoint_provider.protocol.kafka_offsets import deleted
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG, QueryDetail
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
@@ -69,7 +71,7 @@ class RestoreTarget:
         """Return the command that restores the point of the last look.
 
         Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
-        ``NotSupportedYet`` if a query cannot go back.
+        ``SourceMoved`` if Kafka has deleted rows that a query would read again; ``NotSupportedYet`` if a query cannot go back.
         """
         names, rewinds = self.names(rename), self._where != "latest"
         if rewinds:
@@ -98,6 +100,7 @@ class RestoreTarget:
             query, saved = self.state.query(names.get(snapshot.uid, snapshot.uid)), snapshot.query
             if query is None or saved is None or not (newest := self._newest_batch(query)) > saved.batch:
                 continue
+            self._refuse_deleted(query.uid, saved)
             if saved.batch == NOTHING:
                 raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
             if saved.sink == FOREACH_BATCH:
@@ -105,6 +108,21 @@ class RestoreTarget:
             if saved.sink in (*FILE_SINKS, DELTA, ICEBERG) and not rewind_sink:
                 why = wording.sink_is_ahead(query.uid, saved.path, saved)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
+
+    def _refuse_deleted(self, uid: str, saved: QueryDetail) -> None:
+        """Raise ``SourceMoved`` if the newest heartbeat proves that rows behind the checkpoint are gone: Kafka gives none back."""
+        found = FoundHistory(self._coordinator.keys, self.state)
+        for known in earliest_offsets(self._coordinator.store, found) if saved.kafka_sources else ():
+            sources = known.sources.keys() - set(known.loss_allowed) if known.uid == uid else set[str]()
+            lost = [
+                gap
+                for number in sorted(sources & saved.kafka_sources.keys())
+                for gap in deleted(saved.kafka_sources[number], known.sources[number])
+            ]
+            if lost:
+                raise SourceMoved(
+                    wording.rows_are_deleted(uid, saved.batch, known.at, lost), checkpoint=saved.batch, gaps=lost
+                )
 
     def _newest_batch(self, query: Query) -> int:
         """Return the newest committed batch of a query."""

@@ -75,6 +75,15 @@ def gaps(
     ]
 
 
+def deleted(needed: str, earliest: str) -> list[Gap]:
+    """Return the partitions whose rows behind the offsets ``needed`` Kafka had deleted by its ``earliest`` offsets.
+
+    A partition that is not among both says nothing: the source of another script may name other topics.
+    """
+    reads, begins = kafka_offsets(needed) or {}, kafka_offsets(earliest) or {}
+    return [gap for gap in gaps(reads, begins) if gap.partition in reads and gap.earliest is not None]
+
+
 def _gap(
     partition: Partition,
     offset: int,

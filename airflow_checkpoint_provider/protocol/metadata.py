@@ -149,13 +149,14 @@ class Edge(Record):
 
     ``path`` is the sink of the query ``upstream``. ``in_flight`` are the files that ``upstream`` has committed there and this query has
     not, by their paths below the sink, encoded as in a URI. ``ahead`` is the number of files that this query has read and ``upstream``
-    has not committed.
+    has not committed. ``apart``: this query was not started while ``upstream`` ran, so more files may be in flight.
     """
 
     upstream: Uid
     path: str
     in_flight: tuple[File, ...] = ()
     ahead: Size = 0
+    apart: bool = added(False)
 
 
 @dataclass(frozen=True, kw_only=True)

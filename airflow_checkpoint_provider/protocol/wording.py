@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
+from airflow_checkpoint_provider.protocol.kafka_offsets import Gap
 from airflow_checkpoint_provider.protocol.metadata import DELTA, ICEBERG, QueryDetail, delta_version, iceberg_number
 from airflow_checkpoint_provider.protocol.state import Launch, State
 
@@ -76,6 +77,15 @@ _OTHERWISE = (
     "To keep them: `checkpoints restore --from latest`. To have both: start another job_id from the checkpoint, and let it write to another"
     " path"
 )
+
+
+def rows_are_deleted(uid: str, batch: int, at: str, lost: Iterable[Gap]) -> str:
+    """Say why a query does not go back behind ``batch``: Kafka had no longer, at the time ``at``, what it would read again."""
+    return (
+        f"query '{uid}': by what Kafka had at {at}, it does not have all rows since batch {batch}: {', '.join(map(str, lost))}. Nothing was"
+        " changed. A newer checkpoint may still have all its rows: `checkpoints list` says which. To go back without these rows, start the"
+        ' job once with .option("failOnDataLoss", "false") at the source, and restore then'
+    )
 
 
 def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:

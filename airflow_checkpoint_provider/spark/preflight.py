@@ -94,12 +94,11 @@ class PreflightJob:
         """Compare the query with the checkpoint. What is returned has ended."""
         check_uid(uid)
         saved = self._saved.get(uid)
-        if saved is None:
-            self._fits[uid] = QueryFit(uid, note="starts from its beginning: the checkpoint does not hold it")
-        elif saved.query is None:
+        if saved and saved.query is None:
             self._fits[uid] = QueryFit(uid, (f"the checkpoint holds a {saved.kind} of that name",))
         else:
-            self._fits[uid] = self._preflight.compare(uid, writer, saved.query, rescale=rescale)
+            query = saved.query if saved else None
+            self._fits[uid] = self._preflight.compare(uid, writer, query, after=after, rescale=rescale)
         return ComparedQuery()
 
     def await_queries(self) -> None:

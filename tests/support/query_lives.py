@@ -36,11 +36,13 @@ def saved(epoch: int, batch: int, begun: int) -> Acknowledgement:
     return acknowledgement(epoch, _orders(epoch, batch, begun), epoch=epoch, run=RUN)
 
 
-def chained() -> Acknowledgement:
-    """Return an acknowledgement of a query ``orders`` that has yet to read a file of ``clean``, and has read two too many."""
+def chained(*, apart: bool = False) -> Acknowledgement:
+    """Return an acknowledgement of a query ``orders`` that has yet to read a file of ``clean``, and has read two too many. ``apart``: it
+    was not started.
+    """
     snapshot, file = _orders(2, 411, 411), File(name="day=1/part-00000-5d1e-c000.snappy.parquet", bytes=1944, rows=0)
     assert snapshot.query
-    edge = Edge(upstream="clean", path=SINK, in_flight=(file,), ahead=2)
+    edge = Edge(upstream="clean", path=SINK, in_flight=(file,), ahead=2, apart=apart)
     measures = replace(snapshot.measures, alignment_s=0.75, in_flight_bytes=1944)
     return acknowledgement(
         2, replace(snapshot, measures=measures, query=replace(snapshot.query, edges=(edge,))), epoch=2, run=RUN

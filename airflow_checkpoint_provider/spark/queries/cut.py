@@ -123,7 +123,7 @@ class Cut:
         """Wait for a cut with nothing in flight. Return None if it shall not be waited for, or can no longer come."""
         limit = self._config.aligned_timeout_s if self._config.mode == EXACTLY_ONCE else 0.0
         while True:
-            ended = any(not flow.downstream.runs() or flow.downstream.paused for flow in self._flows)  # asked first
+            ended = {flow.downstream.uid for flow in self._flows} & self._still()  # asked first
             if found := self._look(lambda flow, *at: flow.aligned(*at)):
                 return found
             late = limit is not None and time.monotonic() >= self._began + limit
@@ -139,24 +139,28 @@ class Cut:
         """Wait for a cut in which no query has read what is yet to be written; with ``at_least_once``, take the newest batches."""
         exactly = self._config.mode == EXACTLY_ONCE
         while True:
-            ended = not any(query.runs() and not query.paused for query in self._queries.values())
             if found := self._look(lambda flow, *at: not exactly or flow.consistent(*at)):
                 return found
-            if ended:
-                raise Declined(
-                    f"one of the queries {', '.join(self._queries)} has read what another one has written and not committed, and"
-                    " that one has ended. Start it again"
-                )
             _check(check, f"of the queries {', '.join(self._queries)}, one did not commit what another one had read")
             time.sleep(LOOK)
 
+    def _still(self) -> set[str]:
+        """Return the queries that commit no batch any more."""
+        return {uid for uid, query in self._queries.items() if query.paused or not query.runs()}
+
     def _look(self, fits: Fits) -> Positions | None:
-        """Return committed batches of the queries that fit, the newest there are; None if there are none."""
+        """Return committed batches of the queries that fit, the newest there are; None if there are none. Raises ``Declined`` if none will
+        ever be consistent.
+        """
+        still = self._still()  # asked first: a query may commit and end meanwhile
         # Downstream first: what a query has read by then, its upstream has written
         there = {uid: self._committed(uid) for uid in reversed(list(self._queries))}
         for flow in self._flows:
             flow.look(there[flow.upstream.uid], there[flow.downstream.uid])
-        return chosen({uid: there[uid] for uid in self._queries}, self._flows, fits)
+        found = chosen({uid: there[uid] for uid in self._queries}, self._flows, fits)
+        if not found and self._config.mode == EXACTLY_ONCE:
+            refuse_hopeless(there, self._flows, still)
+        return found
 
     def _committed(self, uid: str) -> Sequence[Position]:
         """Return where the query may be cut, the newest first. If it stands still, or catches up, there is one place."""
@@ -184,6 +188,26 @@ def chosen(there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], fits:
         return None
 
     return further(list(left), {})
+
+
+def refuse_hopeless(there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], still: Iterable[str]) -> None:
+    """Raise ``Declined`` if no cut will be consistent, because a query is ``still`` and others have read what it did not commit.
+
+    A query reads more with each batch, and never less. So if its newest batch does not fit, later ones do not either: it is as if it were
+    still, too. ``flows`` are in the order of the starts.
+    """
+    left, because = dict(there), {uid: uid for uid in still}
+    for flow in flows:
+        up, down = flow.upstream.uid, flow.downstream.uid
+        if up in because:
+            fitting = [place for place in left[down] if any(flow.consistent(before, place) for before in left[up])]
+            if not fitting:
+                raise Declined(
+                    f"query '{because[up]}' has ended before it committed what '{down}' has read. Start it again"
+                )
+            if fitting[0] != left[down][0]:
+                because.setdefault(down, because[up])
+            left[down] = fitting
 
 
 def _with_partners(

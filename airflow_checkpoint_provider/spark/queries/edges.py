@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
 
 if TYPE_CHECKING:
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 
 def upstreams(
-    spark: SparkSession, uid: str, writer: DataStreamWriter, after: Sequence[str], running: Mapping[str, RunningQuery]
+    spark: SparkSession, uid: str, writer: DataStreamWriter, after: Sequence[str], sinks: Mapping[str, Sink]
 ) -> dict[str, list[Source]]:
-    """Return what the query reads of each query that ``after`` names. Raises ``WrongUse`` and ``NotSupportedYet``."""
+    """Return what the query reads of each query that ``after`` names. ``sinks`` are those of the queries that are started.
+
+    Raises ``WrongUse`` and ``NotSupportedYet``.
+    """
     if isinstance(after, str):
         raise WrongUse(f"after={after!r} of query '{uid}' is a text: write after=[{after!r}]")
-    sources = path_sources(spark, writer) if running else []  # nobody else writes anything
-    found = {upstream: _read_of(uid, upstream, sources, running) for upstream in after}
-    for upstream, other in running.items():
-        if upstream not in after and any(source.path == other.sink.path for source in sources):
+    sources = path_sources(spark, writer) if sinks else []  # nobody else writes anything
+    found = {upstream: _read_of(uid, upstream, sources, sinks) for upstream in after}
+    for upstream, sink in sinks.items():
+        if upstream not in after and any(source.path == sink.path for source in sources):
             say(
                 f"query '{uid}' reads what '{upstream}' writes. Write start_query(..., after=[{upstream!r}]): else a checkpoint holds"
                 " each of them at a moment of its own"
@@ -33,12 +36,12 @@ def upstreams(
     return found
 
 
-def _read_of(uid: str, upstream: str, sources: Sequence[Source], running: Mapping[str, RunningQuery]) -> list[Source]:
-    if upstream not in running:
+def _read_of(uid: str, upstream: str, sources: Sequence[Source], sinks: Mapping[str, Sink]) -> list[Source]:
+    if upstream not in sinks:
         raise WrongUse(
             f"query '{uid}' is to read what '{upstream}' writes, which is not started. Start '{upstream}' first"
         )
-    sink = running[upstream].sink
+    sink = sinks[upstream]
     if sink.path is None or sink.target.format == ICEBERG:
         raise NotSupportedYet(
             f"query '{uid}' is to read what '{upstream}' writes to {sink.target.format}. Nobody can tell what it has read of that:"

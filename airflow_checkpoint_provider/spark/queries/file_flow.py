@@ -45,13 +45,13 @@ class FileFlow(Flow):
 
     def look(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         batches = {position.begun for position in downstream} - self._reads.keys()
-        read = {batch: self._names(batch) for batch in batches}  # before the sink's log: what was read is written
         newest = max(position.committed for position in upstream)
+        # The positions were found before, so the log names all that was read by then
         if batches or self._newest is None or newest > self._newest:
             self._read_log(min(position.committed for position in upstream))
             self._newest = newest
-        for batch, names in read.items():
-            self._reads[batch] = self._counted(names)
+        for batch in batches:
+            self._reads[batch] = self._counted(self._names(batch))
 
     def _read_log(self, since: int) -> None:
         """Read what is new in the log of the sink."""

@@ -114,7 +114,7 @@ class KafkaSources:
                     raise
                 return Loss(missing, allowed=False)
             lost = gaps(wanted, self._offsets(earliest), self._offsets(latest), until)
-            return Loss(lost, allowed=not options.getBoolean(LOSS_ALLOWED, True))
+            return Loss(lost, allowed=_allows_loss(source))
 
     def follow(self, runs: Callable[[], bool], heart: Heart) -> None:
         """Show the earliest offsets in the heartbeat, every minute while the query runs.
@@ -136,7 +136,10 @@ class KafkaSources:
     def _look(self) -> EarliestOffsets:
         now = utc_now()
         return EarliestOffsets(
-            uid=self._uid, at=now, sources={str(number): self._begins(number) for number in self._sources}
+            uid=self._uid,
+            at=now,
+            sources={str(number): self._begins(number) for number in self._sources},
+            loss_allowed=tuple(str(number) for number, source in self._sources.items() if _allows_loss(source)),
         )
 
     def _begins(self, number: int) -> str:
@@ -170,6 +173,10 @@ def _with(beat: Beat, *, found: EarliestOffsets) -> Beat:
 
 def _reads_kafka(leaf: Any) -> bool:
     return bool(leaf.getClass().getSimpleName() == RELATION and leaf.table().getClass().getName() == TABLE)
+
+
+def _allows_loss(source: Any) -> bool:
+    return not source.extraOptions().getBoolean(LOSS_ALLOWED, True)
 
 
 def _why(error: Py4JJavaError) -> str:

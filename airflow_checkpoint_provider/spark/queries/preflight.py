@@ -17,14 +17,16 @@ from pyspark.errors import PySparkException
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, newest_files
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
-from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable
+from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable, StoreError
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
+from airflow_checkpoint_provider.spark.queries.edges import upstreams
 from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
-from airflow_checkpoint_provider.spark.queries.writer import LOCATION, Target, examine
+from airflow_checkpoint_provider.spark.queries.writer import LOCATION, examine
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 
 if TYPE_CHECKING:
@@ -41,47 +43,56 @@ class Preflight:
 
     def __init__(self, spark: SparkSession, folder: Location) -> None:
         self._spark, self._folder = spark, folder
+        self._sinks: dict[str, Sink] = {}  # of the queries that the script has started
 
-    def compare(self, uid: str, writer: DataStreamWriter, saved: QueryDetail, *, rescale: bool) -> QueryFit:
-        """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint."""
+    def compare(
+        self,
+        uid: str,
+        writer: DataStreamWriter,
+        saved: QueryDetail | None,
+        *,
+        after: Sequence[str] = (),
+        rescale: bool = False,
+    ) -> QueryFit:
+        """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint; None: it begins."""
+        fit = QueryFit(uid)
         try:
-            target = examine(self._spark, uid, writer)
-            sink = tuple(self._of_sink(uid, target, writer, saved))
+            sink = self._sink(uid, writer, after)
+            if saved is None:
+                return replace(fit, note="starts from its beginning: the checkpoint does not hold it")
+            fit = replace(fit, differences=tuple(_of_sink(sink, saved)))
             if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
-                return QueryFit(uid, sink)
+                return fit
             position = Position(saved.begun, saved.batch)
             # First, because Spark gets other offsets of a batch that had begun
             kafka = self._of_kafka(uid, writer, position)
-            spark = tuple(self._of_location(uid, writer, position, rescale=rescale))
+            fit = replace(kafka, differences=(*fit.differences, *kafka.differences))
+            spark = self._of_location(uid, writer, position, rescale=rescale)
+            return replace(fit, differences=(*fit.differences, *spark))
         except CheckpointError as error:
-            return QueryFit(uid, (error.message,))
-        return replace(kafka, differences=(*sink, *kafka.differences, *spark))
+            return _with_error(fit, error)
 
-    def _of_sink(self, uid: str, target: Target, writer: DataStreamWriter, saved: QueryDetail) -> Iterator[str]:
-        path = sink_of(self._spark, uid, target, writer).path or ""
-        if target.format != saved.sink:
-            yield f"it writes to {target.format}, and has written to {saved.sink}"
-        elif path != saved.path:
-            yield f"it writes to {path}, and has written to {saved.path}"
+    def _sink(self, uid: str, writer: DataStreamWriter, after: Sequence[str]) -> Sink:
+        """Return the sink of a query. Raises what its start would raise, also for the queries that ``after`` names."""
+        sink = sink_of(self._spark, uid, examine(self._spark, uid, writer), writer)
+        started, self._sinks = self._sinks, {**self._sinks, uid: sink}
+        upstreams(self._spark, uid, writer, after, started)
+        return sink
 
     def _of_kafka(self, uid: str, writer: DataStreamWriter, position: Position) -> QueryFit:
         """Return what the brokers say. If they do not answer, that is no difference."""
         try:
             losses = list(KafkaSources(self._spark, uid, writer).losses(copy_at(self._folder, uid), position))
         except SourceUnavailable as error:
-            return QueryFit(uid, unknown=error.message)
+            return _with_error(QueryFit(uid), error)
         left_out = "; ".join(loss.since(position.committed) for loss in losses if loss.allowed)
         return QueryFit(uid, tuple(loss.since(position.committed) for loss in losses if not loss.allowed), left_out)
 
     def _of_location(self, uid: str, writer: DataStreamWriter, position: Position, *, rescale: bool) -> Iterator[str]:
         own, batch, rescaling = copy_at(self._folder, uid), position.committed, Rescaling(self._spark, uid)
-        try:
-            if rescale and rescaling.needed(own, position):
-                draft, own = own, copy_at(self._folder, uid, "rescaled")
-                rescaling.rescale(draft, own, batch)
-        except CheckpointError as error:
-            yield error.message
-            return
+        if rescale and rescaling.needed(own, position):
+            draft, own = own, copy_at(self._folder, uid, "rescaled")
+            rescaling.rescale(draft, own, batch)
         yield from self._of_confs(own, position, rescaling)
         begin_again(own, batch)
         try:
@@ -111,3 +122,18 @@ class Preflight:
         for number, path in newest_files(own, folders).items():
             if not _LOCAL.sub("", path).startswith(f"{folders[number]}/"):
                 yield f"source {number} reads {folders[number]}, and has read {path}"
+
+
+def _of_sink(sink: Sink, saved: QueryDetail) -> Iterator[str]:
+    path = sink.path or ""
+    if sink.target.format != saved.sink:
+        yield f"it writes to {sink.target.format}, and has written to {saved.sink}"
+    elif path != saved.path:
+        yield f"it writes to {path}, and has written to {saved.path}"
+
+
+def _with_error(fit: QueryFit, error: CheckpointError) -> QueryFit:
+    """Return the fit with an error. If another try may help, or the store fails, nobody could look, and that is no difference."""
+    if error.permanent and not isinstance(error, StoreError):
+        return replace(fit, differences=(*fit.differences, error.message))
+    return fit if fit.unknown else replace(fit, unknown=f"{error.message} [{error.code}]")

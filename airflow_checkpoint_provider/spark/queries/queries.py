@@ -35,9 +35,11 @@ from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import restored_links
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
 from airflow_checkpoint_provider.spark.queries.writer import NOTES, Target, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
@@ -95,7 +97,7 @@ class Queries:
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
         self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
-        self._all_started = False  # as far as is known: the script waits for all queries
+        self._unstarted = Unstarted()
         self._script_waits = _ScriptWaits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
@@ -123,15 +125,16 @@ class Queries:
         target = examine(self._spark, uid, writer)
         if note := NOTES.get(target.format):
             say(f"query '{uid}' writes to {target.format}: {note}.")
-        reads = upstreams(self._spark, uid, writer, after, self._running)
-        with self._checkpointer.between_barriers():  # a stop must find all queries or none
-            running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
-            self._running = {**self._running, uid: running}
-            if not self._thread.is_alive():
-                self._thread.start()
-        self._catch_up(running)
+        reads = upstreams(self._spark, uid, writer, after, self._sinks)
+        with self._unstarted.starting():
+            with self._checkpointer.between_barriers():  # a stop must find all queries or none
+                running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
+                self._running = {**self._running, uid: running}
+                if not self._thread.is_alive():
+                    self._thread.start()
+            self._catch_up(running)
         self._settle()
-        return Query(running, self._script_waits.waiting)
+        return Query(running, self.waiting)
 
     def _started(
         self,
@@ -143,13 +146,12 @@ class Queries:
         *,
         rescale: bool = False,
     ) -> RunningQuery:
-        sinks = {other: query.sink for other, query in self._running.items()}
         start = Start(
             uid=uid,
             restored=self._states.claim_query(uid),
             sink=sink_of(self._spark, uid, target, writer),
             sources=KafkaSources(self._spark, uid, writer),
-            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, sinks),
+            links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
         )
@@ -165,6 +167,10 @@ class Queries:
             running.stop()
             raise
         return running
+
+    @property
+    def _sinks(self) -> dict[str, Sink]:
+        return {uid: running.sink for uid, running in self._running.items()}
 
     def _catch_up(self, running: RunningQuery) -> None:
         """Wait for the batch that had begun, which may take hours. Checkpoints and a stop do not wait for it: they know the query."""
@@ -197,12 +203,18 @@ class Queries:
 
     def wait(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""
-        self._all_started = True
-        with self._script_waits.waiting():
+        with self.waiting():
             while any(running.runs() for running in self._running.values()):
                 self._raise_failed()
                 time.sleep(LOOK)
             self._raise_failed()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Note that the script waits for queries inside this block."""
+        self._unstarted.script_waits()
+        with self._script_waits.waiting():
+            yield
 
     def report(self) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
@@ -254,14 +266,15 @@ class Queries:
     # -- checkpoints, in a thread --------------------------------------------------------------------------------------
 
     def _snapshots(self, barrier: str) -> dict[str, Snapshot]:
-        """Return a snapshot of each query that was started, by uid. Those that read what others write are cut together."""
+        """Return a snapshot of each query that was started, or reads of one, by uid. Those that read what others write are cut together."""
         before = self._states.snapshots
         groups = linked_queries(self._running)
         cuts = {uid: cut for group in groups for cut in [Cut(group, self._config, self._hurry)] for uid in group}
-        return {
+        started: dict[str, Snapshot] = {
             uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, before.get(uid), cuts.get(uid))
             for uid, running in self._running.items()
         }
+        return {**started, **self._unstarted.snapshots(self._running, before)}
 
     def _hurry(self) -> bool:
         """Return whether a stop waits, or a query has failed: this thread serves the one, and sees to the other."""
@@ -294,11 +307,7 @@ class Queries:
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
         if catches_up and any(query.uid not in self._running for query in self._attempt.state.queries):
             return True
-        return not self._all_started and any(
-            edge.upstream in self._running
-            for uid, state in self._states.snapshots.items()
-            for edge in (state.query.edges if state.query and uid not in self._running else ())
-        )
+        return bool(self._unstarted.expected(self._running, self._states.snapshots))
 
     def _checkpoint(self, *, periodic: bool) -> bool:
         """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""

@@ -209,12 +209,21 @@ def test_savepoint_of_a_stop_is_consistent(chain: Home, kind: str, limit: str) -
     assert in_order(fork) == once(12)
 
 
+def unaligned(home: Home) -> Checkpoint:
+    """Return the oldest checkpoint that has rows in flight and is no savepoint."""
+    retained = home.coordinator().state.retained
+    return next(one for one in retained if not one.savepoint and one.in_flight_bytes)
+
+
 @pytest.mark.slow
-def test_chain_goes_back_in_place(chain: Home) -> None:
+@pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
+def test_chain_goes_back_in_place(chain: Home, kind: str) -> None:
     """What was in flight is still in the sink, and is read again from there. So a plain checkpoint will do."""
     chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
     taken, files = cut_again_and_again(chain, 2)
-    source_of = change.Source(f"chk-{taken[0].id}", rewind_sink=True)
+    back_to = taken[0] if kind == "savepoint" else unaligned(chain)
+    assert in_flight(chain, back_to)
+    source_of = change.Source(f"chk-{back_to.id}", rewind_sink=True)
     change.restore(chain.store, "chain", None, source_of, change.Approval(yes=True))
     ended = chain.run()
     assert ended.code == 0, ended.log
@@ -227,9 +236,7 @@ def test_fork_of_an_unaligned_checkpoint_is_refused(chain: Home) -> None:
     """Only a savepoint holds copies of what was in flight."""
     chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}
     cut_again_and_again(chain, 2)
-    coordinator = chain.coordinator()
-    unaligned = next(one for one in coordinator.state.retained if not one.savepoint and one.in_flight_bytes)
-    pointer = str(coordinator.keys.pointer(chain.store.uri, unaligned.id))
+    pointer = str(chain.coordinator().keys.pointer(chain.store.uri, unaligned(chain).id))
     chain.env |= {"CHAIN_IN": str(source(chain)), "CHAIN_FORKS": pointer}
     refused = chain.run()
     assert refused.code == 1, refused.log

@@ -178,6 +178,32 @@ def test_query_after_another_one_must_read_what_that_writes(
         job.start_query("rows", writer(job, tmp_path).option("path", f"{tmp_path}/new"))
 
 
+def both(script: Script, folder: Path, to: Path, *, between: bool = False, **options: str) -> None:
+    """Run ``rows``, and ``copy`` behind it. ``between`` the two, the script takes a checkpoint."""
+    with script.attempt(**options) as job:
+        job.start_query("rows", writer(job, folder).option("path", f"{to}/out")).awaitTermination()
+        if between:
+            job.checkpoint()
+        job.start_query("copy", reader(job, f"{to}/out", to / "copy"), after=["rows"])
+
+
+def test_fork_of_a_checkpoint_between_two_starts_is_refused(script: Script, tmp_path: Path) -> None:
+    """One query of it has gone on without the other. In place nothing is missing."""
+    for files, between in ((range(2), False), (range(2, 4), True)):
+        add_files(tmp_path / "in", *files)
+        both(script, tmp_path, tmp_path, between=between)
+    coordinator = script.coordinator()
+    apart = coordinator.state.newest_first()[1]
+    pointer = str(coordinator.keys.pointer(f"file://{script.root}", apart.id))
+    with pytest.raises(SinkMoved, match="'rows' ran and 'copy' was not started, so rows that it has yet to read may"):
+        both(script, tmp_path, tmp_path / "fork", job_id="other", restore=pointer)
+    assert rows_in(tmp_path / "copy") == expected(4)
+    source = change.Source(str(apart.id), rewind_sink=True)
+    change.restore(LocalStore(script.root), "job", None, source, change.Approval(yes=True))
+    both(script, tmp_path, tmp_path)
+    assert rows_in(tmp_path / "copy") == expected(4)
+
+
 def test_source_in_several_places_of_a_plan_is_read_once_by_each(script: Script, tmp_path: Path) -> None:
     """It has one log and several offsets, so the log of the other source has not the number of its offset."""
     for files in (range(2), range(2, 6)):

@@ -38,13 +38,11 @@ def test_query_that_does_not_fit_is_refused(lake: LocalStore, checkpoints: Comma
     assert found["checkpoint"] == "latest"
 
 
-def test_query_whose_brokers_do_not_answer_is_unknown_and_is_not_refused(
-    lake: LocalStore, checkpoints: Command
-) -> None:
-    unknown = QueryFit("clicks", unknown="Kafka does not say which rows it has")
+def test_query_that_could_not_be_compared_is_unknown_and_is_not_refused(lake: LocalStore, checkpoints: Command) -> None:
+    unknown = QueryFit("clicks", unknown="Kafka does not say which rows it has [CKP406]")
     done = checkpoints("preflight", ORDERS, *script(*FITS, unknown))
     assert done.code == 1
-    assert done.err.splitlines()[-1] == f"{unknown.unknown} [CKP406]"
+    assert done.err.splitlines()[-1] == f"query 'clicks' could not be compared: {unknown.unknown} [CKP608]"
     assert done.lines[-1].split(maxsplit=2) == ["clicks", "unknown", unknown.unknown]
     other = QueryFit("views", DIFFERS.differences, unknown=unknown.unknown)
     assert checkpoints("preflight", ORDERS, *script(unknown, other)).code == 3

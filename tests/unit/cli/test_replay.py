@@ -30,10 +30,10 @@ def save(job: Job, *sources: str, uid: str = "clicks") -> None:
     job.coordinator.complete(number)
 
 
-def beat(job: Job, *earliest: str) -> None:
+def beat(job: Job, *earliest: str, loss_allowed: tuple[str, ...] = ()) -> None:
     """Let a driver say at which offsets its sources begin."""
     offsets = {str(source): text for source, text in enumerate(earliest)}
-    clicks = EarliestOffsets(uid="clicks", at=AT, sources=offsets)
+    clicks = EarliestOffsets(uid="clicks", at=AT, sources=offsets, loss_allowed=loss_allowed)
     Heart(job.store, job.keys.attempt_beat(1), Beat(epoch=1, earliest=(clicks,))).pulse()
 
 

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import put_claim
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
-from airflow_checkpoint_provider.protocol.commands import CloseHistory
+from airflow_checkpoint_provider.protocol.commands import CloseHistory, LocateQuery
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
@@ -24,6 +24,7 @@ from tests.support.acting import Job
 from tests.support.recorded import Recorded, at
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
 from tests.unit.cli.driver import savepoint
+from tests.unit.cli.test_replay import AT, beat, save
 
 
 def state(store: LocalStore, job: str, run: str | None = None) -> State:
@@ -279,3 +280,51 @@ def test_restore_is_refused_if_latest_moved_during_the_question(running: Recorde
     with pytest.raises(Refused, match="latest now means chk-5, not chk-3"):
         change.restore(store, FLIGHTS, None, change.Source("latest"), change.Approval(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
+
+
+# -- rows of Kafka -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gone_on(job: Job) -> Job:
+    """Return a job whose query has a checkpoint behind offset 120 of ``clicks``, and has committed batches since."""
+    save(job, '{"clicks":{"0":120,"1":7}}', '{"logOffset":3}')
+    path = "query/clicks/1-abc"
+    job.coordinator.journal.append(
+        LocateQuery(epoch=1, uid="clicks", path=path, taken_from=None, begun=-1, committed=-1)
+    )
+    job.store.create(f"{job.keys.file_set(path)}/commits/9", b"v1")
+    return job
+
+
+GONE = "clicks-0 begins with offset 150, and the query reads on at 120: 30 offsets are gone"
+
+
+def test_restore_behind_rows_that_kafka_has_deleted_is_refused(gone_on: Job, checkpoints: Command) -> None:
+    beat(gone_on, '{"clicks":{"0":150,"1":0,"2":20},"more":{"0":9}}')
+    before = gone_on.state.n
+    for how in ("--dry-run", "--yes"):
+        done = checkpoints("restore", "orders", "--from", "chk-2", how)
+        assert done.code == 3
+        why = f"query 'clicks': by what Kafka had at {AT}, it does not have all rows since batch 2: {GONE}. Nothing was changed."
+        assert why in done.err
+        assert done.err.strip().endswith("[CKP405]")
+    assert gone_on.state.n == before
+    assert checkpoints("restore", "orders", "--from", "latest", "--yes").code == 0
+
+
+@pytest.mark.parametrize("earliest", [None, '{"clicks":{"0":120,"1":7}}', '{"users":{"0":150}}', "-"])
+def test_restore_goes_on_unless_the_heartbeat_proves_that_rows_are_gone(
+    gone_on: Job, checkpoints: Command, earliest: str | None
+) -> None:
+    """Nobody has looked; the rows are there; or the newest script reads other topics."""
+    if earliest:
+        beat(gone_on, earliest)
+    done = checkpoints("restore", "orders", "--from", "chk-2", "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    assert "not known" not in done.out
+
+
+def test_restore_goes_on_if_the_source_reads_on_without_rows(gone_on: Job, checkpoints: Command) -> None:
+    beat(gone_on, '{"clicks":{"0":150,"1":0}}', loss_allowed=("0",))
+    assert checkpoints("restore", "orders", "--from", "chk-2", "--yes").code == 0

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
+from tests.support.acknowledgements import acknowledgement
 from tests.support.acting import Job
+from tests.support.query_lives import chained
 from tests.support.recorded import RUN, Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, Command
 from tests.unit.cli.driver import savepoint
@@ -76,6 +81,29 @@ def test_statistics_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Comma
         "clean": {"sync": 300, "checkpointed_size": 4096, "state_size": 4096, "alignment": NONE},
         "high_water": {"sync": 0, "checkpointed_size": 0, "state_size": 0, "alignment": NONE},
     }
+
+
+@pytest.mark.parametrize(("kind", "type_"), [("checkpoint", "UNALIGNED_CHECKPOINT"), ("savepoint", "SAVEPOINT")])
+def test_checkpoint_with_rows_in_flight_is_unaligned(job: Job, checkpoints: Command, kind: str, type_: str) -> None:
+    number = completed_with_rows_in_flight(job, kind)
+    found = json.loads(checkpoints("show", "orders", f"chk-{number}", "--statistics", "-o", "json").out)
+    assert (found["checkpoint_type"], found["persisted_data"]) == (type_, 1944)
+    assert found["tasks"]["orders"]["alignment"] == {"duration": 750, "persisted": 1944}
+    for more in ((), ("--statistics",)):
+        assert "; unaligned, 1.9 KiB in flight" in checkpoints("show", "orders", f"chk-{number}", *more).out
+    listed = json.loads(checkpoints("show", "orders", "--statistics", "-o", "json").out)["history"][0]
+    assert (listed["id"], listed["checkpoint_type"], listed["persisted_data"]) == (number, type_, 1944)
+
+
+def completed_with_rows_in_flight(job: Job, kind: str) -> int:
+    """Return the id of a checkpoint of a query that had yet to read a file of another one."""
+    (orders,) = chained().states
+    number = job.state.next_id
+    at_target = Request(token="asked", kind=kind, nonce="n" * 32, folder=f"{job.store.uri}/savepoints")
+    job.coordinator.trigger(at_target if kind == "savepoint" else Request(token="asked"))
+    job.coordinator.acknowledge(acknowledgement(number, orders, inc=job.state.incarnation))
+    job.coordinator.complete(number)
+    return number
 
 
 def test_statistics_of_a_checkpoint_print_its_states(lake: LocalStore, checkpoints: Command) -> None:

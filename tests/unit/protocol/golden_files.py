@@ -252,6 +252,7 @@ QUERIES = (
 
 
 KAFKA = EarliestOffsets(uid="orders", at=at(3), sources={"0": '{"orders":{"0":150,"1":7}}'})
+LOSS_ALLOWED = replace(KAFKA, loss_allowed=("0",))
 
 
 def completed_behind_kafka() -> e.CheckpointCompleted:
@@ -290,6 +291,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     ),
     "acknowledgement-query": lambda: with_queries().objects[KEYS.acknowledgement(1, "")],
     "acknowledgement-edges": lambda: query_lives.chained().to_bytes(),
+    "acknowledgement-apart": lambda: query_lives.chained(apart=True).to_bytes(),
     "entry-stub": stub,
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "acknowledgement-footers": lambda: with_footers().to_bytes(),
@@ -297,6 +299,9 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
     "heartbeat-kafka": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, earliest=(KAFKA,)).to_json()),
+    "heartbeat-loss-allowed": lambda: canonical(
+        Beat(counter=41, at=at(3), epoch=2, earliest=(LOSS_ALLOWED,)).to_json()
+    ),
     "events-connection": lambda: canonical([[planned_through_a_connection().to_json()]]),
     "events-kafka": lambda: canonical([[completed_behind_kafka().to_json()]]),
     "savepoint-claimed": lambda: canonical(

@@ -33,6 +33,7 @@ from tests.unit.protocol.golden_files import (
     BOUNDARY,
     GOLDEN,
     KAFKA,
+    LOSS_ALLOWED,
     PROCESS,
     QUERIES,
     QUERIES_BOUNDARY,
@@ -234,6 +235,7 @@ def test_acknowledgement_holds_where_a_query_stood() -> None:
 
 def test_acknowledgement_holds_what_a_query_had_read_of_another_one() -> None:
     assert Acknowledgement.from_bytes(golden("acknowledgement-edges")) == query_lives.chained()
+    assert Acknowledgement.from_bytes(golden("acknowledgement-apart")) == query_lives.chained(apart=True)
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:
@@ -288,6 +290,7 @@ def test_queries_of_a_heartbeat_are_read() -> None:
 
 def test_offsets_of_kafka_are_read() -> None:
     assert Beat.from_json(json.loads(golden("heartbeat-kafka"))).earliest == (KAFKA,)
+    assert Beat.from_json(json.loads(golden("heartbeat-loss-allowed"))).earliest == (LOSS_ALLOWED,)
     ((event,),) = json.loads(golden("events-kafka"))
     assert e.event_from_json(event) == completed_behind_kafka()
 

@@ -42,9 +42,13 @@ class PlayedSink:
 
     path: str
     batches: list[list[SinkFile]] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """What the queries do as soon as the log was read."""
 
     def written(self, since: int, after: int) -> list[tuple[int, SinkFile]]:
-        return [(number, file) for number, files in enumerate(self.batches) if number > after for file in files]
+        found = [(number, file) for number, files in enumerate(self.batches) if number > after for file in files]
+        self.meanwhile()
+        return found
 
     def flow(self, upstream: Any, downstream: Any) -> FileFlow:
         return FileFlow(upstream, downstream, cast(FileSink, self))
@@ -133,7 +137,9 @@ class PlayedTable(PlayedSink):
 
     @property
     def version(self) -> int:
-        return 2 * len(self.batches) - 1
+        found = 2 * len(self.batches) - 1
+        self.meanwhile()
+        return found
 
     def commits(self, first: int, last: int) -> Iterator[Commit]:
         for version in range(last, first - 1, -1):
@@ -174,6 +180,7 @@ class Chain:
         self.queries: dict[str, Any] = {}
         for uid, limit in zip("abc", limits, strict=True):
             self.queries[uid] = before = kind(uid, before, store, limit)
+            before.sink.meanwhile = self.meanwhile
         self._steps = list(steps)
         self.now = 0.0
 
@@ -181,6 +188,11 @@ class Chain:
         """Take the next steps. When none are left, the first query ends its batch, and the others read to the end."""
         self.now += seconds
         for _ in range(3):
+            self.step()
+
+    def meanwhile(self) -> None:
+        """Take a step inside of a look."""
+        if self._steps:
             self.step()
 
     def step(self) -> None:
@@ -194,18 +206,18 @@ class Chain:
     def monotonic(self) -> float:
         return self.now
 
+    def check(self) -> None:
+        if self.now > 500:
+            raise TooLate
+
 
 def places(chain: Chain, before: int, config: CheckpointConfig) -> dict[str, Place]:
     """Return where the queries are cut, when the trigger comes after some of their steps."""
     for _ in range(before):
         chain.step()
 
-    def check() -> None:
-        if chain.now > 500:
-            raise TooLate
-
     taken = Cut(chain.queries, config)
-    return {uid: taken.of(uid, check) for uid in chain.queries}
+    return {uid: taken.of(uid, chain.check) for uid in chain.queries}
 
 
 def run_on(chain: Chain, found: dict[str, Place]) -> dict[str, Counter[int]]:
@@ -322,6 +334,19 @@ def test_a_bug_in_the_cut_is_seen(
         look(monkeypatch, 300, kind)
 
 
+@pytest.mark.parametrize(("aligned", "soonest", "latest"), [("0 s", 0.0, 0.0), ("2 s", 2.0, 3.0)])
+def test_queries_that_cannot_be_aligned_are_waited_for_as_long_as_the_option_says(
+    monkeypatch: pytest.MonkeyPatch, aligned: str, soonest: float, latest: float
+) -> None:
+    chain = Chain([0] * 9, (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    chain.queries["b"].step = lambda: None  # its batch takes long
+    found = places(chain, 9, CheckpointConfig(aligned_timeout=aligned))
+    assert soonest <= chain.now <= latest
+    assert soonest <= found["b"].alignment_s <= latest
+    assert len(found["b"].edges[0].in_flight) == 3
+
+
 def test_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It will never read what is in flight, so a cut without that never comes."""
     chain = Chain([2] * 3 + [1] * 3 + [0] * 6, (0, 1, 1))
@@ -340,8 +365,40 @@ def test_query_that_has_read_what_never_will_be_committed_is_declined(monkeypatc
         chain.step()
     for query in chain.queries.values():
         query.alive = False
-    with pytest.raises(Declined, match="has read what another one has written and not committed"):
+    with pytest.raises(Declined, match="query 'a' has ended before it committed what 'b' has read"):
         places(chain, 0, CheckpointConfig())
+
+
+@pytest.mark.parametrize("aligned", [None, "0 s", "2 s"])
+@pytest.mark.parametrize("steps", ["aabbb", "aabbbccc"])
+def test_query_that_has_ended_before_its_commit_is_named(
+    monkeypatch: pytest.MonkeyPatch, aligned: str | None, steps: str
+) -> None:
+    """Others have read what it has written, and read on. Nothing that may come fits."""
+    chain = Chain([], (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    for uid in steps:
+        chain.queries[uid].step()
+    chain.queries["a"].alive = False
+    with pytest.raises(Declined, match="query 'a' has ended before it committed what 'b' has read"):
+        places(chain, 0, CheckpointConfig(aligned_timeout=aligned))
+    assert chain.now == 0.0
+
+
+def test_rows_that_were_made_of_what_was_not_committed_are_traced_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second query has an older batch that fits, but the third one has read a newer one."""
+    chain = Chain([], (0, 1, 1))
+    monkeypatch.setattr(cut, "time", chain)
+    for uid in "aaabbbaa":
+        chain.queries[uid].step()
+    taken = Cut(chain.queries, CheckpointConfig())
+    taken._oldest = {"a": 0, "b": 0, "c": NOTHING}
+    for uid in "bbbcccccc":
+        chain.queries[uid].step()
+    taken._oldest["c"] = 1
+    chain.queries["a"].alive = False
+    with pytest.raises(Declined, match="query 'a' has ended before it committed what 'c' has read"):
+        taken.of("a", chain.check)
 
 
 def test_expired_checkpoint_says_what_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,105 @@
+"""Queries of the checkpoint that the script has not started, though one runs whose rows they read. Runs in the Spark driver.
+
+Most scripts start them next, so a checkpoint waits for them. Another version of the script may have dropped them. A checkpoint that
+does not wait holds them as they were, while the others have gone on. In place they read on: what they have yet to read is still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+
+PATIENCE = 60.0  # seconds from one start to the next
+
+
+class Unstarted:
+    """Says which queries are expected: the script may start them soon. They no longer are when it waits for those that run, or has
+    started none for ``PATIENCE``. Its methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._since = math.inf  # when the newest start ended
+        self._given_up = frozenset[str]()
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Note that the script starts a query inside this block. It may take hours, and the next one comes behind it."""
+        self._since = math.inf
+        try:
+            yield
+        finally:
+            self._since = time.monotonic()
+
+    def script_waits(self) -> None:
+        """Note that the script waits for the queries that run, and does not start another one first."""
+        self._since = -math.inf
+
+    def expected(self, running: Collection[str], states: Mapping[str, StateSnapshot]) -> dict[str, str]:
+        """Return the queries that the script may start soon, each with the running one whose rows it reads. ``states`` are those of the
+        newest checkpoint. Log, once, which are expected no longer.
+        """
+        missing = _readers(running, states)
+        if time.monotonic() >= self._since + PATIENCE:
+            for uid in missing.keys() - self._given_up:
+                say(
+                    f"query '{uid}' of the checkpoint is not started, and '{missing[uid]}' runs, whose rows it reads. Checkpoints no longer"
+                    f" wait for '{uid}', and hold it as it was"
+                )
+            self._given_up |= missing.keys()
+        return {uid: upstream for uid, upstream in missing.items() if uid not in self._given_up}
+
+    def snapshots(
+        self, running: Mapping[str, RunningQuery], states: Mapping[str, StateSnapshot]
+    ) -> dict[str, HandedOn]:
+        """Return a snapshot of each query that is not started and reads of a running one."""
+        expected = self.expected(running, states)
+        return {uid: HandedOn(_apart(states[uid], running), expected.get(uid)) for uid in _readers(running, states)}
+
+
+@dataclass(frozen=True)
+class HandedOn:
+    """A query that is held as it was. ``upstream`` is the one that has gone on, if the script may start this one soon."""
+
+    record: StateSnapshot
+    upstream: str | None
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        """Return the record. Raises ``Declined`` for a savepoint: another job would start from it, and soon a better one can be taken."""
+        if place is not None and self.upstream is not None:
+            raise Declined(
+                f"query '{self.record.uid}' is not started yet, and '{self.upstream}' has gone on, whose rows it reads. Ask again when"
+                f" '{self.record.uid}' is started"
+            )
+        return StoredSnapshot(self.record).write(check, place)
+
+    def discard(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
+def _apart(state: StateSnapshot, running: Mapping[str, RunningQuery]) -> StateSnapshot:
+    """Return the record, which says of whom the query stands apart. A query that has begun in another sink, as that of a fork does,
+    has all rows there that this one has yet to read.
+    """
+    sinks = {uid: query.sink.path for uid, query in running.items()}
+    edges = state.query.edges if state.query else ()
+    marked = tuple(replace(edge, apart=True) if sinks.get(edge.upstream) == edge.path else edge for edge in edges)
+    return replace(state, query=replace(state.query, edges=marked)) if state.query else state
+
+
+def _readers(running: Collection[str], states: Mapping[str, StateSnapshot]) -> dict[str, str]:
+    """Return the queries that do not run and have read what a running one writes, each with that one."""
+    return {
+        uid: edge.upstream
+        for uid, state in states.items()
+        for edge in (state.query.edges if state.query and uid not in running else ())
+        if edge.upstream in running
+    }

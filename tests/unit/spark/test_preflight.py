@@ -1,0 +1,118 @@
+"""What a preflight says where something cannot be read. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    SourceUnavailable,
+    StoreDenied,
+    StoreMisconfigured,
+    StoreUnavailable,
+    WrongUse,
+)
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.preflight import QueryFit
+from airflow_checkpoint_provider.spark.queries import edges, preflight
+from airflow_checkpoint_provider.spark.queries.preflight import Preflight
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.storage.memory import MemoryStore
+
+SAVED = QueryDetail(
+    location="query/q/1-abc", batch=3, begun=3, sink="parquet", path="/out", sources={}, watermark_ms=0
+)  # fmt: skip
+MOVED = "it writes to /new, and has written to /out"
+
+
+class PlayedSink(Sink):
+    """A sink of files in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        target: Any = SimpleNamespace(format="parquet")
+        super().__init__("q", target)
+        self._folder = folder
+
+    @property
+    def path(self) -> str:
+        return self._folder
+
+
+class Sources:
+    """The Kafka sources of a query, whose location or brokers do not answer."""
+
+    def __init__(self, error: CheckpointError) -> None:
+        self._error = error
+
+    def losses(self, *_: object) -> Iterator[NoReturn]:
+        yield from ()
+        raise self._error
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, of_sink: object = None, of_source: object = None) -> QueryFit:
+    """Compare a query that writes to another path, and whose sink or source raises an error."""
+
+    def sink(*_: object) -> Sink:
+        if isinstance(of_sink, CheckpointError):
+            raise of_sink
+        return PlayedSink("/new")
+
+    monkeypatch.setattr(preflight, "examine", lambda *_: None)
+    monkeypatch.setattr(preflight, "sink_of", sink)
+    monkeypatch.setattr(preflight, "KafkaSources", lambda *_: Sources(of_source))  # type: ignore[arg-type]
+    nobody: Any = None
+    return Preflight(nobody, Location(MemoryStore(), "copies")).compare("q", nobody, SAVED, rescale=False)
+
+
+@pytest.mark.parametrize("kind", [StoreUnavailable, StoreDenied, StoreMisconfigured, CheckpointError])
+def test_query_whose_table_or_files_do_not_answer_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, kind: type[CheckpointError]
+) -> None:
+    """A catalog that does not answer is an error without a code of its own."""
+    assert compared(monkeypatch, kind("no answer")) == QueryFit("q", unknown=f"no answer [{kind.code}]")
+    assert compared(monkeypatch, of_source=kind("no answer")) == QueryFit(
+        "q", (MOVED,), unknown=f"no answer [{kind.code}]"
+    )
+
+
+def test_query_that_is_refused_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compared(monkeypatch, WrongUse("no such table")) == QueryFit("q", ("no such table",))
+
+
+def test_query_whose_brokers_do_not_answer_is_unknown_and_compared_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Preflight, "_of_location", lambda *_, **__: ["another key"])
+    found = compared(monkeypatch, of_source=SourceUnavailable("no answer"))
+    assert found == QueryFit("q", (MOVED, "another key"), unknown="no answer [CKP406]")
+
+
+@pytest.mark.parametrize(
+    ("reads", "started", "why"),
+    [
+        ("/clean", ["clean"], None),
+        ("/clean", [], "query 'totals' is to read what 'clean' writes, which is not started. Start 'clean' first"),
+        (
+            "/old",
+            ["clean"],
+            "query 'totals' reads /old, and 'clean' writes to /clean. Read that path, or leave after= out",
+        ),
+    ],
+)
+def test_query_whose_after_would_be_refused_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, reads: str, started: list[str], why: str | None
+) -> None:
+    """Also a query that begins."""
+    monkeypatch.setattr(preflight, "examine", lambda *_: None)
+    monkeypatch.setattr(preflight, "sink_of", lambda _, uid, *__: PlayedSink(f"/{uid}"))
+    monkeypatch.setattr(edges, "path_sources", lambda *_: [Source(0, 0, reads)])
+    nobody: Any = None
+    compared = Preflight(nobody, Location(MemoryStore(), "copies"))
+    for uid in started:
+        assert not compared.compare(uid, nobody, None).differences
+    found = compared.compare("totals", nobody, None, after=["clean"])
+    assert found.differences == ((why,) if why else ())
