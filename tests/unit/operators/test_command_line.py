@@ -28,7 +28,7 @@ def test_confs_hold_the_launch_and_no_secret(folder: Path, master: str) -> None:
     argv = execute(folder, store=store, conn_id=master, conf={"spark.ui.enabled": "false"})
     found = confs(argv)
     task = json.loads(found.pop("spark.checkpointed.task"))
-    assert task["token"].pop("generation") == store.get(GENERATION_KEY)["generation"]
+    assert task["token"].pop("generation") == store.get(GENERATION_KEY)["number"]
     assert task == {"token": {"dag": "etl", "run": "manual__1", "task": "job", "item": None}, "try": 1}
     assert found == {
         "spark.ui.enabled": "false",
