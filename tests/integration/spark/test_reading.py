@@ -68,7 +68,7 @@ def test_unacknowledged_file_is_not_read(stage: Stage) -> None:
 
 
 def test_file_listed_twice_is_damaged(stage: Stage) -> None:
-    with pytest.raises(Damaged, match=f"no list of data files.*{stage.first.name}"):
+    with pytest.raises(Damaged, match=f"not a list of data files.*{stage.first.name}"):
         stage.read(stage.files + stage.files[:1])
 
 
@@ -76,12 +76,12 @@ def test_file_listed_twice_is_damaged(stage: Stage) -> None:
 def test_name_that_spark_skips_or_that_leaves_the_directory_is_damaged(stage: Stage, name: str) -> None:
     (stage.folder / "x").mkdir()
     shutil.copy(stage.first, stage.folder / name)
-    with pytest.raises(Damaged, match="no list of data files"):
+    with pytest.raises(Damaged, match="not a list of data files"):
         stage.read((replace(stage.files[0], name=name),))
 
 
 def test_empty_list_is_damaged(stage: Stage) -> None:
-    with pytest.raises(Damaged, match=r"no list of data files.*empty"):
+    with pytest.raises(Damaged, match=r"not a list of data files.*empty"):
         stage.read(())
 
 

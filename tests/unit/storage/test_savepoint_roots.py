@@ -24,7 +24,7 @@ def lake(*roots: str) -> Store:
 def test_folder_of_a_host_beside_a_store_in_s3_is_refused(uri: str, limited: bool) -> None:
     """A journal in the bucket, which many can write, would reach the files of each host that reads it."""
     with pytest.raises(
-        StoreMisconfigured, match=r"no place for savepoints of s3://lake/ckp, because each host.*savepoint_roots"
+        StoreMisconfigured, match=r"not a place for savepoints of s3://lake/ckp, because each host.*savepoint_roots"
     ):
         open_store("s3://lake/ckp").beside(uri, limited=limited)
 
