@@ -307,7 +307,7 @@ class TooLarge(Refused, code="CKP235"):
 
 
 class Declined(CheckpointError, RuntimeError, code="CKP241"):
-    """A registered object could not take its snapshot, or a query could not be drained, so the checkpoint was aborted."""
+    """A snapshot could not be taken, or a query could not be drained, so the checkpoint was aborted."""
 
 
 # -- restored state ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.copying import (
     chain_at,
@@ -85,52 +85,69 @@ class Locations:
     def locate(self, start: Start) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
+        What may refuse the start comes first: until then there is only a copy that nobody uses, and the older location is sealed. An empty
+        sink is filled up before the journal names the location: if this attempt is killed between the two, the next one does it again. A
+        sink goes back after that: the next attempt reads in the journal that it must, and to where.
+
         Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if Kafka lacks rows that it reads next, ``Damaged`` if the
         newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
         """
-        uid, restored, sink, in_flight = start.uid, start.restored, start.sink, start.links.in_flight
-        query = self._attempt.state.query(uid)
-        path = self._new_path(uid)
-        own, chain, gone_back, adopted = self._at(path), tuple[Location, ...](), None, None
+        query = self._attempt.state.query(start.uid)
+        located = self._copied(start, query)
+        self._compare(start, query, located)
+        located = self._rescaled(start, located)
+        if located.gone_back:
+            self._name(located, query, start.sink.path)
+            start.sink.go_back(located.gone_back, located.position.committed)
+        else:
+            start.sink.fill_up(located.position.committed, None if query else start.links.in_flight)
+            self._name(located, query, start.sink.path)
+        return located
+
+    def _copied(self, start: Start, query: Query | None) -> Located:
+        """Copy what the query needs into a new location, from the one in which it ran, or from a checkpoint."""
+        uid, path = start.uid, self._new_path(start.uid)
+        own, chain, gone_back = self._at(path), tuple[Location, ...](), None
         if query:
             if not self._attempt.state.branch.goes_back(query):
-                in_flight.refuse_another_sink(query.newest.sink, sink.path)
+                start.links.in_flight.refuse_another_sink(query.newest.sink, start.sink.path)
             position, gone_back = self._follow(query, start, own)
             chain = () if gone_back else self._chain(query)
         elif start.adopt is not None:
-            adopted = self._adoptable(start, start.adopt)
-            position = self._adopt(uid, adopted, own)
-            chain = (adopted,)
+            chain = (self._adoptable(start, start.adopt),)
+            position = self._adopt(uid, chain[0], own)
         else:
             self._refuse_another_place(uid)
             position = self._copy_checkpoint(start, own)
-        sink.location = own
-        start.sources.meet(own, position, gone_back.batch if gone_back else position.committed)
-        if not gone_back:
-            if query and query.newest.sink == sink.path:
-                sink.remind(position)
-            sink.meet(position, _known_sinks(query, restored))
-        if start.rescaling and start.rescaling.needed(own, position):
-            path, own = self._rescaled(uid, start.rescaling, own, position.committed)
-            sink.location = own
-        if not gone_back:
-            sink.fill_up(position.committed, None if query else in_flight)
-        self._name(uid, path, query, position, gone_back, adopted, sink.path)
-        if gone_back:
-            sink.go_back(gone_back, position.committed)
+        start.sink.location = own
         older = tuple(self._at(location.path) for location in query.locations) if query else ()
         return Located(uid, path, own, chain, older, position, gone_back)
+
+    def _compare(self, start: Start, query: Query | None, located: Located) -> None:
+        """Raise an error unless the query can go on there: its sources have the rows, and its sink has the batches. If it has gone back,
+        the sink was looked at before.
+        """
+        position, gone_back = located.position, located.gone_back
+        start.sources.meet(located.own, position, gone_back.batch if gone_back else position.committed)
+        if not gone_back:
+            if query and query.newest.sink == start.sink.path:
+                start.sink.remind(position)
+            start.sink.meet(position, _known_sinks(query, start.restored))
 
     def _new_path(self, uid: str) -> str:
         return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
 
-    def _rescaled(self, uid: str, rescaling: Rescaling, draft: Location, batch: int) -> tuple[str, Location]:
-        """Return another location of the query, in which its state has the number of partitions that the script wants."""
-        path = self._new_path(uid)
-        own = self._at(path)
-        say(rescaling.rescale(draft, own, batch))
-        empty(draft)
-        return path, own
+    def _rescaled(self, start: Start, draft: Located) -> Located:
+        """Return the location of the query in which its state has the number of partitions that the script wants."""
+        rescaling, position = start.rescaling, draft.position
+        if rescaling is None or not rescaling.needed(draft.own, position):
+            return draft
+        path = self._new_path(draft.uid)
+        located = replace(draft, path=path, own=self._at(path))
+        say(rescaling.rescale(draft.own, located.own, position.committed))
+        empty(draft.own)
+        start.sink.location = located.own
+        return located
 
     def _refuse_another_place(self, uid: str) -> None:
         """Raise an error for a query that runs elsewhere, where it would not be sealed: under another name, since a restore has renamed
@@ -273,26 +290,18 @@ class Locations:
             move.carry_out(own)
         return position
 
-    def _name(
-        self,
-        uid: str,
-        path: str,
-        query: Query | None,
-        position: Position,
-        gone_back: GoneBack | None,
-        adopted: Location | None,
-        sink: str | None,
-    ) -> None:
+    def _name(self, located: Located, query: Query | None, sink: str | None) -> None:
         """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
+        adopted = located.chain[0].uri if located.chain and not query else None
         command = c.LocateQuery(
-            uid=uid,
-            path=path,
+            uid=located.uid,
+            path=located.path,
             taken_from=query.newest.path if query else None,
-            begun=position.begun,
-            committed=position.committed,
+            begun=located.position.begun,
+            committed=located.position.committed,
             epoch=self._attempt.epoch,
-            gone_back=gone_back,
-            adopted=adopted.uri if adopted else None,
+            gone_back=located.gone_back,
+            adopted=adopted,
             sink=sink,
         )
         self._attempt.append(command)
