@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import EVERY, Polls, Reading
+from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
 from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
@@ -124,7 +124,7 @@ PlaceDep = Annotated[Place, Depends(_place)]
 async def jobs(request: Request, viewer: ViewerDep, polls: PollsDep) -> Response:
     """Show the newest run of each job that the user may see."""
     page = await listing.jobs_page(polls, viewer)
-    return await _page(request, "jobs.html", page=page, live=page.live)
+    return await _page(request, "jobs.html", page=page, every=_pace(page.moves))
 
 
 async def job(request: Request, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
@@ -141,7 +141,7 @@ async def task(
         raise _not_found()
     place = await in_thread(connections.place_of, dag, run, task, index)
     if place is None:
-        return await _page(request, "nothing.html", dag=dag, run=run, task=task, live=True)
+        return await _page(request, "nothing.html", dag=dag, run=run, task=task, every=EVERY)
     return await _job(request, await _place(place.connection, place.history, place.run), viewer, polls)
 
 
@@ -158,7 +158,7 @@ async def files(
     )
     row = await in_thread(checkpoint_row, reading, checkpoint, Commands(place.connection, reading.found.state))
     page = await in_thread(files_page, row, seal)
-    return await _page(request, "files.html", page=page, place=place, live=False)
+    return await _page(request, "files.html", page=page, place=place)
 
 
 async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
@@ -174,7 +174,12 @@ async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> 
     reading = await _read(place, viewer, polls)
     page = await in_thread(job_page, place, reading, utc_now())
     others = await listing.other_runs(polls, viewer, place, reading)
-    return await _page(request, "job.html", page=page, others=others, place=place, live=page.live)
+    return await _page(request, "job.html", page=page, others=others, place=place, every=_pace(page.moves))
+
+
+def _pace(moves: bool) -> float:
+    """Return after how many seconds a page is fetched again. Also where nothing moves now, a run may start."""
+    return EVERY if moves else SELDOM
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
@@ -232,7 +237,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"version": __version__, "every": EVERY, "themes": THEMES}
+    environment.globals |= {"version": __version__, "every": None, "themes": THEMES}
     return environment
 
 
@@ -263,7 +268,9 @@ def _secured(response: Response) -> Response:
 
 
 async def _say_problem(request: Request, problem: Any) -> Response:
-    return await _page(request, "problem.html", status=problem.status, problem=problem, live=problem.status == 503)
+    return await _page(
+        request, "problem.html", status=problem.status, problem=problem, every=EVERY if problem.status == 503 else None
+    )
 
 
 async def _say_refusal(request: Request, error: Any) -> Response:

@@ -90,7 +90,7 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
     except CheckpointError as error:
         return [error]
     answers = await asyncio.gather(
-        polls.history(connection, newest),
+        polls.listed(connection, newest),
         *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, History(job).prefix} - {newest}),
         return_exceptions=True,
     )

@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.job_list import at_work
 
 EVERY = 3.0  # seconds for which an answer is good
 SELDOM = 30.0  # seconds for which an answer about older runs, or about the names of jobs and runs, is good
@@ -119,6 +120,11 @@ class Polls:
         """Return a history, as it was at most ``within`` seconds ago. Raise ``CheckpointError``."""
         question = ("history", prefix)
         return await self._ask(connection, question, lambda: self._poll(connection, prefix), within)
+
+    async def listed(self, connection: str, prefix: str) -> Reading:
+        """Return a history for a list. One at which nobody was at work is read seldom. Raise ``CheckpointError``."""
+        last = self._answers.get((connection, "history", prefix))
+        return await self.history(connection, prefix, within=SELDOM if last and last.rests() else 0.0)
 
     async def seal(self, connection: str, prefix: str, number: int) -> Seal:
         """Return the metadata of a checkpoint. Raise ``CheckpointError``."""
@@ -263,6 +269,12 @@ class _Answer:
     def end(self, task: asyncio.Task[Any]) -> None:
         self.ended = time.monotonic()
         self.failed = task.cancelled() or isinstance(task.exception(), StoreError)
+
+    def rests(self) -> bool:
+        """Return whether it is a history at which nobody was at work."""
+        if self.ended is None or self.task.cancelled() or self.task.exception():
+            return False
+        return not at_work(self.task.result().found)
 
     def older_than(self, seconds: float) -> bool:
         """Return whether it ended so long ago; not while it is under way."""

@@ -1,4 +1,4 @@
-// Keeps a page fresh while its job runs, shows times in the viewer's zone, follows Airflow's theme, copies commands.
+// Keeps a page fresh, shows times in the viewer's zone, follows Airflow's theme, copies commands.
 "use strict";
 
 const said = document.getElementById("said");
@@ -112,8 +112,7 @@ function replaceMain(html) {
 }
 
 async function refresh() {
-  const main = document.getElementById("main");
-  if (!("live" in main.dataset) || document.hidden) return;
+  if (document.hidden) return;
   if (!getSelection().isCollapsed) {
     said.textContent = "Refresh waits while text is selected.";
     return;
@@ -133,8 +132,9 @@ async function refresh() {
   }
 }
 
-async function keepFresh() {
+function keepFresh() {
   const seconds = Number(document.getElementById("main").dataset.every);
+  if (!seconds) return;  // a page that does not change
   setTimeout(async () => {
     await refresh();
     keepFresh();

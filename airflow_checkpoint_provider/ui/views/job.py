@@ -103,12 +103,12 @@ class Statistics:
 
 @dataclass(frozen=True)
 class JobPage:
-    """A history, or one run of it. ``live`` pages are fetched again and again. ``queries`` were so ``queries_at``. Another
+    """A history, or one run of it. It ``moves`` while something is to be expected soon. ``queries`` were so ``queries_at``. Another
     ``version`` has other charts.
     """
 
     place: Place
-    live: bool
+    moves: bool
     version: str
     head: Head
     pending: Sequence[CheckpointRow]
@@ -133,7 +133,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     beat = running_beat(reading) if _is_newest(place, about) else Beat()
     return JobPage(
         place=place,
-        live=about.state.text not in OVER,
+        moves=about.state.text not in OVER,
         version=_version(state),
         head=_head(place, reading, about),
         pending=[row for row in rows if row.waits_for],

@@ -84,7 +84,7 @@ class JobsPage:
     storages: Sequence[Storage] = field(default_factory=tuple)
 
     @property
-    def live(self) -> bool:
+    def moves(self) -> bool:
         """Return whether a job runs or waits, or something could not be read now."""
         return any(
             storage.unread

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
-from airflow_checkpoint_provider.ui.polling import Polls
+from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
 from tests.unit.ui.test_access import shared
@@ -231,3 +231,22 @@ def test_pages_are_rendered_beside_the_event_loop(
     status, _ = get(flights.store, ADMIN, path[name])
     assert (status, len(rendered), len(loops)) == (200, 1, 1)
     assert rendered.isdisjoint(loops)
+
+
+@pytest.mark.parametrize(("ended", "every"), [(False, EVERY), (True, SELDOM)])
+def test_pages_where_nothing_moves_are_fetched_again_seldom(
+    ended: bool, every: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run starts there too."""
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    recorded = Recorded(scope="")
+    recorded.started("22:00:20", run="one")
+    if ended:
+        recorded.ended("22:20:00")
+    for path in ("/jobs", page_of(recorded)):
+        assert f'<main id="main" data-every="{every}">' in get(recorded.store, ADMIN, path)[1]
+
+
+def test_page_that_does_not_change_is_not_fetched_again(flights: Recorded) -> None:
+    assert '<main id="main">' in get(flights.store, ADMIN, page_of(flights).replace("/job?", "/files?") + "&id=6")[1]
+    assert '<main id="main">' in get(flights.store, ADMIN, "/nothing")[1]

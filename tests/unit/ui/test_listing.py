@@ -128,7 +128,7 @@ def test_user_whose_job_is_not_looked_at_is_told_so_without_the_connection(
     monkeypatch.setattr(listing, "JOBS", 1)  # the job of orders comes later
     page = listed(store, Reads("orders"), monkeypatch)
     storage = only(page)
-    assert (storage.connection, storage.rows, storage.left_out, page.live) == ("", [], "more jobs", False)
+    assert (storage.connection, storage.rows, storage.left_out, page.moves) == ("", [], "more jobs", False)
 
 
 class Silent(MemoryStore):
@@ -151,7 +151,7 @@ def test_page_looks_again_while_a_history_cannot_be_read_in_time(
     page = listed(silent, Reads("flights_etl", admin=admin), monkeypatch)
     storage = only(page)
     assert (storage.connection, [row.job for row in storage.broken], storage.unread) == (connection, broken, unread)
-    assert page.live
+    assert page.moves
 
 
 @pytest.mark.parametrize(("admin", "unread"), [(True, "2 more jobs"), (False, "more jobs")])
@@ -167,14 +167,14 @@ def test_page_looks_again_while_jobs_are_being_read(
     monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     monkeypatch.setattr(listing, "_newest", hangs)
     page = asyncio.run(look())
-    assert (only(page).unread, page.live) == (unread, True)
+    assert (only(page).unread, page.moves) == (unread, True)
 
 
-def test_damaged_history_is_not_looked_at_again(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_history_moves_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(store, BROKEN)
     recorded.started("22:00:20")
     hurt(recorded)
-    assert not listed(store, Reads("flights_etl", admin=True), monkeypatch).live
+    assert not listed(store, Reads("flights_etl", admin=True), monkeypatch).moves
     assert listed(store, Reads("flights_etl"), monkeypatch).storages == []
 
 

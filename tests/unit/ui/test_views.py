@@ -60,11 +60,11 @@ def test_pending_checkpoint_says_whom_it_waits_for(running: Recorded) -> None:
     assert row.waits_for == "the acknowledgement of the driver"
 
 
-def test_page_is_live_while_the_job_runs(running: Recorded, finished: Recorded) -> None:
-    assert not page(finished).live
+def test_page_moves_while_the_job_runs(running: Recorded, finished: Recorded) -> None:
+    assert not page(finished).moves
     recorded = Recorded(job="a.b")
     recorded.started("22:00:20")
-    assert page(recorded).live
+    assert page(recorded).moves
 
 
 def test_attempts_have_their_checkpoints_and_their_story(finished: Recorded) -> None:
