@@ -35,7 +35,8 @@ from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
 from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
-from airflow_checkpoint_provider.ui.views.job import job_page
+from airflow_checkpoint_provider.ui.views.job import drawn, job_page
+from airflow_checkpoint_provider.ui.views.job import version as version_of
 
 HERE = Path(__file__).parent
 PAGE_POLICY = (
@@ -48,6 +49,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+KEEP = {"Cache-Control": "private, max-age=86400, immutable"}  # in the browser of this user
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
 NO_ADDRESS = "This is no address of a page"
@@ -161,13 +163,17 @@ async def files(
     return await _page(request, "files.html", page=page, place=place)
 
 
-async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
-    """Draw a chart of a history."""
+async def chart(
+    name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep, version: str = ""
+) -> Response:
+    """Draw a chart of a history. The browser keeps it if its address names the version that is drawn."""
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
     reading = await _read(place, viewer, polls)
-    image = await in_thread(charts.DRAWINGS[name], reading.found.state, place.run, theme)
-    return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
+    state = drawn(reading, utc_now())
+    image = await in_thread(charts.DRAWINGS[name], state, place.run, theme)
+    headers = {"Content-Security-Policy": IMAGE_POLICY} | (KEEP if version == version_of(state) else {})
+    return Response(image, media_type="image/svg+xml", headers=headers)
 
 
 async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
@@ -237,7 +243,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"version": __version__, "every": None, "themes": THEMES}
+    environment.globals |= {"version": __version__, "every": None, "themes": THEMES, "charts": charts}
     return environment
 
 

@@ -266,7 +266,7 @@ def test_job_page_tells_of_the_failed_attempt(pages: Pages, page: Page) -> None:
     expect(page.get_by_text("missing     the driver at stage 'delays'").first).to_be_visible()
     chart = page.locator("figure img.light-only").first
     chart.scroll_into_view_if_needed()  # the browser loads it when a person is about to see it
-    expect(chart).to_have_js_property("naturalWidth", 900)
+    expect(chart).to_have_js_property("naturalWidth", 1180)
 
 
 def test_pending_checkpoint_says_what_it_waits_for(pages: Pages, page: Page) -> None:
@@ -345,7 +345,7 @@ def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> No
         expect(inside(page).locator("html")).to_have_class(theme)
         expect(inside(page).locator("time").first).to_contain_text("ago")
         if name == "job":  # its chart is there
-            expect(inside(page).locator(f"img.{theme}-only").first).to_have_js_property("naturalWidth", 900)
+            expect(inside(page).locator(f"img.{theme}-only").first).to_have_js_property("naturalWidth", 1180)
         taken = folder / f"{name}-{theme}.png"
         assert page.screenshot(path=taken).startswith(b"\x89PNG")
         screenshots.note(taken)

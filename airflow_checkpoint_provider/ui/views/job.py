@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator import statistics
@@ -124,6 +124,14 @@ class JobPage:
     commands: Sequence[Command]
 
 
+def drawn(reading: Reading, now: str) -> State:
+    """Return the state that the charts show: of a job whose driver lives, as it is now, to the minute; else, at its last sign."""
+    beat = running_beat(reading)
+    seen = f"{now[:16]}:00.000Z" if at_work(reading.found) and reading.alive else beat.at
+    state = reading.found.state
+    return replace(state, at=seen) if seen > state.at else state
+
+
 def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     """Return the page of the history at ``place``, or of a run in it."""
     state, commands = reading.found.state, Commands(place.connection, reading.found.state, place.run)
@@ -134,7 +142,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     return JobPage(
         place=place,
         moves=about.state.text not in OVER,
-        version=_version(state),
+        version=version(drawn(reading, now)),
         head=_head(place, reading, about),
         pending=[row for row in rows if row.waits_for],
         queued=[_queued(queued.request) for queued in state.queue if not place.run or queued.epoch in epochs],
@@ -150,7 +158,7 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
     )
 
 
-def _version(state: State) -> str:
+def version(state: State) -> str:
     """Return a digest of what the charts show. The number of entries would also count those of runs that the viewer may not see."""
     attempts = [(attempt.epoch, attempt.ended_at, state.over(attempt.epoch)) for attempt in state.attempts]
     checkpoints = [(checkpoint.id, checkpoint.status, checkpoint.ended_at) for checkpoint in state.checkpoints]

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any
 
 import pytest
@@ -250,3 +251,15 @@ def test_pages_where_nothing_moves_are_fetched_again_seldom(
 def test_page_that_does_not_change_is_not_fetched_again(flights: Recorded) -> None:
     assert '<main id="main">' in get(flights.store, ADMIN, page_of(flights).replace("/job?", "/files?") + "&id=6")[1]
     assert '<main id="main">' in get(flights.store, ADMIN, "/nothing")[1]
+
+
+def test_chart_is_kept_by_the_browser_if_its_address_names_what_is_drawn(flights: Recorded) -> None:
+    with serving(lambda _: flights.store, ADMIN) as client:
+        text = client.get(page_of(flights)).text
+        addresses = [unescape(address) for address in re.findall(r'src="(charts/[^"]*)"', text)]
+        kept = {client.get(address).headers["cache-control"] for address in addresses}
+        assert (len(addresses), kept) == (6, {"private, max-age=86400, immutable"})
+        other = re.sub("version=.*", "version=other", addresses[0])
+        for address in (other, re.sub("&version=.*", "", addresses[0])):
+            assert client.get(address).headers["cache-control"] == "no-store"
+    assert client.get(page_of(flights)).headers["cache-control"] == "no-store"
