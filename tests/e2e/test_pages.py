@@ -325,6 +325,35 @@ def test_page_goes_on_refreshing_after_a_copy_and_says_so_if_it_waits(pages: Pag
     expect(page.get_by_role("status")).to_have_text("")
 
 
+def test_focus_stays_on_its_job_when_rows_change_places(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{JOBS}")
+    page.get_by_role("link", name=STREAM).focus()
+    page.evaluate(
+        "const copy = document.documentElement.cloneNode(true), rows = copy.querySelector('.jobs tbody');"
+        "rows.replaceChildren(...[...rows.children].reverse()); replaceMain(copy.outerHTML)"
+    )
+    expect(page.get_by_role("link", name=STREAM)).to_be_focused()
+
+
+def test_image_is_not_loaded_again_by_a_refresh(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    chart = page.locator("figure img.light-only").first
+    expect(chart).to_have_js_property("naturalWidth", 1180)
+    page.evaluate("document.querySelector('figure img').known = true; replaceMain(document.documentElement.outerHTML)")
+    expect(chart).to_have_js_property("known", True)
+
+
+def test_moment_of_now_is_called_so(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{JOBS}")
+    assert page.evaluate("[0, 400, -400].map(ahead => ago(new Date(Date.now() + ahead)))") == ["now"] * 3
+
+
+def test_times_are_in_the_zone_that_was_chosen_in_airflow(pages: Pages, page: Page) -> None:
+    page.add_init_script("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    expect(page.locator(".facts time").first).to_contain_text("2026-11-21 12:44:10")
+
+
 def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
     with signed_in(chromium, pages, java_script_enabled=False) as context:
         page = context.new_page()

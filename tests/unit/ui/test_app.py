@@ -263,3 +263,35 @@ def test_chart_is_kept_by_the_browser_if_its_address_names_what_is_drawn(flights
         for address in (other, re.sub("&version=.*", "", addresses[0])):
             assert client.get(address).headers["cache-control"] == "no-store"
     assert client.get(page_of(flights)).headers["cache-control"] == "no-store"
+
+
+def ids(text: str) -> list[str]:
+    return re.findall(r' id="([^"]*)"', text)
+
+
+def test_what_takes_the_focus_has_a_name_that_does_not_depend_on_what_stands_beside_it(
+    flights: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the focus stays where it is when a page is refreshed."""
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    link = ('<a id="storage-c-flights_etl.delays"', '<a id="storage-c-a_job"')
+    before = get(flights.store, ADMIN, "/jobs")[1]
+    Recorded(flights.store, "a_job").started("23:20:00")
+    after = get(flights.store, ADMIN, "/jobs")[1]
+    assert [name in text for text in (before, after) for name in link] == [True, False, True, True]
+    jobs, job = after, get(flights.store, ADMIN, page_of(flights))[1]
+    for text in (jobs, job):
+        assert len(ids(text)) == len(set(ids(text)))
+        assert not any(" " in name for name in ids(text))
+        assert all(' id="' in button for button in re.findall("<(?:button|section) [^>]*>", text))
+
+
+def test_button_of_a_command_has_the_same_name_when_others_come(flights: Recorded) -> None:
+    def named() -> set[str]:
+        return {
+            name for name in ids(get(flights.store, ADMIN, page_of(flights))[1]) if re.match("command-.*copy", name)
+        }
+
+    over = named()
+    flights.started("04:00:00", try_number=3, generation=1)
+    assert over < named()  # a driver that runs can be asked for more

@@ -17,7 +17,6 @@ from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT
 from airflow_checkpoint_provider.protocol.metadata import Measures, StateEntry
 from airflow_checkpoint_provider.protocol.state import Branch, Checkpoint, State
 from airflow_checkpoint_provider.text.summary_table import row
@@ -429,7 +428,7 @@ def lines(drawn: str) -> list[tuple[float, float]]:
 def test_savepoint_has_a_mark_of_its_own(running: Recorded) -> None:
     newest = running.state.newest_completed
     checkpoints = (
-        replace(c, request=replace(c.request, kind=SAVEPOINT)) if c.id == newest else c
+        replace(c, request=replace(c.request, kind="savepoint")) if c.id == newest else c
         for c in running.state.checkpoints
     )
     state = replace(running.state, checkpoints=tuple(checkpoints))
