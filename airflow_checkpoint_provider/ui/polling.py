@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -32,6 +33,7 @@ from airflow_checkpoint_provider.text.job_list import at_work
 
 EVERY = 3.0  # seconds for which an answer is good
 SELDOM = 30.0  # seconds for which an answer about older runs, or about the names of jobs and runs, is good
+FORGOTTEN = 60.0  # seconds after which an answer is kept no longer: a page of files holds many
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
 KEPT = 3000  # histories, and answers: two pages of jobs with all that they ask
@@ -244,7 +246,12 @@ class Polls:
         await asyncio.shield(opening)
 
     def _forget_old(self) -> None:
-        """Forget answers if there are many, the oldest questions first."""
+        """Forget answers to old questions; if there are still many, the oldest questions first."""
+        asked_long_ago = itertools.takewhile(
+            lambda entry: time.monotonic() - entry[1].began >= FORGOTTEN, self._answers.items()
+        )
+        for key in [key for key, answer in asked_long_ago if answer.ended is not None]:
+            del self._answers[key]
         over = len(self._answers) - KEPT
         if over >= 0:
             ended = [key for key, answer in self._answers.items() if answer.ended is not None]

@@ -275,6 +275,19 @@ def test_slow_lookup_does_not_bring_the_old_store_back(running: Recorded, monkey
     assert polls._store("c") is running.store
 
 
+def test_old_answers_are_kept_no_longer(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "FORGOTTEN", ALWAYS)
+
+    async def look() -> int:
+        polls = opened(store, every=NEVER)
+        for number in range(20):
+            with pytest.raises(CheckpointNotFound):
+                await polls.history("c", f"jobs/job-{number}/job")
+        return len(polls._answers)
+
+    assert run(look()) == 1
+
+
 def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "KEPT", 5)
 
