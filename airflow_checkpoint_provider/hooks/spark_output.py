@@ -16,6 +16,11 @@ MARK = "::checkpoint::"  # before each line that the runtime prints in the drive
 KEPT = 500  # lines, in which the cause of a failure is looked for
 
 
+def _defused(line: str) -> str:
+    """Return a line of Spark that begins and ends no fold: a fold of the driver's own would close ours, or swallow the story."""
+    return line.replace("::group::", ": :group: :").replace("::endgroup::", ": :endgroup: :")
+
+
 class SparkOutput:
     """Writes one log from a task's own lines and the output of ``spark-submit``, which stands in folds.
 
@@ -51,6 +56,7 @@ class SparkOutput:
             for line in lines:
                 theirs, mark, ours = line.partition(MARK)
                 if theirs.strip() or not mark:
+                    theirs = _defused(theirs)
                     with self._lock:  # until the caller asks for the next line
                         self._begin_fold(log)
                         self._last.append(theirs.rstrip())

@@ -66,7 +66,14 @@ class Linked(BaseOperator):
     def pre_execute(self, context: Any) -> None:
         super().pre_execute(context)
         if link := LINK.get_link(self, ti_key=context["ti"]):
-            _airflow.push_link(context["ti"], KEY, link)
+            self._push(context["ti"], link)
+
+    def _push(self, ti: Any, link: str) -> None:
+        """Store the link. Log a failure: a task that works without its link is no failed task."""
+        try:
+            _airflow.push_link(ti, KEY, link)
+        except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises
+            self.log.warning("The link to the checkpoints could not be written: %s", error)
 
 
 def _address(place: Place) -> str:

@@ -31,11 +31,12 @@ from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import EVERY, Polls, Reading
+from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
 from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
-from airflow_checkpoint_provider.ui.views.job import job_page
+from airflow_checkpoint_provider.ui.views.job import drawn, job_page
+from airflow_checkpoint_provider.ui.views.job import version as version_of
 
 HERE = Path(__file__).parent
 PAGE_POLICY = (
@@ -48,8 +49,10 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+KEEP = {"Cache-Control": "private, max-age=86400, immutable"}  # in the browser of this user
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
+MOST_PARTS = 10_000  # of the list of jobs
 NO_ADDRESS = "This is not the address of a page"
 ABSENT = "jobs/-/job"  # a history that nobody has
 
@@ -121,10 +124,12 @@ PlaceDep = Annotated[Place, Depends(_place)]
 # -- the pages -----------------------------------------------------------------------------------------------------------
 
 
-async def jobs(request: Request, viewer: ViewerDep, polls: PollsDep) -> Response:
-    """Show the newest run of each job that the user may see."""
-    page = await listing.jobs_page(polls, viewer)
-    return await _page(request, "jobs.html", page=page, live=page.live)
+async def jobs(
+    request: Request, viewer: ViewerDep, polls: PollsDep, part: Annotated[int, Query(ge=1, le=MOST_PARTS)] = 1
+) -> Response:
+    """Show the newest run of each job that the user may see, of the jobs of one part of the list."""
+    page = await listing.jobs_page(polls, viewer, part)
+    return await _page(request, "jobs.html", page=page, part=part, jobs=listing.JOBS, every=_pace(page.moves))
 
 
 async def job(request: Request, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
@@ -141,7 +146,9 @@ async def task(
         raise _not_found()
     place = await in_thread(connections.place_of, dag, run, task, index)
     if place is None:
-        return await _page(request, "nothing.html", dag=dag, run=run, task=task, live=True)
+        over = await in_thread(connections.has_ended, dag, run, task, index)
+        every = None if over else EVERY
+        return await _page(request, "nothing.html", dag=dag, run=run, task=task, over=over, every=every)
     return await _job(request, await _place(place.connection, place.history, place.run), viewer, polls)
 
 
@@ -158,23 +165,32 @@ async def files(
     )
     row = await in_thread(checkpoint_row, reading, checkpoint, Commands(place.connection, reading.found.state))
     page = await in_thread(files_page, row, seal)
-    return await _page(request, "files.html", page=page, place=place, live=False)
+    return await _page(request, "files.html", page=page, place=place)
 
 
-async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
-    """Draw a chart of a history."""
+async def chart(
+    name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep, version: str = ""
+) -> Response:
+    """Draw a chart of a history. The browser keeps it if its address names the version that is drawn."""
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
     reading = await _read(place, viewer, polls)
-    image = await in_thread(charts.DRAWINGS[name], reading.found.state, place.run, theme)
-    return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
+    state = drawn(reading, utc_now())
+    image = await in_thread(charts.DRAWINGS[name], state, place.run, theme)
+    headers = {"Content-Security-Policy": IMAGE_POLICY} | (KEEP if version == version_of(state) else {})
+    return Response(image, media_type="image/svg+xml", headers=headers)
 
 
 async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
     reading = await _read(place, viewer, polls)
     page = await in_thread(job_page, place, reading, utc_now())
     others = await listing.other_runs(polls, viewer, place, reading)
-    return await _page(request, "job.html", page=page, others=others, place=place, live=page.live)
+    return await _page(request, "job.html", page=page, others=others, place=place, every=_pace(page.moves))
+
+
+def _pace(moves: bool) -> float:
+    """Return after how many seconds a page is fetched again. Also where nothing moves now, a run may start."""
+    return EVERY if moves else SELDOM
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
@@ -232,7 +248,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"version": __version__, "every": EVERY, "themes": THEMES}
+    environment.globals |= {"version": __version__, "every": None, "themes": THEMES, "charts": charts}
     return environment
 
 
@@ -263,7 +279,9 @@ def _secured(response: Response) -> Response:
 
 
 async def _say_problem(request: Request, problem: Any) -> Response:
-    return await _page(request, "problem.html", status=problem.status, problem=problem, live=problem.status == 503)
+    return await _page(
+        request, "problem.html", status=problem.status, problem=problem, every=EVERY if problem.status == 503 else None
+    )
 
 
 async def _say_refusal(request: Request, error: Any) -> Response:

@@ -7,7 +7,7 @@ same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from pygal.style import Style
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
 from airflow_checkpoint_provider.text.summary_table import attempts_of, last_sign
-from airflow_checkpoint_provider.text.units import DAY, duration, size
+from airflow_checkpoint_provider.text.units import duration, size
 from airflow_checkpoint_provider.ui.views.checkpoints import split
 from airflow_checkpoint_provider.ui.views.job import ATTEMPTS, shown_checkpoints
 
@@ -28,9 +28,13 @@ LINES = {"light": "#d4d4d8", "dark": "#3f3f46"}
 LETTERED = (
     "file://style.css",
     "file://graph.css",
+    "inline:.series .line { stroke-width: 8px !important; stroke-opacity: .7 !important; }",  # pygal's option has no effect on lines
     "inline:.text-overlay text.label { text-anchor: middle; transform: translateX(-3px); font-weight: bold; fill: #fff !important; }",
 )
 MOMENTS = 6  # that are written below the timeline
+WIDTH, HEIGHT = 1180, 280  # of a chart
+LEGENDS = 7  # beside each other: all that a chart has
+DOTS = 60  # that fit beside each other on the timeline
 Drawing = Callable[[State, str, str], bytes]
 
 
@@ -39,22 +43,27 @@ def timeline(state: State, run: str, theme: str) -> bytes:
     attempts = (attempts_of(state, run) if run else state.attempts)[-ATTEMPTS:]
     epochs = {attempt.epoch for attempt in attempts}
     checkpoints = [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
-    marks = _marks(attempts, checkpoints)
+    moments = _moments(state, attempts)
+    marks = _apart(_marks(attempts, checkpoints), (moments[-1] - moments[0]) / DOTS)
     chart = pygal.XY(
         **_options(theme, (GREY, *(mark.colour for mark in marks))),
         css=LETTERED,
         print_labels=True,
-        height=90 + 34 * len(attempts),
-        **_axes(epochs, _moments(state, attempts)),
+        height=timeline_height(len(attempts)),
+        **_axes(epochs, moments),
         allow_interruptions=True,
         margin_right=50,  # for the last moment
-        stroke_style={"width": 6},
         truncate_label=-1,
     )
     chart.add("attempt", [point for attempt in attempts for point in _life(state, attempt)], show_dots=False)
     for mark in marks:
         chart.add(mark.legend, mark.points, stroke=False, dots_size=8)
     return _svg(chart)
+
+
+def timeline_height(attempts: int) -> int:
+    """Return how high the timeline of so many attempts is."""
+    return 114 + 34 * attempts
 
 
 def _axes(epochs: set[int], moments: list[float]) -> dict[str, Any]:
@@ -103,6 +112,15 @@ def _marks(attempts: Sequence[AttemptRecord], checkpoints: Sequence[Checkpoint])
     return [mark for mark in marks if mark.places]
 
 
+def _apart(marks: Sequence[Mark], gap: float) -> list[Mark]:
+    """Move marks of the same attempt that would cover each other to the right, in the order of their times."""
+    moved, last = {mark.letter: list[tuple[float, int]]() for mark in marks}, dict[int, float]()
+    for (at, epoch), letter in sorted((place, mark.letter) for mark in marks for place in mark.places):
+        last[epoch] = max(at, last.get(epoch, at - gap) + gap)
+        moved[letter].append((last[epoch], epoch))
+    return [replace(mark, places=moved[mark.letter]) for mark in marks]
+
+
 def durations(state: State, run: str, theme: str) -> bytes:
     """Return the durations of the newest checkpoints, each as high as its parts together."""
     done = _completed(state, run)
@@ -115,7 +133,7 @@ def durations(state: State, run: str, theme: str) -> bytes:
     }
     shown = {name: (colour, values) for name, (colour, values) in drawn.items() if any(values)}
     colours = [colour for colour, _ in shown.values()]
-    chart = pygal.StackedBar(**_options(theme, colours), value_formatter=duration, height=260)
+    chart = pygal.StackedBar(**_options(theme, colours), value_formatter=duration, height=HEIGHT)
     _label_some(chart, [f"chk-{checkpoint.id}" for checkpoint in done])
     for name, (_, values) in shown.items():
         chart.add(name, values)
@@ -126,7 +144,10 @@ def sizes(state: State, run: str, theme: str) -> bytes:
     """Return the sizes of the newest checkpoints."""
     done = _completed(state, run)
     chart = pygal.Line(
-        **_options(theme, (PURPLE, ORANGE)), value_formatter=lambda count: size(round(count)), height=260, min_scale=2
+        **_options(theme, (PURPLE, ORANGE)),
+        value_formatter=lambda count: size(round(count)),
+        height=HEIGHT,
+        min_scale=2,
     )
     _label_some(chart, [f"chk-{checkpoint.id}" for checkpoint in done])
     chart.add("size", [checkpoint.bytes for checkpoint in done])
@@ -153,10 +174,13 @@ def _options(theme: str, colours: Sequence[str]) -> dict[str, Any]:
     return {
         "style": style,
         "js": [],
-        "width": 900,
+        "width": WIDTH,
         "legend_at_bottom": True,
+        "legend_at_bottom_columns": LEGENDS,
         "legend_box_size": 10,
+        "truncate_legend": -1,
         "margin": 10,
+        "margin_bottom": 34,  # pygal counts the lines of the legend wrong
         "no_data_text": "Nothing yet",
         "explicit_size": True,
         "pretty_print": False,
@@ -192,7 +216,7 @@ def _restored(attempt: AttemptRecord) -> tuple[float, int]:
 
 
 def _life(state: State, attempt: AttemptRecord) -> list[tuple[float, int] | None]:
-    """Return the line of an attempt from its start to its end, or to its last entry in the journal, and a gap after it."""
+    """Return the line of an attempt from its start to its end, or to the moment of the state, and a gap after it."""
     end = last_sign(state, attempt) if state.over(attempt.epoch) else state.at
     return [(_seconds(attempt.at), attempt.epoch), (_seconds(max(end, attempt.at)), attempt.epoch), None]
 
@@ -205,7 +229,8 @@ def _moments(state: State, attempts: Sequence[AttemptRecord]) -> list[float]:
 
 
 def _time_format(moments: Sequence[float]) -> str:
-    return "%H:%M:%S" if moments[-1] - moments[0] < DAY else "%d %b %H:%M"
+    days = {datetime.fromtimestamp(at, UTC).date() for at in (moments[0], moments[-1])}
+    return "%H:%M:%S" if len(days) == 1 else "%d %b %H:%M"
 
 
 def _seconds(at: str) -> float:

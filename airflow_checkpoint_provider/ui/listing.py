@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
@@ -25,10 +26,13 @@ JOBS = 200  # of a connection that are read
 MORE = "more jobs"  # for users who may not know how many there are
 
 
-async def jobs_page(polls: Polls, viewer: Viewer) -> JobsPage:
-    """Return the jobs of all connections. A connection that does not answer says so, and delays no other."""
+async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
+    """Return the jobs of all connections: of each, those in a ``part`` of ``JOBS`` names.
+
+    A connection that does not answer says so, and delays no other.
+    """
     shown = await in_thread(connections.shown)
-    storages = await asyncio.gather(*(_storage(polls, viewer, connection) for connection in shown))
+    storages = await asyncio.gather(*(_storage(polls, viewer, connection, part) for connection in shown))
     return JobsPage([storage for storage in storages if not storage.empty])
 
 
@@ -44,19 +48,21 @@ async def other_runs(polls: Polls, viewer: Viewer, place: Place, reading: Readin
         return []
 
 
-async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
+async def _storage(polls: Polls, viewer: Viewer, connection: str, part: int) -> Storage:
     administers = await in_thread(viewer.administers, connection)
     try:
         names = await polls.jobs(connection)
     except CheckpointError as error:
         # Others learn that one fails, because a job of theirs may be there; not which one.
         return Storage(connection if administers else "", problem=_text(error, administers))
-    tasks = [asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[:JOBS]]
+    tasks = [
+        asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[(part - 1) * JOBS : part * JOBS]
+    ]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
-    rows.sort(key=lambda row: (row.completed_at, row.job), reverse=True)
-    broken, cut = [row for _, found in answers for row in found], max(0, len(names) - JOBS)
+    rows.sort(key=lambda row: (bool(row.problems), row.completed_at, row.job), reverse=True)
+    broken, cut = [row for _, found in answers for row in found], max(0, len(names) - part * JOBS)
     if administers:
         return Storage(connection, rows, broken, unread=_more(len(unread)), left_out=_more(cut))
     # Whose a broken history is cannot be read either. So others learn only that the list may not be whole.
@@ -77,10 +83,14 @@ async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tu
     except Exception:  # noqa: BLE001 - one job must not hide the others
         _log.exception("the row of job %s of connection %s", printable(job), connection)
         failed = CheckpointError("This row failed. The log of the API server says why.")
-        return [], [BrokenRow(job, str(failed))]
+        return [], [_broken(job, failed)]
     errors = [each for each in found if isinstance(each, CheckpointError)]
     passing = any(isinstance(error, StoreUnavailable) for error in errors)
-    return rows, [BrokenRow(job, str(error), passing) for error in errors[:1]]
+    return rows, [replace(_broken(job, error), passing=passing) for error in errors[:1]]
+
+
+def _broken(job: str, error: CheckpointError) -> BrokenRow:
+    return BrokenRow(job, error.message, error.code, meaning(type(error)))
 
 
 async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:
@@ -90,7 +100,7 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
     except CheckpointError as error:
         return [error]
     answers = await asyncio.gather(
-        polls.history(connection, newest),
+        polls.listed(connection, newest),
         *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, History(job).prefix} - {newest}),
         return_exceptions=True,
     )
@@ -108,6 +118,10 @@ def _rows(viewer: Viewer, connection: str, readings: list[Reading], most: int) -
     return [job_row(connection, reading, utc_now()) for reading in itertools.islice(visible, most)]
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _text(error: CheckpointError, full: bool) -> str:
     """Return an error as its reader may see it: its text may quote a connection or what is stored."""
-    return str(error) if full else f"{meaning(type(error))}  [{error.code}]"
+    return _capital(str(error)) if full else f"{meaning(type(error))}  [{error.code}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -28,9 +29,11 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.job_list import at_work
 
 EVERY = 3.0  # seconds for which an answer is good
 SELDOM = 30.0  # seconds for which an answer about older runs, or about the names of jobs and runs, is good
+FORGOTTEN = 60.0  # seconds after which an answer is kept no longer: a page of files holds many
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
 KEPT = 3000  # histories, and answers: two pages of jobs with all that they ask
@@ -119,6 +122,11 @@ class Polls:
         """Return a history, as it was at most ``within`` seconds ago. Raise ``CheckpointError``."""
         question = ("history", prefix)
         return await self._ask(connection, question, lambda: self._poll(connection, prefix), within)
+
+    async def listed(self, connection: str, prefix: str) -> Reading:
+        """Return a history for a list. One at which nobody was at work is read seldom. Raise ``CheckpointError``."""
+        last = self._answers.get((connection, "history", prefix))
+        return await self.history(connection, prefix, within=SELDOM if last and last.rests() else 0.0)
 
     async def seal(self, connection: str, prefix: str, number: int) -> Seal:
         """Return the metadata of a checkpoint. Raise ``CheckpointError``."""
@@ -238,7 +246,12 @@ class Polls:
         await asyncio.shield(opening)
 
     def _forget_old(self) -> None:
-        """Forget answers if there are many, the oldest questions first."""
+        """Forget answers to old questions; if there are still many, the oldest questions first."""
+        asked_long_ago = itertools.takewhile(
+            lambda entry: time.monotonic() - entry[1].began >= FORGOTTEN, self._answers.items()
+        )
+        for key in [key for key, answer in asked_long_ago if answer.ended is not None]:
+            del self._answers[key]
         over = len(self._answers) - KEPT
         if over >= 0:
             ended = [key for key, answer in self._answers.items() if answer.ended is not None]
@@ -263,6 +276,12 @@ class _Answer:
     def end(self, task: asyncio.Task[Any]) -> None:
         self.ended = time.monotonic()
         self.failed = task.cancelled() or isinstance(task.exception(), StoreError)
+
+    def rests(self) -> bool:
+        """Return whether it is a history at which nobody was at work."""
+        if self.ended is None or self.task.cancelled() or self.task.exception():
+            return False
+        return not at_work(self.task.result().found)
 
     def older_than(self, seconds: float) -> bool:
         """Return whether it ended so long ago; not while it is under way."""

@@ -77,7 +77,8 @@ def _spark_is_folded(run: Run) -> None:
     assert "[CKP502]" in after
     assert [line for line in unfolded(before.splitlines()) if SPARK.match(line)] == []
     again = [line for line in unfolded(after.splitlines()) if SPARK.match(line)]
-    assert again == [line for line in before.splitlines() if SPARK.match(line)][-len(again) or len(lines) :]
+    assert again
+    assert again == [line for line in before.splitlines() if SPARK.match(line)][-len(again) :]
 
 
 def _the_end_reads_the_same_everywhere(run: Run, *, of_the_driver: bool) -> None:

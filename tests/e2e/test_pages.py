@@ -263,12 +263,13 @@ def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
 def test_job_page_tells_of_the_failed_attempt(pages: Pages, page: Page) -> None:
     page.goto(f"{pages.url}{FLIGHTS_PAGE}")
     expect(page.get_by_text("chk-3  CHOSEN: sealed")).to_be_visible()
+    page.get_by_text("Candidates as a table").first.click()
     expect(page.get_by_role("row", name="chk-4 rejected never sealed, expired")).to_be_visible()
     page.get_by_text("Details of chk-4").click()
     expect(page.get_by_text("missing     the driver at stage 'delays'").first).to_be_visible()
     chart = page.locator("figure img.light-only").first
     chart.scroll_into_view_if_needed()  # the browser loads it when a person is about to see it
-    expect(chart).to_have_js_property("naturalWidth", 900)
+    expect(chart).to_have_js_property("naturalWidth", 1180)
 
 
 def test_pending_checkpoint_says_what_it_waits_for(pages: Pages, page: Page) -> None:
@@ -327,6 +328,35 @@ def test_page_goes_on_refreshing_after_a_copy_and_says_so_if_it_waits(pages: Pag
     expect(page.get_by_role("status")).to_have_text("")
 
 
+def test_focus_stays_on_its_job_when_rows_change_places(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{JOBS}")
+    page.get_by_role("link", name=STREAM).focus()
+    page.evaluate(
+        "const copy = document.documentElement.cloneNode(true), rows = copy.querySelector('.jobs tbody');"
+        "rows.replaceChildren(...[...rows.children].reverse()); replaceMain(copy.outerHTML)"
+    )
+    expect(page.get_by_role("link", name=STREAM)).to_be_focused()
+
+
+def test_image_is_not_loaded_again_by_a_refresh(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    chart = page.locator("figure img.light-only").first
+    expect(chart).to_have_js_property("naturalWidth", 1180)
+    page.evaluate("document.querySelector('figure img').known = true; replaceMain(document.documentElement.outerHTML)")
+    expect(chart).to_have_js_property("known", True)
+
+
+def test_moment_of_now_is_called_so(pages: Pages, page: Page) -> None:
+    page.goto(f"{pages.url}{JOBS}")
+    assert page.evaluate("[0, 400, -400].map(ahead => ago(new Date(Date.now() + ahead)))") == ["now"] * 3
+
+
+def test_times_are_in_the_zone_that_was_chosen_in_airflow(pages: Pages, page: Page) -> None:
+    page.add_init_script("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    expect(page.locator(".facts time").first).to_contain_text("2026-11-21 12:44:10")
+
+
 def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
     with signed_in(chromium, pages, java_script_enabled=False) as context:
         page = context.new_page()
@@ -347,7 +377,19 @@ def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> No
         expect(inside(page).locator("html")).to_have_class(theme)
         expect(inside(page).locator("time").first).to_contain_text("ago")
         if name == "job":  # its chart is there
-            expect(inside(page).locator(f"img.{theme}-only").first).to_have_js_property("naturalWidth", 900)
+            expect(inside(page).locator(f"img.{theme}-only").first).to_have_js_property("naturalWidth", 1180)
         taken = folder / f"{name}-{theme}.png"
         assert page.screenshot(path=taken).startswith(b"\x89PNG")
         screenshots.note(taken)
+
+
+def test_screenshots_show_a_whole_page(pages: Pages, page: Page, tmp_path: Path) -> None:
+    """Outside of Airflow's own page, which scrolls."""
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    page.get_by_text("Details of chk-5").click()
+    for chart in page.locator("img.light-only").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_js_property("naturalWidth", 1180)
+    taken = screenshots.folder(tmp_path) / "job-whole.png"
+    assert page.screenshot(path=taken, full_page=True).startswith(b"\x89PNG")
+    screenshots.note(taken)

@@ -131,3 +131,9 @@ def test_secrets_in_the_last_lines_are_masked(log: Log) -> None:
 def test_kept_lines_are_bounded(log: Log) -> None:
     log.spark(["ValueError: is no cause without a traceback\n", *["INFO\n"] * (KEPT + 1)])
     assert len(log.output._last) == KEPT
+
+
+def test_mark_that_a_driver_prints_begins_and_ends_no_fold(log: Log) -> None:
+    lines = log.spark(["::group::mine\n", f"::endgroup::{MARK}RESTORE\n", "INFO\n"])
+    assert lines == [FOLD, ": :group: :mine", ": :endgroup: :", END, "RESTORE", FOLD, "INFO", END]
+    assert unfolded(lines) == ["RESTORE"]

@@ -1,4 +1,4 @@
-// Keeps a page fresh while its job runs, shows times in the viewer's zone, follows Airflow's theme, copies commands.
+// Keeps a page fresh, shows times in the viewer's zone, follows Airflow's theme, copies commands.
 "use strict";
 
 const said = document.getElementById("said");
@@ -20,7 +20,8 @@ const relative = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "
 
 function ago(moment) {
   const seconds = Math.round((moment - Date.now()) / 1000);
-  const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  if (Math.abs(seconds) < 1) return "now";
+  const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size);
   return relative.format(Math.trunc(seconds / size), unit);
 }
 
@@ -85,11 +86,24 @@ function place(element) {
     steps.unshift([...at.parentElement.children].indexOf(at));
     at = at.parentElement;
   }
-  return { id: at?.id, steps };
+  return { id: at?.id, steps, name: element.localName };
 }
 
-function found({ id, steps }) {
-  return steps.reduce((at, step) => at?.children[step], id ? document.getElementById(id) : null);
+function found({ id, steps, name }) {
+  const there = steps.reduce((at, step) => at?.children[step], id ? document.getElementById(id) : null);
+  return there?.localName === name ? there : null;
+}
+
+function keepNodes(main, fresh) {
+  // An image that is there need not be loaded again; an alert that was read out is not new.
+  for (const old of main.querySelectorAll("img[src]")) {
+    const same = [...fresh.querySelectorAll("img[src]")].find((image) => image.getAttribute("src") === old.getAttribute("src"));
+    same?.replaceWith(old);
+  }
+  for (const old of main.querySelectorAll("[role=alert]")) {
+    const same = [...fresh.querySelectorAll("[role=alert]")].find((alert) => alert.textContent === old.textContent);
+    same?.replaceWith(old);
+  }
 }
 
 function replaceMain(html) {
@@ -104,7 +118,9 @@ function replaceMain(html) {
   }
   const scrolled = [...main.querySelectorAll(".wide")].map((box) => box.scrollLeft);
   document.title = next.title;
-  main.replaceWith(document.adoptNode(fresh));
+  document.adoptNode(fresh);
+  keepNodes(main, fresh);
+  main.replaceWith(fresh);
   [...fresh.querySelectorAll(".wide")].forEach((box, index) => { box.scrollLeft = scrolled[index] ?? 0; });
   if (focused) found(focused)?.focus({ preventScroll: true });
   showButtons();
@@ -112,16 +128,21 @@ function replaceMain(html) {
 }
 
 async function refresh() {
-  const main = document.getElementById("main");
-  if (!("live" in main.dataset) || document.hidden) return;
+  if (document.hidden) return;
   if (!getSelection().isCollapsed) {
     said.textContent = "Refresh waits while text is selected.";
     return;
   }
   try {
-    const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {} });
+    const answer = await fetch(location.href, {
+      headers: tag ? { "If-None-Match": tag } : {},
+      signal: AbortSignal.timeout(15000),
+    });
     said.textContent = "";
-    if (answer.status === 304) return;
+    if (answer.status === 304) {
+      showTimes();
+      return;
+    }
     if (!answer.ok) {
       said.textContent = `Airflow answers with ${answer.status}. What is shown may be old.`;
       return;
@@ -133,8 +154,9 @@ async function refresh() {
   }
 }
 
-async function keepFresh() {
+function keepFresh() {
   const seconds = Number(document.getElementById("main").dataset.every);
+  if (!seconds) return;  // a page that does not change
   setTimeout(async () => {
     await refresh();
     keepFresh();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from dataclasses import dataclass
 
@@ -16,6 +17,11 @@ class Command:
     purpose: str
     text: str
     changes: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return the same short name for the same command, whatever stands beside it."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:10]
 
 
 DRY_RUN = "--dry-run"

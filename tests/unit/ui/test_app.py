@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from fastapi.testclient import TestClient
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from airflow_checkpoint_provider.ui import app
+from airflow_checkpoint_provider.ui import app, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
-from airflow_checkpoint_provider.ui.polling import Polls
+from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
 from tests.unit.ui.test_access import shared
@@ -236,3 +237,97 @@ def test_pages_are_rendered_beside_the_event_loop(
     status, _ = get(flights.store, ADMIN, path[name])
     assert (status, len(rendered), len(loops)) == (200, 1, 1)
     assert rendered.isdisjoint(loops)
+
+
+@pytest.mark.parametrize(("ended", "every"), [(False, EVERY), (True, SELDOM)])
+def test_pages_where_nothing_moves_are_fetched_again_seldom(
+    ended: bool, every: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run starts there too."""
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    recorded = Recorded(scope="")
+    recorded.started("22:00:20", run="one")
+    if ended:
+        recorded.ended("22:20:00")
+    for path in ("/jobs", page_of(recorded)):
+        assert f'<main id="main" data-every="{every}">' in get(recorded.store, ADMIN, path)[1]
+
+
+def test_page_that_does_not_change_is_not_fetched_again(flights: Recorded) -> None:
+    assert '<main id="main">' in get(flights.store, ADMIN, page_of(flights).replace("/job?", "/files?") + "&id=6")[1]
+    assert '<main id="main">' in get(flights.store, ADMIN, "/nothing")[1]
+
+
+def test_chart_is_kept_by_the_browser_if_its_address_names_what_is_drawn(flights: Recorded) -> None:
+    with serving(lambda _: flights.store, ADMIN) as client:
+        text = client.get(page_of(flights)).text
+        addresses = [unescape(address) for address in re.findall(r'src="(charts/[^"]*)"', text)]
+        kept = {client.get(address).headers["cache-control"] for address in addresses}
+        assert (len(addresses), kept) == (6, {"private, max-age=86400, immutable"})
+        other = re.sub("version=.*", "version=other", addresses[0])
+        for address in (other, re.sub("&version=.*", "", addresses[0])):
+            assert client.get(address).headers["cache-control"] == "no-store"
+    assert client.get(page_of(flights)).headers["cache-control"] == "no-store"
+
+
+def ids(text: str) -> list[str]:
+    return re.findall(r' id="([^"]*)"', text)
+
+
+def test_what_takes_the_focus_has_a_name_that_does_not_depend_on_what_stands_beside_it(
+    flights: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the focus stays where it is when a page is refreshed."""
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    link = ('<a id="storage-c-flights_etl.delays"', '<a id="storage-c-a_job"')
+    before = get(flights.store, ADMIN, "/jobs")[1]
+    Recorded(flights.store, "a_job").started("23:20:00")
+    after = get(flights.store, ADMIN, "/jobs")[1]
+    assert [name in text for text in (before, after) for name in link] == [True, False, True, True]
+    jobs, job = after, get(flights.store, ADMIN, page_of(flights))[1]
+    for text in (jobs, job):
+        assert len(ids(text)) == len(set(ids(text)))
+        assert not any(" " in name for name in ids(text))
+        assert all(' id="' in button for button in re.findall("<(?:button|section) [^>]*>", text))
+
+
+def test_button_of_a_command_has_the_same_name_when_others_come(flights: Recorded) -> None:
+    def named() -> set[str]:
+        return {
+            name for name in ids(get(flights.store, ADMIN, page_of(flights))[1]) if re.match("command-.*copy", name)
+        }
+
+    over = named()
+    flights.started("04:00:00", try_number=3, generation=1)
+    assert over < named()  # a driver that runs can be asked for more
+
+
+def test_jobs_that_are_not_on_the_first_page_are_on_the_next(
+    flights: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is one of all names: what others may see of it tells them no name."""
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    monkeypatch.setattr(listing, "JOBS", 1)
+    Recorded(flights.store, "orders.totals").started("22:00:20")
+    first, second, third = (get(flights.store, ADMIN, f"/jobs{query}")[1] for query in ("", "?part=2", "?part=3"))
+    links = ("jobs?part=1", "jobs?part=2", "jobs?part=3")
+    shown = [[part in text for part in ("flights_etl", "orders.totals", *links)] for text in (first, second, third)]
+    assert shown == [
+        [True, False, False, True, False],
+        [False, True, True, False, False],
+        [False, False, False, True, False],
+    ]
+    assert "There are no checkpoints here" in third
+    assert "flights_etl" not in get(flights.store, Reads("orders"), "/jobs")[1]
+    assert [get(flights.store, ADMIN, f"/jobs?part={part}")[0] for part in ("0", "x", "99999999999")] == [400] * 3
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_tab_of_a_task_that_has_ended_waits_for_nothing(
+    flights: Recorded, over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "place_of", lambda *_: None)
+    monkeypatch.setattr(connections, "has_ended", lambda *_: over)
+    _, text = get(flights.store, Reads("d"), "/task?dag=d&run=r&task=t")
+    assert ("refreshes itself" in text, "data-every" in text) == (not over, not over)
+    assert ("has ended" in text) == over

@@ -62,9 +62,7 @@ def test_broken_history_is_a_row_beside_the_readable_ones(
 ) -> None:
     storage = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
     assert [row.job for row in storage.rows] == [FLIGHTS, ORDERS]
-    (row,) = storage.broken
-    assert row.job == BROKEN
-    assert "[CKP621]" in row.problem
+    assert [(row.job, row.code) for row in storage.broken] == [(BROKEN, "CKP621")]
 
 
 def test_broken_history_is_hidden_from_others(
@@ -92,9 +90,7 @@ def test_row_that_fails_hides_no_other(store: MemoryStore, readable: Recorded, m
     monkeypatch.setattr(listing, "job_row", fails_for_orders)
     storage = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
     assert [row.job for row in storage.rows] == [FLIGHTS]
-    (broken,) = storage.broken
-    assert broken.job == ORDERS
-    assert "[CKP900]" in broken.problem
+    assert [(row.job, row.code) for row in storage.broken] == [(ORDERS, "CKP900")]
 
 
 class Denied(MemoryStore):
@@ -106,7 +102,7 @@ def test_connection_with_a_problem_is_named_to_its_admin_only(monkeypatch: pytes
     admin = only(listed(Denied("denied"), Reads(admin=True), monkeypatch))
     other = only(listed(Denied("denied"), Reads("flights_etl"), monkeypatch))
     assert admin.connection == CONNECTION
-    assert f"connection {CONNECTION!r}" in admin.problem
+    assert f"Connection {CONNECTION!r}" in admin.problem
     assert other.connection == ""
     assert CONNECTION not in other.problem.replace("[CKP611]", "").split()
     assert "[CKP611]" in other.problem
@@ -134,7 +130,7 @@ def test_user_whose_job_is_not_looked_at_is_told_so_without_the_connection(
     monkeypatch.setattr(listing, "JOBS", 1)  # the job of orders comes later
     page = listed(store, Reads("orders"), monkeypatch)
     storage = only(page)
-    assert (storage.connection, storage.rows, storage.left_out, page.live) == ("", [], "more jobs", False)
+    assert (storage.connection, storage.rows, storage.left_out, page.moves) == ("", [], "more jobs", False)
 
 
 class Silent(MemoryStore):
@@ -157,7 +153,7 @@ def test_page_looks_again_while_a_history_cannot_be_read_in_time(
     page = listed(silent, Reads("flights_etl", admin=admin), monkeypatch)
     storage = only(page)
     assert (storage.connection, [row.job for row in storage.broken], storage.unread) == (connection, broken, unread)
-    assert page.live
+    assert page.moves
 
 
 @pytest.mark.parametrize(("admin", "unread"), [(True, "2 more jobs"), (False, "more jobs")])
@@ -173,14 +169,14 @@ def test_page_looks_again_while_jobs_are_being_read(
     monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     monkeypatch.setattr(listing, "_newest", hangs)
     page = asyncio.run(look())
-    assert (only(page).unread, page.live) == (unread, True)
+    assert (only(page).unread, page.moves) == (unread, True)
 
 
-def test_damaged_history_is_not_looked_at_again(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_history_moves_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(store, BROKEN)
     recorded.started("22:00:20")
     hurt(recorded)
-    assert not listed(store, Reads("flights_etl", admin=True), monkeypatch).live
+    assert not listed(store, Reads("flights_etl", admin=True), monkeypatch).moves
     assert listed(store, Reads("flights_etl"), monkeypatch).storages == []
 
 

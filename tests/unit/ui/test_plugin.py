@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.sdk import BaseOperator
 
-from airflow_checkpoint_provider import operators, sensors
+from airflow_checkpoint_provider import _airflow, operators, sensors
 from airflow_checkpoint_provider.operators._link import KEY, LINK, Linked, Place
 from airflow_checkpoint_provider.ui.plugin import CheckpointsPlugin
 
@@ -107,3 +107,16 @@ def test_place_goes_through_an_address() -> None:
     place = Place("checkpoint_default", "jobs/a.b/runs/manual__2026-11-20T00~3a00", "manual__2026-11-20T00:00:00+00:00")
     assert Place.of(parse_qs(place.query)) == place
     assert Place.of({"connection": ["c"]}) is None
+
+
+def test_task_goes_on_without_its_link(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(*_: object) -> None:
+        raise ConnectionError("the API server is away")
+
+    class Task(Linked):
+        def place(self, ti: object) -> Place:
+            return Place("c", "jobs/a/job")
+
+    monkeypatch.setattr(_airflow, "push_link", fails)
+    Task(task_id="t").pre_execute({"ti": SimpleNamespace()})
+    assert "The link to the checkpoints could not be written: the API server is away" in capsys.readouterr().out

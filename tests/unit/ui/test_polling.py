@@ -97,6 +97,23 @@ def test_answer_is_good_for_a_while(finished: Recorded, store: FaultyStore) -> N
     assert store.requests == {}
 
 
+@pytest.mark.parametrize(("ended", "requests"), [(True, 0), (False, 3)])
+def test_history_of_a_list_is_read_seldom_if_nobody_is_at_work(
+    running: Recorded, store: FaultyStore, ended: bool, requests: int
+) -> None:
+    if ended:
+        running.ended("02:56:00", "failed", 1)
+
+    async def look() -> None:
+        polls = opened(store)
+        await polls.listed("c", running.keys.prefix)
+        store.requests.clear()
+        await polls.listed("c", running.keys.prefix)
+
+    run(look())
+    assert store.requests.total() == requests
+
+
 def test_next_poll_reads_what_is_new(running: Recorded, store: FaultyStore) -> None:
     async def look() -> tuple[int, int]:
         polls = opened(store)
@@ -256,6 +273,19 @@ def test_slow_lookup_does_not_bring_the_old_store_back(running: Recorded, monkey
     slow.set()
     first.join(60)
     assert polls._store("c") is running.store
+
+
+def test_old_answers_are_kept_no_longer(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "FORGOTTEN", ALWAYS)
+
+    async def look() -> int:
+        polls = opened(store, every=NEVER)
+        for number in range(20):
+            with pytest.raises(CheckpointNotFound):
+                await polls.history("c", f"jobs/job-{number}/job")
+        return len(polls._answers)
+
+    assert run(look()) == 1
 
 
 def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from airflow_checkpoint_provider.ui import charts
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import Cost, Split, files_page, split
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
-from airflow_checkpoint_provider.ui.views.jobs import job_row
+from airflow_checkpoint_provider.ui.views.job import drawn as drawn_state
+from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
 from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, shared_by_two_runs, three_stages
 
 NOW = at("04:00:00")
@@ -60,11 +62,11 @@ def test_pending_checkpoint_says_whom_it_waits_for(running: Recorded) -> None:
     assert row.waits_for == "the acknowledgement of the driver"
 
 
-def test_page_is_live_while_the_job_runs(running: Recorded, finished: Recorded) -> None:
-    assert not page(finished).live
+def test_page_moves_while_the_job_runs(running: Recorded, finished: Recorded) -> None:
+    assert not page(finished).moves
     recorded = Recorded(job="a.b")
     recorded.started("22:00:20")
-    assert page(recorded).live
+    assert page(recorded).moves
 
 
 def test_attempts_have_their_checkpoints_and_their_story(finished: Recorded) -> None:
@@ -179,6 +181,20 @@ def test_silent_driver_is_said(running: Recorded) -> None:
     assert (row.state.text, row.state.tone) == ("running, no heartbeat", "bad")
 
 
+def test_driver_that_may_be_dead_does_not_look_healthy(running: Recorded) -> None:
+    """In the first minute of an API server nobody knows whether a driver on another host lives."""
+
+    def label(beat: Beat | None, alive: bool | None = None) -> Label:
+        return job_row("c", reading(running, beat, alive), NOW).state
+
+    old, new = Beat(counter=3, at=at("03:00:00")), Beat(counter=3, at=at("03:59:30"))
+    assert label(old) == Label("running, last seen", "busy", at("03:00:00"))
+    assert label(None) == Label("running, last seen", "busy", running.state.at)
+    assert label(new) == label(old, alive=True) == Label("running", "good")
+    running.ended("03:01:00")
+    assert label(old) == Label("finished", "good")
+
+
 def test_unprotected_since_is_that_of_a_living_driver(running: Recorded) -> None:
     beat = Beat(counter=3, at=at("03:00:00"), protected_since=at("02:14:33"))
     assert job_row("c", reading(running, beat, alive=True), NOW).unprotected_since == at("02:14:33")
@@ -222,7 +238,7 @@ def test_head_of_a_run_has_no_fact_of_another_run() -> None:
     one, two = (page(recorded, run, beat, alive=True) for run in ("one", "two"))
     assert (one.head.state.text, two.head.state.text) == ("finished", "running")
     assert facts(one).items() >= {
-        ("Task", "flights_etl.delays, try 1, run one"),
+        ("Task", "flights_etl.delays, try 1"),
         ("Last checkpoint", "chk-1"),
         ("Next attempt starts from", "chk-2"),
     }
@@ -253,7 +269,7 @@ def test_next_run_of_a_shared_history_may_start_after_one_has_finished() -> None
         recorded.ended("22:20:00")
     start = "Next attempt starts from"
     assert facts(page(shared))[start] == "nothing: no checkpoint is complete"
-    assert facts(page(alone))[start] == "nowhere: the run has finished"
+    assert facts(page(alone))[start] == f"{NONE} (the run has finished)"
 
 
 def test_next_start_from_nothing_does_not_deny_the_checkpoints_that_are_there() -> None:
@@ -407,3 +423,108 @@ def test_savepoint_of_a_stop_has_one_mark() -> None:
 def test_chart_names_each_checkpoint(finished: Recorded) -> None:
     drawn = charts.durations(finished.state, RUN, "light").decode()
     assert all(f"chk-{number}" in drawn for number in (1, 2, 3, 5, 6))
+
+
+def dots(drawn: str) -> dict[str, list[tuple[float, float]]]:
+    """Return where the marks of each letter stand on a timeline."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    pattern = r'class="label">(.)</desc><circle cx="([\d.]+)" cy="([\d.]+)"'
+    for letter, x, y in re.findall(pattern, drawn):
+        found.setdefault(letter, []).append((float(x), float(y)))
+    return found
+
+
+def lines(drawn: str) -> list[tuple[float, float]]:
+    """Return the beginning and the end of each attempt's line on a timeline."""
+    pattern = r'd="M([\d.]+) [\d.]+ L([\d.]+) [\d.]+" class="line reactive'
+    return [(float(begin), float(end)) for begin, end in re.findall(pattern, drawn)]
+
+
+def test_savepoint_has_a_mark_of_its_own(running: Recorded) -> None:
+    newest = running.state.newest_completed
+    checkpoints = (
+        replace(c, request=replace(c.request, kind="savepoint")) if c.id == newest else c
+        for c in running.state.checkpoints
+    )
+    state = replace(running.state, checkpoints=tuple(checkpoints))
+    drawn = charts.timeline(state, "", "light").decode()
+    assert Counter(re.findall(r'class="label">(.)</text>', drawn)) == {"C": 2, "P": 1, "S": 1}
+    assert ">S: savepoint</text>" in drawn
+
+
+def test_marks_that_are_close_stand_beside_each_other(finished: Recorded) -> None:
+    """Checkpoints 5 and 6 of the second attempt are two minutes apart."""
+    drawn = charts.timeline(finished.state, "", "light").decode()
+    places = sorted(x for marks in dots(drawn).values() for x, y in marks if y > 30)
+    assert len(places) == 3
+    assert all(right - left > 13 for left, right in itertools.pairwise(places))
+
+
+def test_lines_of_the_timeline_can_be_seen(finished: Recorded) -> None:
+    drawn = charts.timeline(finished.state, "", "light").decode()
+    assert re.search(r"\.series \.line *\{ *stroke-width: *8px !important", drawn)
+
+
+def test_timeline_over_midnight_names_the_days(finished: Recorded) -> None:
+    drawn = charts.timeline(finished.state, "", "light").decode()
+    assert ">20 Nov 22:00</text>" in drawn
+    assert ">21 Nov 03:44</text>" in drawn
+
+
+def test_timeline_of_a_running_attempt_goes_on_to_now() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.stage("clean", "22:10:00", "22:10:03", work_s=500, kib=30)
+    beat, now = Beat(counter=3, at=at("22:20:00")), at("22:40:59")
+
+    def shown(alive: bool | None, beat: Beat | None = beat) -> str:
+        return drawn_state(reading(recorded, beat, alive), now).at
+
+    assert shown(True) == at("22:40:00")
+    assert (shown(False), shown(None), shown(None, None)) == (at("22:20:00"), at("22:20:00"), recorded.state.at)
+    drawn = charts.timeline(drawn_state(reading(recorded, beat, True), now), "", "light").decode()
+    ((_, end),), ((mark, _),) = lines(drawn), dots(drawn)["C"]
+    assert end > 3 * mark
+    recorded.ended("22:41:00")
+    assert drawn_state(reading(recorded, beat, None), at("23:00:00")) is recorded.state
+
+
+def test_chart_has_the_values_of_the_last_hundred(running: Recorded) -> None:
+    running.aborted(4, "02:55:00", "expired")
+    for number in range(101):
+        moment = f"0{3 + number // 60}:{number % 60:02}"
+        seconds = 42 if number in (0, 100) else 2  # the first of them is not among the last hundred
+        running.stage("delays", f"{moment}:00", f"{moment}:{seconds:02}", work_s=5, kib=1, sync_s=0.0)
+    drawn = charts.durations(running.state, "", "light").decode()
+    values = re.findall(r'<desc class="value">([^<]+)</desc>', drawn)
+    assert Counter(values) == {"2.0 s": 99, "42 s": 1}
+
+
+def test_older_candidates_are_as_many_as_in_the_story(running: Recorded) -> None:
+    running.aborted(4, "02:55:00", "expired")
+    for hour in range(6):
+        running.stage("delays", f"0{hour + 3}:00:00", f"0{hour + 3}:00:02", work_s=5, kib=1)
+    running.ended("09:10:00", "failed", 1)
+    second = Recorded(running.store)
+    second.coordinator.journal.catch_up()
+    second.started("09:20:00", try_number=2)
+    candidates = page(second).attempts[0].candidates
+    older = [candidate.name for candidate in candidates if candidate.verdict == "older"]
+    assert (len(older), older[-1]) == (4, "and 5 older")
+
+
+def test_key_that_several_runs_share_is_called_a_key() -> None:
+    recorded = Recorded(scope=DAY)
+    recorded.started("22:00:20", run="one")
+    assert (page(recorded).head.run, page(recorded).head.keyed, page(recorded, "one").head.keyed) == (DAY, True, False)
+    assert not page(Recorded()).head.keyed
+
+
+def test_suspension_has_its_time_apart() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.suspended("22:30:00")
+    (fact,) = (fact for fact in page(recorded).head.facts if fact.label == "Suspended by")
+    assert fact.at == at("22:30:00")
+    assert not fact.text.startswith("2026")
+    assert recorded.state.suspended == f"{fact.at} ({fact.text})"
