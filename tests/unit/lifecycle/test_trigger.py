@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -285,18 +287,19 @@ def test_unknown_connection_fails_at_once(store: Store, monkeypatch: pytest.Monk
             run(task)
 
 
-def test_trigger_killed_while_it_waits_for_the_job_requests_nothing(store: Store) -> None:
+def test_trigger_killed_while_it_waits_for_the_job_requests_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asks = trigger(start_timeout=60)
     job = Job(store)
 
-    def killed() -> None:
+    def killed(*_: object) -> None:
         asks.on_kill()
         job.start()
 
-    kills = soon(killed)
+    monkeypatch.setattr(TriggerCheckpointOperator, "_sleep", killed)
     with pytest.raises(AirflowException, match="was killed"):
         run(asks)
-    kills.join()
     assert job.state.checkpoints == ()
 
 
@@ -350,8 +353,10 @@ def test_checkpoint_is_aborted_when_its_deferred_trigger_times_out(job: Job) -> 
 
 
 def test_checkpoint_is_aborted_when_airflow_times_its_trigger_out(job: Job) -> None:
-    with pytest.raises(AirflowTaskTimeout), TimeoutPosix(1):  # type: ignore[no-untyped-call]
+    times_out = once_asked(job, lambda: os.kill(os.getpid(), signal.SIGALRM))
+    with pytest.raises(AirflowTaskTimeout), TimeoutPosix(60):  # type: ignore[no-untyped-call]
         run(trigger(wait_for_completion=True))
+    times_out.join()
     assert job.checkpoint(1).reason == "nobody waits for it any longer"
 
 
