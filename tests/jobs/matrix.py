@@ -103,7 +103,7 @@ def main(job: CheckpointedJob, out: str) -> None:
 
 if __name__ == "__main__":
     if os.environ.get("STREAM_BLIND"):
-        attempt.POLL = 600.0
+        attempt.POLL = 86_400.0
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "2 s"))
     root = sys.argv[2] if len(sys.argv) > 2 else None
     if forks := os.environ.get("STREAM_FORKS", "").split():

@@ -199,7 +199,7 @@ if __name__ == "__main__":
         plain(sys.argv[1], location)
         sys.exit()
     if os.environ.get("STREAM_BLIND"):
-        attempt.POLL = 600.0
+        attempt.POLL = 86_400.0
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "1 d"))
     root, restore = sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("STREAM_RESTORE", "latest")
     with CheckpointedJob(checkpointing=config, root=root, restore=restore) as running:
