@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
@@ -55,7 +56,7 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
-    rows.sort(key=lambda row: (row.completed_at, row.job), reverse=True)
+    rows.sort(key=lambda row: (bool(row.problems), row.completed_at, row.job), reverse=True)
     broken, cut = [row for _, found in answers for row in found], max(0, len(names) - JOBS)
     if administers:
         return Storage(connection, rows, broken, unread=_more(len(unread)), left_out=_more(cut))
@@ -77,10 +78,14 @@ async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tu
     except Exception:  # noqa: BLE001 - one job must not hide the others
         _log.exception("the row of job %s of connection %s", printable(job), connection)
         failed = CheckpointError("This row failed. The log of the API server says why.")
-        return [], [BrokenRow(job, str(failed))]
+        return [], [_broken(job, failed)]
     errors = [each for each in found if isinstance(each, CheckpointError)]
     passing = any(isinstance(error, StoreUnavailable) for error in errors)
-    return rows, [BrokenRow(job, str(error), passing) for error in errors[:1]]
+    return rows, [replace(_broken(job, error), passing=passing) for error in errors[:1]]
+
+
+def _broken(job: str, error: CheckpointError) -> BrokenRow:
+    return BrokenRow(job, error.message, error.code, meaning(type(error)))
 
 
 async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:
@@ -108,6 +113,10 @@ def _rows(viewer: Viewer, connection: str, readings: list[Reading], most: int) -
     return [job_row(connection, reading, utc_now()) for reading in itertools.islice(visible, most)]
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _text(error: CheckpointError, full: bool) -> str:
     """Return an error as its reader may see it: its text may quote a connection or what is stored."""
-    return str(error) if full else f"{meaning(type(error))}  [{error.code}]"
+    return _capital(str(error)) if full else f"{meaning(type(error))}  [{error.code}]"

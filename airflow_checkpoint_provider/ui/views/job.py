@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, AttemptRecord, Checkpoint, Launch, State
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
-from airflow_checkpoint_provider.text.restore_story import retold
+from airflow_checkpoint_provider.text.restore_story import SHOWN_OLDER, retold
 from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, causes, spreads, status
 from airflow_checkpoint_provider.text.units import NONE, duration, size
 from airflow_checkpoint_provider.ui.polling import Reading
@@ -83,10 +83,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Head:
-    """What is known of the whole history, or of one run of it. ``shared``: all runs share the history."""
+    """What is known of the whole history, or of one run of it. ``keyed``: ``run`` is a key that
+    several runs may have. ``shared``: all runs share the history.
+    """
 
     job: str
     run: str
+    keyed: bool
     shared: bool
     state: Label
     facts: Sequence[Fact]
@@ -177,7 +180,8 @@ def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:
 def _head(place: Place, reading: Reading, about: JobRow) -> Head:
     state = reading.found.state
     label = about.state if _is_newest(place, about) else Label.of(status(state, state.run(place.run)))
-    return Head(state.job, place.run or state.scope, not state.of_one_run, label, _facts(place, reading, about))
+    keyed = bool(not place.run and state.scope and not state.of_one_run)
+    return Head(state.job, place.run or state.scope, keyed, not state.of_one_run, label, _facts(place, reading, about))
 
 
 def _is_newest(place: Place, about: JobRow) -> bool:
@@ -187,11 +191,12 @@ def _is_newest(place: Place, about: JobRow) -> bool:
 
 def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
     state = reading.found.state
+    suspended_at, _, by = (state.suspended or "").partition(" (")
     facts = [
         *_facts_of_run(state, place.run),
-        *(_facts_of_newest_run(reading, about) if _is_newest(place, about) else ()),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
-        Fact("Suspended by", state.suspended or ""),
+        *(_facts_of_newest_run(reading, about) if _is_newest(place, about) else ()),
+        Fact("Suspended by", by.removesuffix(")"), suspended_at),
         Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
         Fact("Connection", place.connection),
         Fact("History", f"{reading.root}/{reading.found.keys.prefix}"),
@@ -207,10 +212,18 @@ def _facts_of_run(state: State, run: str) -> list[Fact]:
     last = next((checkpoint for checkpoint in shown if checkpoint.completed_at), None)
     savepoints = [checkpoint for checkpoint in shown if checkpoint.savepoint and checkpoint.status == RETAINED]
     return [
-        Fact("Task", f"{launch.spec.owner}, try {launch.latest_try}, run {launch.spec.run}" if launch else ""),
         Fact("Last checkpoint", f"chk-{last.id}" if last else "none yet", last.completed_at if last else ""),
+        Fact("Task", _task(state, launch, run)),
         Fact("Savepoints", str(len(savepoints))),
     ]
+
+
+def _task(state: State, launch: Launch | None, shown: str) -> str:
+    """Return the task of a launch; also its run, unless the title of the page names that."""
+    if launch is None:
+        return ""
+    run = launch.spec.run
+    return f"{launch.spec.owner}, try {launch.latest_try}" + ("" if run in (shown, state.scope) else f", run {run}")
 
 
 def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
@@ -230,7 +243,7 @@ def running_beat(reading: Reading) -> Beat:
 def _no_start(reading: Reading) -> str:
     state, run = reading.found.state, reading.found.state.run(reading.found.newest_run)
     if state.of_one_run and run and run.outcome == "finished":
-        return "nowhere: the run has finished"
+        return f"{NONE} (the run has finished)"
     return "nothing" if state.newest_completed else "nothing: no checkpoint is complete"
 
 
@@ -318,8 +331,12 @@ def _outcome(state: State, launch: Launch, attempt: AttemptRecord | None) -> str
 
 
 def _candidates(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[CandidateRow]:
-    restored = candidates_at_start(state, launch, attempt)
-    return [
+    """Return as many candidates as the story has, and how many older ones there are."""
+    candidates = candidates_at_start(state, launch, attempt).candidates
+    older = [candidate for candidate in candidates if candidate.verdict == "older"][SHOWN_OLDER:]
+    shown = [candidate for candidate in candidates if candidate not in older]
+    rest = [CandidateRow(f"and {len(older)} older", "older", "", "", NONE)] if older else []
+    rows = [
         CandidateRow(
             f"chk-{candidate.checkpoint.id}",
             candidate.verdict,
@@ -327,5 +344,6 @@ def _candidates(state: State, launch: Launch, attempt: AttemptRecord | None) -> 
             candidate.checkpoint.completed_at,
             size(candidate.checkpoint.bytes) if candidate.checkpoint.completed_at else NONE,
         )
-        for candidate in restored.candidates
+        for candidate in shown
     ]
+    return rows + rest

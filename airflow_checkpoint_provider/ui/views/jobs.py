@@ -9,17 +9,20 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.text.job_list import at_work, job_line
-from airflow_checkpoint_provider.text.units import TONES, plural
+from airflow_checkpoint_provider.text.units import MINUTE, TONES, between, plural
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.commands import Command, of_storage
+
+LAST_SEEN = "running, last seen"
 
 
 @dataclass(frozen=True)
 class Label:
-    """A state as people read it, and the tone of its colour."""
+    """A state as people read it, the tone of its colour, and if it is not certain, the time ``at`` which it was so."""
 
     text: str
     tone: str
+    at: str = ""
 
     @classmethod
     def of(cls, state: str, *, wrong: bool = False) -> Label:
@@ -46,10 +49,14 @@ class JobRow:
 
 @dataclass(frozen=True)
 class BrokenRow:
-    """A job whose history cannot be read, and why. ``passing``: the storage may answer again soon."""
+    """A job whose history cannot be read, and why: what the ``code`` of the error means, then its text. ``passing``: the
+    storage may answer again soon.
+    """
 
     job: str
     problem: str
+    code: str = ""
+    meaning: str = ""
     passing: bool = False
 
 
@@ -102,6 +109,7 @@ def _moves(row: JobRow) -> bool:
 def job_row(connection: str, reading: Reading, now: str) -> JobRow:
     """Return the row of a history that was read."""
     found = reading.found
+    last_seen = last_seen_long_ago(reading, now)
     silent = at_work(found) and reading.alive is False
     line = job_line(found, now, silent=silent)
     last = found.state.checkpoint(found.state.newest_completed)
@@ -109,7 +117,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
         place=Place(connection, found.keys.prefix),
         job=line.job,
         run=line.run,
-        state=Label.of(line.state, wrong=silent),
+        state=Label(LAST_SEEN, "busy", last_seen) if last_seen else Label.of(line.state, wrong=silent),
         attempt=line.attempt,
         checkpoint=line.last_checkpoint or "",
         completed_at=last.completed_at if last else "",
@@ -119,6 +127,17 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
         pending=len(found.state.pending),
         problems=problems(reading),
     )
+
+
+def last_seen_long_ago(reading: Reading, now: str) -> str:
+    """Return when a driver was last seen of which it is not known yet whether it lives; empty if that is not long ago.
+
+    Clocks of two machines are compared here. So this decides nothing; it says what is not known.
+    """
+    if not at_work(reading.found) or reading.alive is not None:
+        return ""
+    seen = (reading.beat and reading.beat.at) or reading.found.state.at
+    return seen if between(seen, now) > MINUTE else ""
 
 
 def problems(reading: Reading) -> list[str]:

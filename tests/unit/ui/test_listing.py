@@ -62,7 +62,7 @@ def test_broken_history_is_a_row_beside_the_readable_ones(
 ) -> None:
     storage = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
     assert [row.job for row in storage.rows] == [FLIGHTS, ORDERS]
-    assert [(row.job, "[CKP621]" in row.problem) for row in storage.broken] == [(BROKEN, True)]
+    assert [(row.job, row.code == "CKP621") for row in storage.broken] == [(BROKEN, True)]
 
 
 def test_broken_history_is_hidden_from_others(
@@ -90,7 +90,7 @@ def test_row_that_fails_hides_no_other(store: MemoryStore, readable: Recorded, m
     monkeypatch.setattr(listing, "job_row", fails_for_orders)
     storage = only(listed(store, Reads("flights_etl", "orders", admin=True), monkeypatch))
     assert [row.job for row in storage.rows] == [FLIGHTS]
-    assert [(row.job, "[CKP900]" in row.problem) for row in storage.broken] == [(ORDERS, True)]
+    assert [(row.job, row.code == "CKP900") for row in storage.broken] == [(ORDERS, True)]
 
 
 class Denied(MemoryStore):
@@ -101,7 +101,7 @@ class Denied(MemoryStore):
 def test_connection_with_a_problem_is_named_to_its_admin_only(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = only(listed(Denied("denied"), Reads(admin=True), monkeypatch))
     other = only(listed(Denied("denied"), Reads("flights_etl"), monkeypatch))
-    assert (admin.connection, f"connection {CONNECTION!r}" in admin.problem) == (CONNECTION, True)
+    assert (admin.connection, f"Connection {CONNECTION!r}" in admin.problem) == (CONNECTION, True)
     assert (other.connection, CONNECTION in other.problem.replace("[CKP611]", "").split()) == ("", False)
     assert "[CKP611]" in other.problem
 

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import Cost, Split, files_page, split
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
 from airflow_checkpoint_provider.ui.views.job import drawn as drawn_state
-from airflow_checkpoint_provider.ui.views.jobs import job_row
+from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
 from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, shared_by_two_runs, three_stages
 
 NOW = at("04:00:00")
@@ -181,6 +181,20 @@ def test_silent_driver_is_said(running: Recorded) -> None:
     assert (row.state.text, row.state.tone) == ("running, no heartbeat", "bad")
 
 
+def test_driver_that_may_be_dead_does_not_look_healthy(running: Recorded) -> None:
+    """In the first minute of an API server nobody knows whether a driver on another host lives."""
+
+    def label(beat: Beat | None, alive: bool | None = None) -> Label:
+        return job_row("c", reading(running, beat, alive), NOW).state
+
+    old, new = Beat(counter=3, at=at("03:00:00")), Beat(counter=3, at=at("03:59:30"))
+    assert label(old) == Label("running, last seen", "busy", at("03:00:00"))
+    assert label(None) == Label("running, last seen", "busy", running.state.at)
+    assert label(new) == label(old, alive=True) == Label("running", "good")
+    running.ended("03:01:00")
+    assert label(old) == Label("finished", "good")
+
+
 def test_unprotected_since_is_that_of_a_living_driver(running: Recorded) -> None:
     beat = Beat(counter=3, at=at("03:00:00"), protected_since=at("02:14:33"))
     assert job_row("c", reading(running, beat, alive=True), NOW).unprotected_since == at("02:14:33")
@@ -224,7 +238,7 @@ def test_head_of_a_run_has_no_fact_of_another_run() -> None:
     one, two = (page(recorded, run, beat, alive=True) for run in ("one", "two"))
     assert (one.head.state.text, two.head.state.text) == ("finished", "running")
     assert facts(one).items() >= {
-        ("Task", "flights_etl.delays, try 1, run one"),
+        ("Task", "flights_etl.delays, try 1"),
         ("Last checkpoint", "chk-1"),
         ("Next attempt starts from", "chk-2"),
     }
@@ -254,7 +268,7 @@ def test_next_run_of_a_shared_history_may_start_after_one_has_finished() -> None
         recorded.ended("22:20:00")
     start = "Next attempt starts from"
     assert facts(page(shared))[start] == "nothing: no checkpoint is complete"
-    assert facts(page(alone))[start] == "nowhere: the run has finished"
+    assert facts(page(alone))[start] == f"{NONE} (the run has finished)"
 
 
 def test_next_start_from_nothing_does_not_deny_the_checkpoints_that_are_there() -> None:
@@ -483,3 +497,33 @@ def test_chart_has_the_values_of_the_last_hundred(running: Recorded) -> None:
     drawn = charts.durations(running.state, "", "light").decode()
     values = re.findall(r'<desc class="value">([^<]+)</desc>', drawn)
     assert Counter(values) == {"2.0 s": 99, "42 s": 1}
+
+
+def test_older_candidates_are_as_many_as_in_the_story(running: Recorded) -> None:
+    running.aborted(4, "02:55:00", "expired")
+    for hour in range(6):
+        running.stage("delays", f"0{hour + 3}:00:00", f"0{hour + 3}:00:02", work_s=5, kib=1)
+    running.ended("09:10:00", "failed", 1)
+    second = Recorded(running.store)
+    second.coordinator.journal.catch_up()
+    second.started("09:20:00", try_number=2)
+    candidates = page(second).attempts[0].candidates
+    older = [candidate.name for candidate in candidates if candidate.verdict == "older"]
+    assert (len(older), older[-1]) == (4, "and 5 older")
+
+
+def test_key_that_several_runs_share_is_called_a_key() -> None:
+    recorded = Recorded(scope=DAY)
+    recorded.started("22:00:20", run="one")
+    assert (page(recorded).head.run, page(recorded).head.keyed, page(recorded, "one").head.keyed) == (DAY, True, False)
+    assert not page(Recorded()).head.keyed
+
+
+def test_suspension_has_its_time_apart() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.suspended("22:30:00")
+    (fact,) = (fact for fact in page(recorded).head.facts if fact.label == "Suspended by")
+    assert fact.at == at("22:30:00")
+    assert not fact.text.startswith("2026")
+    assert recorded.state.suspended == f"{fact.at} ({fact.text})"
