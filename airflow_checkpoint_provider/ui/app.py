@@ -52,6 +52,7 @@ HEADERS = {
 KEEP = {"Cache-Control": "private, max-age=86400, immutable"}  # in the browser of this user
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
+MOST_PARTS = 10_000  # of the list of jobs
 NO_ADDRESS = "This is no address of a page"
 ABSENT = "jobs/-/job"  # a history that nobody has
 
@@ -123,10 +124,12 @@ PlaceDep = Annotated[Place, Depends(_place)]
 # -- the pages -----------------------------------------------------------------------------------------------------------
 
 
-async def jobs(request: Request, viewer: ViewerDep, polls: PollsDep) -> Response:
-    """Show the newest run of each job that the user may see."""
-    page = await listing.jobs_page(polls, viewer)
-    return await _page(request, "jobs.html", page=page, every=_pace(page.moves))
+async def jobs(
+    request: Request, viewer: ViewerDep, polls: PollsDep, part: Annotated[int, Query(ge=1, le=MOST_PARTS)] = 1
+) -> Response:
+    """Show the newest run of each job that the user may see, of the jobs of one part of the list."""
+    page = await listing.jobs_page(polls, viewer, part)
+    return await _page(request, "jobs.html", page=page, part=part, jobs=listing.JOBS, every=_pace(page.moves))
 
 
 async def job(request: Request, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:

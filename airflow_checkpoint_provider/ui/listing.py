@@ -26,10 +26,13 @@ JOBS = 200  # of a connection that are read
 MORE = "more jobs"  # for users who may not know how many there are
 
 
-async def jobs_page(polls: Polls, viewer: Viewer) -> JobsPage:
-    """Return the jobs of all connections. A connection that does not answer says so, and delays no other."""
+async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
+    """Return the jobs of all connections: of each, those in a ``part`` of ``JOBS`` names.
+
+    A connection that does not answer says so, and delays no other.
+    """
     shown = await in_thread(connections.shown)
-    storages = await asyncio.gather(*(_storage(polls, viewer, connection) for connection in shown))
+    storages = await asyncio.gather(*(_storage(polls, viewer, connection, part) for connection in shown))
     return JobsPage([storage for storage in storages if not storage.empty])
 
 
@@ -45,19 +48,21 @@ async def other_runs(polls: Polls, viewer: Viewer, place: Place, reading: Readin
         return []
 
 
-async def _storage(polls: Polls, viewer: Viewer, connection: str) -> Storage:
+async def _storage(polls: Polls, viewer: Viewer, connection: str, part: int) -> Storage:
     administers = await in_thread(viewer.administers, connection)
     try:
         names = await polls.jobs(connection)
     except CheckpointError as error:
         # Others learn that one fails, because a job of theirs may be there; not which one.
         return Storage(connection if administers else "", problem=_text(error, administers))
-    tasks = [asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[:JOBS]]
+    tasks = [
+        asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[(part - 1) * JOBS : part * JOBS]
+    ]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
     rows.sort(key=lambda row: (bool(row.problems), row.completed_at, row.job), reverse=True)
-    broken, cut = [row for _, found in answers for row in found], max(0, len(names) - JOBS)
+    broken, cut = [row for _, found in answers for row in found], max(0, len(names) - part * JOBS)
     if administers:
         return Storage(connection, rows, broken, unread=_more(len(unread)), left_out=_more(cut))
     # Whose a broken history is cannot be read either. So others learn only that the list may not be whole.

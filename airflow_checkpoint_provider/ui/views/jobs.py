@@ -91,6 +91,11 @@ class JobsPage:
     storages: Sequence[Storage] = field(default_factory=tuple)
 
     @property
+    def more(self) -> bool:
+        """Return whether there are jobs behind these."""
+        return any(storage.left_out for storage in self.storages)
+
+    @property
     def moves(self) -> bool:
         """Return whether a job runs or waits, or something could not be read now."""
         return any(

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from airflow_checkpoint_provider.ui import app
+from airflow_checkpoint_provider.ui import app, listing
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
@@ -295,3 +295,23 @@ def test_button_of_a_command_has_the_same_name_when_others_come(flights: Recorde
     over = named()
     flights.started("04:00:00", try_number=3, generation=1)
     assert over < named()  # a driver that runs can be asked for more
+
+
+def test_jobs_that_are_not_on_the_first_page_are_on_the_next(
+    flights: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is one of all names: what others may see of it tells them no name."""
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
+    monkeypatch.setattr(listing, "JOBS", 1)
+    Recorded(flights.store, "orders.totals").started("22:00:20")
+    first, second, third = (get(flights.store, ADMIN, f"/jobs{query}")[1] for query in ("", "?part=2", "?part=3"))
+    links = ("jobs?part=1", "jobs?part=2", "jobs?part=3")
+    shown = [[part in text for part in ("flights_etl", "orders.totals", *links)] for text in (first, second, third)]
+    assert shown == [
+        [True, False, False, True, False],
+        [False, True, True, False, False],
+        [False, False, False, True, False],
+    ]
+    assert "There are no checkpoints here" in third
+    assert "flights_etl" not in get(flights.store, Reads("orders"), "/jobs")[1]
+    assert [get(flights.store, ADMIN, f"/jobs?part={part}")[0] for part in ("0", "x", "99999999999")] == [400] * 3
