@@ -146,7 +146,9 @@ async def task(
         raise _not_found()
     place = await in_thread(connections.place_of, dag, run, task, index)
     if place is None:
-        return await _page(request, "nothing.html", dag=dag, run=run, task=task, every=EVERY)
+        over = await in_thread(connections.has_ended, dag, run, task, index)
+        every = None if over else EVERY
+        return await _page(request, "nothing.html", dag=dag, run=run, task=task, over=over, every=every)
     return await _job(request, await _place(place.connection, place.history, place.run), viewer, polls)
 
 

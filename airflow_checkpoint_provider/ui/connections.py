@@ -6,8 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from airflow.configuration import conf
 from airflow.models.connection import Connection
+from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
+from airflow.utils.state import State
 from sqlalchemy import select
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -39,3 +41,15 @@ def place_of(dag: str, run: str, task: str, map_index: int) -> Place | None:
         entry = session.scalars(query).first()
         link = XComModel.deserialize_value(entry) if entry else None
     return Place.of(parse_qs(urlsplit(link).query)) if isinstance(link, str) else None
+
+
+def has_ended(dag: str, run: str, task: str, map_index: int) -> bool:
+    """Return whether a task instance has ended, so that it says nothing more."""
+    with create_session() as session:
+        query = select(TaskInstance.state).where(
+            TaskInstance.dag_id == dag,
+            TaskInstance.run_id == run,
+            TaskInstance.task_id == task,
+            TaskInstance.map_index == map_index,
+        )
+        return session.scalar(query) in State.finished

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from airflow_checkpoint_provider.ui import app, listing
+from airflow_checkpoint_provider.ui import app, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer, of_runs
 from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls
 from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
@@ -315,3 +315,14 @@ def test_jobs_that_are_not_on_the_first_page_are_on_the_next(
     assert "There are no checkpoints here" in third
     assert "flights_etl" not in get(flights.store, Reads("orders"), "/jobs")[1]
     assert [get(flights.store, ADMIN, f"/jobs?part={part}")[0] for part in ("0", "x", "99999999999")] == [400] * 3
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_tab_of_a_task_that_has_ended_waits_for_nothing(
+    flights: Recorded, over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "place_of", lambda *_: None)
+    monkeypatch.setattr(connections, "has_ended", lambda *_: over)
+    _, text = get(flights.store, Reads("d"), "/task?dag=d&run=r&task=t")
+    assert ("refreshes itself" in text, "data-every" in text) == (not over, not over)
+    assert ("has ended" in text) == over
