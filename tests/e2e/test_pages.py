@@ -261,6 +261,7 @@ def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
 def test_job_page_tells_of_the_failed_attempt(pages: Pages, page: Page) -> None:
     page.goto(f"{pages.url}{FLIGHTS_PAGE}")
     expect(page.get_by_text("chk-3  CHOSEN: sealed")).to_be_visible()
+    page.get_by_text("Candidates as a table").first.click()
     expect(page.get_by_role("row", name="chk-4 rejected never sealed, expired")).to_be_visible()
     page.get_by_text("Details of chk-4").click()
     expect(page.get_by_text("missing     the driver at stage 'delays'").first).to_be_visible()
@@ -378,3 +379,15 @@ def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> No
         taken = folder / f"{name}-{theme}.png"
         assert page.screenshot(path=taken).startswith(b"\x89PNG")
         screenshots.note(taken)
+
+
+def test_screenshots_show_a_whole_page(pages: Pages, page: Page, tmp_path: Path) -> None:
+    """Outside of Airflow's own page, which scrolls."""
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")
+    page.get_by_text("Details of chk-5").click()
+    for chart in page.locator("img.light-only").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_js_property("naturalWidth", 1180)
+    taken = screenshots.folder(tmp_path) / "job-whole.png"
+    assert page.screenshot(path=taken, full_page=True).startswith(b"\x89PNG")
+    screenshots.note(taken)

@@ -57,6 +57,7 @@ def test_tab_follows_a_failure_and_a_retry(lab: Lab) -> None:
         _says(tab, "#attempt-2-2 pre", "event       retry: attempt 1 failed")
         _says(tab, "#attempt-2-2 pre", "CHOSEN")
         tab.locator("h1").scroll_into_view_if_needed()
+        page.set_viewport_size({"width": 1280, "height": 1300})  # the story is in it
         taken = screenshots.folder(lab.folder("screenshots")) / "tab.png"
         page.screenshot(path=taken)
         screenshots.note(taken)

@@ -12,7 +12,9 @@ import airflow_checkpoint_provider.ui
 UI = Path(airflow_checkpoint_provider.ui.__file__).parent
 FOLDER = UI.parents[1] / "docs" / "pages"
 TAKEN = FOLDER / "taken.json"  # screenshot -> digest of the files of its page
-TEMPLATES = {"jobs-light": "jobs", "jobs-dark": "jobs", "job-light": "job", "job-dark": "job", "tab": "job"}
+TEMPLATES = {
+    "jobs-light": "jobs", "jobs-dark": "jobs", "job-light": "job", "job-dark": "job", "job-whole": "job", "tab": "job",
+}  # fmt: skip
 COMMAND = "WRITE_SCREENSHOTS=1 .venv/bin/pytest tests/e2e/test_pages.py tests/e2e/test_pages_live.py -k 'screenshots or retry'"
 
 
@@ -38,9 +40,9 @@ def noted() -> dict[str, str]:
 
 
 def made_of(name: str) -> str:
-    """Return the digest of the templates and styles of the page that a screenshot shows."""
+    """Return the digest of the templates, styles and charts of the page that a screenshot shows."""
     templates = (UI / "templates" / f"{part}.html" for part in ("base", "parts", TEMPLATES[name]))
     digest = hashlib.sha256()
-    for file in (*templates, UI / "static" / "page.css"):
+    for file in (*templates, UI / "static" / "page.css", UI / "static" / "page.js", UI / "charts.py"):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
