@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.ui import connections
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    import_all_models()  # a table names others
+    import_all_models()  # type: ignore[no-untyped-call]  # a table names others
     engine = create_engine("sqlite://")
     for model in (Connection, TaskInstance):
         model.metadata.create_all(engine, [model.__table__])
