@@ -286,7 +286,7 @@ ALIVE, OVER, ADOPTED = launches._alive, State.over, transitions.TRANSITIONS[e.La
 BRANCHED = transitions.TRANSITIONS[e.BranchOpened]
 
 ATTEMPTS = {
-    "11": Bug("launch that leaves pending ones", replaced(launches, "settled", lambda *arguments: ()), "another_coordinator", ("P3",)),
+    "11": Bug("launch that leaves pending ones", replaced(launches, "abort_replaced", lambda *arguments: ()), "another_coordinator", ("P3",)),
     "12": Bug("second driver keeps the epoch", decided(c.StartAttempt, same_epoch), "a_driver_starts_again", ("P2",)),
     "14": Bug("restore point older than the entry", decided(c.StartAttempt, point_of_the_launch), "a_driver_starts_again", ("P9",)),
     "26": Bug("an earlier try replaces a later one", replaced(launches, "_earlier_try", lambda *arguments: None), "tries_of_one_run", ("P10",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,10 +192,15 @@ def _is_newest(place: Place, about: JobRow) -> bool:
 def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
     state = reading.found.state
     suspended_at, _, by = (state.suspended or "").partition(" (")
+    launches = (launch for launch in reversed(state.launches) if launch.spec.run == place.run)
+    launch = next(launches, None) if place.run else state.current_launch()
+    shown = shown_checkpoints(state, place.run)
     facts = [
-        *_facts_of_run(state, place.run),
-        Fact("Next attempt starts from", about.next_start or _no_start(reading)),
         *(_facts_of_newest_run(reading, about) if _is_newest(place, about) else ()),
+        _last_checkpoint(shown),
+        Fact("Next attempt starts from", about.next_start or _no_start(reading)),
+        Fact("Task", _task(state, launch, place.run)),
+        Fact("Savepoints", str(sum(checkpoint.savepoint and checkpoint.status == RETAINED for checkpoint in shown))),
         Fact("Suspended by", by.removesuffix(")"), suspended_at),
         Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
         Fact("Connection", place.connection),
@@ -204,18 +209,9 @@ def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
     return [fact for fact in facts if fact.text or fact.at]
 
 
-def _facts_of_run(state: State, run: str) -> list[Fact]:
-    """Return what the journal has of a run, or of the whole history if ``run`` is empty."""
-    launches = (launch for launch in reversed(state.launches) if launch.spec.run == run)
-    launch = next(launches, None) if run else state.current_launch()
-    shown = shown_checkpoints(state, run)
+def _last_checkpoint(shown: Iterable[Checkpoint]) -> Fact:
     last = next((checkpoint for checkpoint in shown if checkpoint.completed_at), None)
-    savepoints = [checkpoint for checkpoint in shown if checkpoint.savepoint and checkpoint.status == RETAINED]
-    return [
-        Fact("Last checkpoint", f"chk-{last.id}" if last else "none yet", last.completed_at if last else ""),
-        Fact("Task", _task(state, launch, run)),
-        Fact("Savepoints", str(len(savepoints))),
-    ]
+    return Fact("Last checkpoint", f"chk-{last.id}" if last else "none yet", last.completed_at if last else "")
 
 
 def _task(state: State, launch: Launch | None, shown: str) -> str:
@@ -229,8 +225,8 @@ def _task(state: State, launch: Launch | None, shown: str) -> str:
 def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
     unprotected, beat = about.unprotected_since, running_beat(reading)
     return [
-        Fact("A crash loses all work since", "", unprotected),
         Fact("Problems", "; ".join(about.problems)),
+        Fact("A crash loses all work since", "", unprotected),
         Fact("Last heartbeat", beat.activity, beat.at),
     ]
 
