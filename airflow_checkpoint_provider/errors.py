@@ -336,6 +336,10 @@ class StateNotFound(Refused, LookupError, code="CKP422", permanent=True):
     """The checkpoint does not contain the state or application that an option names."""
 
 
+class DrawsDiffer(CheckpointError, RuntimeError, code="CKP407"):
+    """Two stages share values that Spark draws, and only one could be reused. The next attempt computes both."""
+
+
 class KindChanged(Refused, TypeError, code="CKP423", permanent=True):
     """A restored state is requested as another kind, e.g. a stage as a value."""
 

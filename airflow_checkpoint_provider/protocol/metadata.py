@@ -107,6 +107,10 @@ class StageDetail(Record):
     function: bool = False
     # uid -> file set of each stage handed out earlier in its attempt
     earlier_stages: dict[str, str] = field(default_factory=dict)
+    draws: tuple[int, ...] = added(
+        factory=tuple
+    )  # the seeds by which Spark has drawn values, in the order in which the plan names them
+    partitions: dict[str, str] = added(factory=dict)  # what made the partitions, if the rows depend on them
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
 
 

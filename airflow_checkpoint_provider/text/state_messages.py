@@ -18,6 +18,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP123": "The options interval and min_pause pace only streaming queries. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
     "CKP125": "A streaming query begins, or continues from the batch that the line names.",
+    "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
 }
@@ -38,6 +39,20 @@ def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "") -> 
 def stage_recomputed(uid: str, why: str) -> str:
     """Say that a stage was computed again; ``why`` is what changed."""
     return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
+
+
+def draws_kept(uid: str) -> str:
+    """Say that a reused stage holds what an earlier driver has drawn, and which rows fit to it."""
+    text = (
+        f"stage '{uid}' holds values that Spark drew in an earlier attempt. Stages that share them get the same values. Rows"
+        " that are counted or written without a stage have new ones: put what must fit together into stages."
+    )
+    return coded(text, "CKP128")
+
+
+def draws_taken_over(uid: str, partner: str) -> str:
+    """Say that a stage is computed with the values that were drawn for a reused stage."""
+    return coded(f"stage '{uid}' is computed with the values that Spark drew for stage '{partner}'.", "CKP128")
 
 
 def stage_sorted(uid: str) -> str:

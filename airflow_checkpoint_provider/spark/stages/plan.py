@@ -4,19 +4,23 @@ Spark's own ``semanticHash()`` and plan strings differ from driver to driver, or
 plan twice: with its ids numbered from 0, which shows which column goes where; and with all ids 0, which keeps literals that
 look like ids. The schema and the confs that change results follow. Beside the text stands what the leaves read: paths,
 options, local rows. The text does not show Python functions, RDDs and the rows of ``createDataFrame``; flags say that they
-are there. Spark's canonical plan is not used: it orders operands by hash codes that change with the JVM.
+are there. Seeds and names that Spark or a library draws are numbered, too. Spark's canonical plan is not used: it orders operands
+by hash codes that change with the JVM.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.protocol.records import Record, canonical
 from airflow_checkpoint_provider.spark.stages.confs import overridden, result_changing
+from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
 from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks
+from airflow_checkpoint_provider.spark.stages.partitions import partition_facts
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json
 
 if TYPE_CHECKING:
@@ -31,14 +35,15 @@ NUMBERED_NAMES = re.compile(r"(lambda [xyz]_|CTERelation(?:Def|Ref) |UnionLoop(?
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 SCRUBBED = (
     (re.compile(r"(Range \(.*splits=)(Some\()?\d+\)?"), r"\1_"),  # the number of cores
-    (re.compile(r"\b(rand|randn)\(-?\d{12,}\)"), r"\1(_)"),  # seeds that Spark drew; a seed in the script is shorter
-    (re.compile(r"Some\(-?\d{12,}\)"), "Some(_)"),  # uuid, shuffle
-    (re.compile(r"\b(uniform\([^,]+, [^,]+|randstr\([^,]+), -?\d{12,}"), r"\1, _"),
-    (re.compile(r"(Sample [-\d.E]+, [-\d.E]+, \w+, )-?\d{12,}"), r"\1_"),
     (re.compile(r"(CollectMetrics .*\], )\d+$", re.MULTILINE), r"\1_"),
     (re.compile(rf"(CollectMetrics ){UUID}"), r"\1_"),  # an Observation without a name
     (re.compile(r"(Generate .*\)#)\d+"), r"\1_"),
 )
+DRAWN_NAME = re.compile(
+    r"\b(?:_pyspark_[0-9a-f]{32}|[A-Z]\w*?_[0-9a-f]{12}(?![0-9a-f]))"  # a view of `spark.sql(..., df=df)`, a uid of pyspark.ml
+)
+TEMPORARY_VIEW = re.compile(r"View \((?:`global_temp`\.)?`([^`]+)`,")
+VIEW_NAME = re.compile(r"(SubqueryAlias (?:global_temp\.)?|View \((?:`global_temp`\.)?`)([^\s`]+)")
 CODE_PATTERNS = ("PYTHON_UDF", "SCALA_UDF", "PYTHON_DATA_SOURCE", "EVAL_PYTHON_UDTF")
 CODE_NODES = re.compile(
     r"^[ :+-]*(\w*(InPandas|InArrow|InR|Python|MapElements|MapPartitions|MapGroups|CoGroup|AppendColumns|TypedFilter|LogicalRDD"
@@ -62,6 +67,12 @@ class Plan(Record):
     """Uids of the stages of this job that it reads."""
     sorted: bool
     """The plan sorts, and the order reaches the result. A stage does not keep it."""
+    draws: tuple[int, ...] = field(default=(), compare=False)
+    """The seeds that Spark has drawn for this frame, in the order in which the text names them first."""
+    partitions: dict[str, str] = field(default_factory=dict, compare=False)
+    """What made its partitions, if its rows depend on them; else empty."""
+    drawn_columns: tuple[str, ...] = field(default=(), compare=False)
+    """Columns of the result whose names a library has drawn."""
 
     @property
     def read(self) -> str:
@@ -76,7 +87,12 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         plan = execution.commandExecuted()
         without_ids = _jvm(df).org.apache.spark.sql.catalyst.plans.NormalizePlan.normalizeExprIds(plan)
         version = df.sparkSession.version
-        analysed, exact = _text(plan, version, NUMBERED), _text(without_ids, version, NUMBERED_NAMES)
+        tree, tree_without_ids = tree_text(plan, version), tree_text(without_ids, version)
+    drawn = Drawn(df.sparkSession).numbers(tree)
+    analysed, exact = (
+        _numbered(without_draws(text, drawn), pattern)
+        for text, pattern in ((tree, NUMBERED), (tree_without_ids, NUMBERED_NAMES))
+    )
     leaves = tuple(Leaves(_jvm(df), readbacks).all(plan))
     confs = [f"conf {name}={value}" for name, value in result_changing(df.sparkSession).items()]
     text = "\n".join([f"schema {schema_json(df)}", *confs, "analysed", analysed, "exact", exact])
@@ -90,15 +106,39 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         local_rows=any(leaf["leaf"] in (*ROWS, "LogicalRDD") for leaf in leaves),
         inputs=tuple(sorted({leaf["uid"] for leaf in leaves if leaf["leaf"] == "stage"})),
         sorted=_has(df, plan, "SORT") and execution.sparkPlan().outputOrdering().nonEmpty(),
+        draws=tuple(drawn),
+        partitions=partition_facts(df, plan, analysed),
+        drawn_columns=tuple(_drawn_columns(df, drawn)),
     )
 
 
-def _text(plan: Any, version: str, numbered: re.Pattern[str]) -> str:
+def tree_text(plan: Any, version: str) -> str:
+    """Return the text of a plan. Call it with the confs of ``UNCUT``."""
     # Verbose, no suffix, all fields, no operator ids and, since Spark 4.1, no output columns
     since_4_1 = () if version.startswith("4.0.") else (False,)
     text: str = plan.treeString(True, False, 2**31 - 1, False, *since_4_1)
+    return text
+
+
+def _drawn_columns(df: DataFrame, drawn: Mapping[int, int]) -> Iterator[str]:
+    for name in df.columns:
+        if DRAWN_NAME.search(name) or without_draws(name, drawn) != name:
+            yield name
+
+
+def _numbered(text: str, numbered: re.Pattern[str]) -> str:
+    """Return ``text`` with numbers in the places of ids, and of names that change no row and are drawn anew by each driver."""
     seen: dict[tuple[str, str], int] = {}
-    text = numbered.sub(lambda match: match[1] + str(seen.setdefault((match[1][:3], match[2]), len(seen))), text)
+
+    def number(kind: str, name: str) -> str:
+        return str(seen.setdefault((kind, name), len(seen)))
+
+    text = numbered.sub(lambda match: match[1] + number(match[1][:3], match[2]), text)
+    views = set(TEMPORARY_VIEW.findall(text))
+    text = VIEW_NAME.sub(
+        lambda match: f"{match[1]}view {number('view', match[2])}" if match[2] in views else match[0], text
+    )
+    text = DRAWN_NAME.sub(lambda match: f"name {number('name', match[0])}", text)
     for pattern, replacement in SCRUBBED:
         text = pattern.sub(replacement, text)
     return text.rstrip()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
+from airflow_checkpoint_provider.spark.stages.draws import SharedDraws
+from airflow_checkpoint_provider.spark.stages.partitions import changed_partitions
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 
 
@@ -53,8 +55,24 @@ def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, differen
         return _same_plan(new_application, request, plan)
     if new_application and request.version is not None and not changed_stage and plan.read == prior.inputs:
         return Verdict(True, f"application changed, version={request.version!r} is the same")
+    if plan.drawn_columns:
+        column = plan.drawn_columns[0]
+        return Verdict(
+            False,
+            f"the name of its column `{column}` is drawn anew by each driver. Give it a name: alias(), setOutputCol()",
+        )
     hint = "" if new_application or changed_stage else ". If a literal changes between tries, use job.started_at"
     return Verdict(False, f"its plan changed: {difference()}{hint}")
+
+
+def keep_together(prior: StageDetail, plan: Plan, shared: SharedDraws) -> Verdict:
+    """Decide whether stored rows still fit to those of the other stages: whether partitions and drawn values are the same."""
+    if why := changed_partitions(prior.partitions, plan.partitions):
+        return Verdict(False, why)
+    paired = prior.draws if plan.digest == prior.plan else None
+    if other := shared.conflict(plan.draws, paired):
+        return Verdict(False, f"it shares values that Spark draws with stage '{other}', which was computed again")
+    return Verdict(True)
 
 
 def _same_plan(new_application: bool, request: StageRequest, plan: Plan) -> Verdict:

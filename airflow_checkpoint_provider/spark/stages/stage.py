@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
@@ -21,10 +21,18 @@ from airflow_checkpoint_provider.spark.process.bar import progress_bar
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
+from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
 from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, Proof, StageSnapshot
-from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
+from airflow_checkpoint_provider.spark.stages.reseeding import reseeded
+from airflow_checkpoint_provider.spark.stages.reuse import (
+    StageRequest,
+    Verdict,
+    decide_reuse,
+    keep_together,
+    reuse_without_plan,
+)
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
@@ -47,6 +55,8 @@ class Stages:
         self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
         self._application = application
         self._readbacks: dict[str, tuple[str, str]] = {}
+        self._draws = SharedDraws()
+        self._said_draws = False
         self._running = threading.Lock()  # held while a stage is computed or read
 
     def run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
@@ -67,17 +77,28 @@ class Stages:
         function = callable(source)
         request = StageRequest(self._application.digest, version, function, dict(self._states.handed_out))
         prior = self._states.stage(uid)
-        if function and prior and (verdict := reuse_without_plan(prior[1], request)).reuse:
-            return self._reuse(prior[0], prior[1], verdict)
+        unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
+        if unseen and prior and not prior[1].partitions:
+            return self._reuse(*prior, Verdict(True))
         df = _frame(uid, source() if callable(source) else source)
         refuse_types(df, uid)
         plan = fingerprint(df, self._readbacks)
         if prior:
-            verdict = decide_reuse(prior[1], request, plan, lambda: self._difference(prior[0], plan))
+            verdict = Verdict(True)
+            if not unseen:
+                verdict = decide_reuse(prior[1], request, plan, lambda: self._difference(prior[0], plan))
+            if verdict.reuse and not (together := keep_together(prior[1], plan, self._draws)).reuse:
+                verdict = together
             if verdict.reuse:
-                return self._reuse(prior[0], prior[1], verdict)
+                self._keep_draws(uid, plan, prior[1])
+                return self._reuse(*prior, verdict)
             say(state_messages.stage_recomputed(uid, verdict.why))
-        return self._compute(uid, df, plan, request)
+        try:
+            draws = self._draws.compute(uid, plan.draws)
+            return self._compute(uid, self._redrawn(uid, df, draws), plan, request, tuple(draws.values()))
+        except DrawsDiffer as error:
+            self._void(error.about["uids"], uid)
+            raise
 
     # -- reused ------------------------------------------------------------------------------------------------------
 
@@ -104,9 +125,34 @@ class Stages:
         key = f"{self._attempt.keys.file_set(prior.file_sets[0].path)}/{PLAN_FILE}"
         return difference_from_stored(self._attempt.store, key, plan)
 
+    # -- drawn values ------------------------------------------------------------------------------------------------
+
+    def _keep_draws(self, uid: str, plan: Plan, stored: StageDetail) -> None:
+        """Note which draws the reused rows have, and say once that rows outside of stages do not get them."""
+        if plan.draws and not self._said_draws:
+            self._said_draws = True
+            say(state_messages.draws_kept(uid))
+        self._draws.reuse(uid, plan.draws, stored.draws if plan.digest == stored.plan else None)
+
+    def _redrawn(self, uid: str, df: DataFrame, draws: Mapping[int, int]) -> DataFrame:
+        """Return the frame with the draws of the reused stages with which it shares some. Raises ``DrawsDiffer``."""
+        partner = self._draws.partner(draws)
+        if partner is None:
+            return df
+        redrawn = reseeded(df, {new: old for new, old in draws.items() if new != old})
+        if redrawn is None:
+            raise draws_differ(uid, partner)
+        say(state_messages.draws_taken_over(uid, partner))
+        return redrawn
+
+    def _void(self, uids: Collection[str], uid: str) -> None:
+        """Take stages out of the newest checkpoint, so that the next attempt computes them together."""
+        self._states.drop([other for other in uids if other in self._states.snapshots])
+        self._checkpointer.checkpoint(f"stage '{uid}'", wait=True)
+
     # -- computed ----------------------------------------------------------------------------------------------------
 
-    def _compute(self, uid: str, df: DataFrame, plan: Plan, request: StageRequest) -> DataFrame:
+    def _compute(self, uid: str, df: DataFrame, plan: Plan, request: StageRequest, draws: tuple[int, ...]) -> DataFrame:
         """Write the rows once, list the files, begin the checkpoint of the barrier, and read the rows back."""
         path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.write(path)
@@ -135,6 +181,8 @@ class Stages:
             function=request.function,
             earlier_stages=dict(request.handed_out),
             values=dict(self._states.values),
+            draws=draws,
+            partitions=plan.partitions,
         )
         barrier = f"stage '{uid}'"
         measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)

@@ -1,0 +1,300 @@
+"""Stages that share what Spark draws, or what follows from partitions: after a retry their rows still fit together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from airflow_checkpoint_provider.errors import DrawsDiffer
+from airflow_checkpoint_provider.protocol.metadata import StageDetail
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.stages import stage as stage_module
+from tests.integration.runtime.conftest import Script
+
+Drawing = Callable[[DataFrame], DataFrame]
+ROWS = 200
+SPLIT = "spark.sql.files.maxPartitionBytes"
+KEPT = "holds values that Spark drew in an earlier attempt"
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rows in several files, which other confs split otherwise."""
+    folder = str(tmp_path_factory.mktemp("rows") / "in")
+    spark.range(ROWS).withColumn("xs", F.array(*map(F.lit, range(8)))).repartition(4).write.parquet(folder)
+    return folder
+
+
+@pytest.fixture
+def rows(spark: SparkSession, folder: str) -> Callable[[], DataFrame]:
+    return lambda: spark.read.parquet(folder)
+
+
+@contextmanager
+def conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+DRAWN: dict[str, Drawing] = {
+    "rand": lambda df: df.withColumn("d", F.rand()),
+    "randn": lambda df: df.withColumn("d", F.randn()),
+    "uuid": lambda df: df.withColumn("d", F.expr("uuid()")),
+    "shuffle": lambda df: df.withColumn("d", F.shuffle("xs")),
+    "uniform": lambda df: df.withColumn("d", F.uniform(0, 1_000_000)),
+    "randstr": lambda df: df.withColumn("d", F.randstr(8)),
+    "in SQL": lambda df: df.selectExpr("id", "struct(rand() as r, shuffle(xs) as x, uniform(0, 9) as u) as d"),
+    "by a condition": lambda df: df.withColumn("d", F.when(F.rand() < 0.5, F.lit("low")).otherwise(F.lit("high"))),
+    "sample": lambda df: df.sample(0.5).withColumn("d", F.lit(0)),
+    "sampleBy": lambda df: df.sampleBy(F.col("id") % 2, {0: 0.5, 1: 0.5}).withColumn("d", F.lit(0)),
+}
+BY_PARTITION: dict[str, Drawing] = {
+    "monotonically_increasing_id": lambda df: df.withColumn("d", F.monotonically_increasing_id()),
+    "spark_partition_id": lambda df: df.withColumn("d", F.spark_partition_id()),
+    "rand(5)": lambda df: df.withColumn("d", F.rand(5)),
+    "zipWithIndex": lambda df: df.rdd.zipWithIndex().map(lambda row: (row[0]["id"], row[1])).toDF(["id", "d"]),
+    "limit": lambda df: df.limit(ROWS // 2).withColumn("d", F.lit(0)),
+}
+
+
+def pairs(stage: DataFrame) -> list[tuple[int, str]]:
+    return sorted((row["id"], str(row["d"])) for row in stage.collect())
+
+
+def source(frame: DataFrame, as_function: bool) -> DataFrame | Callable[[], DataFrame]:
+    return (lambda: frame) if as_function else frame
+
+
+@pytest.mark.parametrize("as_function", [False, True], ids=["frames", "functions"])
+@pytest.mark.parametrize("drawing", (DRAWN | BY_PARTITION).values(), ids=DRAWN | BY_PARTITION)
+def test_stages_that_share_a_draw_fit_together_after_a_retry(
+    script: Script, rows: Callable[[], DataFrame], drawing: Drawing, as_function: bool
+) -> None:
+    with script.failing() as job:
+        first = pairs(job.stage("one", source(drawing(rows()).select("id", "d"), as_function)))
+    again = script.recomputes("one")
+    with script.attempt() as job:
+        drawn = drawing(rows())
+        one = job.stage("one", source(drawn.select("id", "d"), as_function))
+        other = job.stage("other", source(drawn.select("id", "d"), as_function))
+        both = job.stage(
+            "both", one.alias("a").join(other.alias("b"), "id").select("id", "a.d", F.col("b.d").alias("e"))
+        )
+        assert pairs(one) == pairs(other) == first
+        assert both.where(~F.col("d").eqNullSafe(F.col("e"))).count() == 0
+        assert both.count() == len(first)
+    assert not again(), "what is shared with nobody would be computed again, too"
+
+
+@pytest.mark.parametrize("drawing", (DRAWN | BY_PARTITION).values(), ids=DRAWN | BY_PARTITION)
+def test_stages_fit_together_if_the_retry_splits_its_files_otherwise(
+    script: Script, rows: Callable[[], DataFrame], drawing: Drawing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with script.failing() as job:
+        job.stage("one", drawing(rows()).select("id", "d"))
+    with conf(script.spark, SPLIT, "700b"), script.attempt() as job:
+        drawn = drawing(rows())
+        assert pairs(job.stage("one", drawn.select("id", "d"))) == pairs(job.stage("other", drawn.select("id", "d")))
+    assert re.search(
+        rf"Its rows depend on partitions .*({SPLIT}|partitions of RDD 1) changed: .*CKP121", capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("seed", [None, 20261125000000])
+def test_halves_of_a_split_are_disjoint_and_complete_after_a_retry(
+    script: Script, rows: Callable[[], DataFrame], seed: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with script.failing() as job:
+        train, _ = rows().randomSplit([0.7, 0.3], seed)
+        job.stage("train", train.select("id"))
+    with script.attempt() as job:
+        train, test = rows().randomSplit([0.7, 0.3], seed)
+        halves = [job.stage("train", train.select("id")), job.stage("test", test.select("id"))]
+        ids = [row["id"] for half in halves for row in half.collect()]
+    assert sorted(ids) == list(range(ROWS))
+    out = capsys.readouterr().out
+    assert (out.count(KEPT) == 1) == (seed is None)
+    assert ("stage 'test' is computed with the values that Spark drew for stage 'train'." in out) == (seed is None)
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        lambda df, seed: df.sample(False, 0.5, seed),
+        lambda df, seed: df.randomSplit([0.5, 0.5], seed)[0],
+        lambda df, seed: df.sampleBy(F.col("id") % 2, {0: 0.5, 1: 0.5}, seed),
+        lambda df, seed: df.withColumn("u", F.expr(f"uuid({seed})")),
+        lambda df, seed: df.withColumn("s", F.expr(f"shuffle(xs, {seed})")),
+        lambda df, seed: df.where(F.rand(seed) < 0.5),
+    ],
+    ids=["sample", "randomSplit", "sampleBy", "uuid", "shuffle", "rand"],
+)
+def test_a_long_seed_that_was_corrected_in_the_script_counts(
+    script: Script, rows: Callable[[], DataFrame], drawing: Callable[[DataFrame, int], DataFrame]
+) -> None:
+    with script.failing() as job:
+        job.stage("half", drawing(rows(), 20261125000000))
+    script.change("another seed")
+    again = script.recomputes("half")
+    with script.attempt() as job:
+        corrected = job.stage("half", drawing(rows(), 20261126000001))
+        assert sorted(corrected.collect()) == sorted(drawing(rows(), 20261126000001).collect())
+    assert again()
+
+
+def test_partner_of_a_stage_that_is_computed_again_is_computed_again_too(
+    script: Script, rows: Callable[[], DataFrame], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def split(job: CheckpointedJob, least: int) -> list[DataFrame]:
+        train, test = rows().randomSplit([0.7, 0.3])
+        return [
+            job.stage("train", train.where(F.col("id") >= least).select("id")),
+            job.stage("test", test.select("id")),
+            job.stage("alone", rows().select("id", F.expr("uuid()").alias("u"))),
+        ]
+
+    with script.failing() as job:
+        alone = sorted(split(job, 0)[2].collect())
+    script.change("another filter")
+    with script.attempt() as job:
+        train, test, last = split(job, 10)
+        ids = [row["id"] for half in (train, test.where("id >= 10")) for row in half.collect()]
+        assert sorted(ids) == list(range(10, ROWS))
+        assert sorted(last.collect()) == alone, "nobody shares its values"
+    assert (
+        "stage 'test': recomputed. It shares values that Spark draws with stage 'train', which was computed again.  [CKP121]"
+        in capsys.readouterr().out
+    )
+
+
+def test_third_attempt_has_the_draws_of_the_first(script: Script, rows: Callable[[], DataFrame]) -> None:
+    def keyed(job: CheckpointedJob, count: int) -> list[list[tuple[int, str]]]:
+        frame = rows().withColumn("d", F.expr("uuid()")).select("id", "d")
+        return [pairs(job.stage(f"part {i}", frame)) for i in range(count)]
+
+    with script.failing() as job:
+        keyed(job, 1)
+    with script.failing() as job:
+        keyed(job, 2)
+    with script.attempt() as job:
+        one, two, three = keyed(job, 3)
+    assert one == two == three
+
+
+@pytest.mark.parametrize("how", ["copy", "version"])
+def test_both_are_computed_by_the_next_attempt_if_the_draw_cannot_be_handed_on(
+    script: Script, rows: Callable[[], DataFrame], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Spark does not copy a plan exactly; or the author keeps rows of another plan by ``version=``, so nobody knows the draw."""
+
+    def keyed(job: CheckpointedJob, more: int = 0) -> list[list[tuple[int, str]]]:
+        frame = rows().withColumn("d", F.expr("uuid()"))
+        one = job.stage("one", frame.select("id", "d", F.lit(more).alias("more")), version="1")
+        return [pairs(one), pairs(job.stage("other", frame.select("id", "d")))]
+
+    with script.failing() as job:
+        frame = rows().withColumn("d", F.expr("uuid()"))
+        job.stage("one", frame.select("id", "d", F.lit(0).alias("more")), version="1")
+    with monkeypatch.context() as patch:
+        if how == "copy":
+            patch.setattr(stage_module, "reseeded", lambda df, seeds: None)
+        else:
+            script.change("another literal")
+        with pytest.raises(DrawsDiffer, match="Start the job again: it computes both"), script.attempt() as job:
+            keyed(job, more=int(how == "version"))
+    assert not DrawsDiffer.permanent, "a retry mends it"
+    reader = script.coordinator()
+    newest = reader.state.checkpoint(reader.state.newest_completed)
+    assert newest
+    assert not reader.read_seal(newest).states.keys() & {"one", "other"}
+    again = script.recomputes("one")
+    with script.attempt() as job:
+        one, other = keyed(job, more=int(how == "version"))
+    assert again()
+    assert one == other
+
+
+def test_numbers_of_a_sorted_frame_do_not_depend_on_partitions(script: Script, rows: Callable[[], DataFrame]) -> None:
+    with script.failing() as job:
+        job.stage("top", rows().orderBy("id").limit(3))
+    again = script.recomputes("top")
+    with conf(script.spark, SPLIT, "700b"), script.attempt() as job:
+        job.stage("top", rows().orderBy("id").limit(3))
+    assert not again()
+
+
+def test_stored_detail_holds_draws_and_what_made_the_partitions(script: Script, rows: Callable[[], DataFrame]) -> None:
+    def detail(job: CheckpointedJob, uid: str) -> StageDetail:
+        stored = job._states.snapshots[uid].stage
+        assert stored
+        return stored
+
+    with script.attempt() as job:
+        job.stage("plain", rows())
+        job.stage("drawn", rows().withColumn("d", F.rand()))
+        assert (detail(job, "plain").draws, detail(job, "plain").partitions) == ((), {})
+        drawn = detail(job, "drawn")
+        assert len(drawn.draws) == 1
+        assert drawn.partitions["function"] == "rand"
+        assert drawn.partitions["cores"] == "2"
+
+
+# -- names that libraries draw -----------------------------------------------------------------------------------------
+
+
+def test_names_that_a_library_draws_for_views_do_not_count(script: Script, rows: Callable[[], DataFrame]) -> None:
+    def stages(job: CheckpointedJob, name: str) -> None:
+        job.stage("sql", job.spark.sql("select id + 1 as id from {df} where id > 3", df=rows()))
+        rows().createOrReplaceTempView(f"tmp_{name}")
+        job.stage("view", job.spark.table(f"tmp_{name}").where("id > 3"))
+
+    with script.failing() as job:
+        stages(job, "0b9c")
+    computed = [script.recomputes(uid) for uid in ("sql", "view")]
+    with script.attempt() as job:
+        stages(job, "77d1")
+    assert not any(again() for again in computed)
+
+
+def test_other_rows_in_a_view_of_another_name_count(script: Script, rows: Callable[[], DataFrame]) -> None:
+    def stage(job: CheckpointedJob, least: int) -> int:
+        return job.stage("sql", job.spark.sql("select * from {df}", df=rows().where(F.col("id") >= least))).count()
+
+    with script.failing() as job:
+        stage(job, 0)
+    with script.attempt() as job:
+        assert stage(job, 10) == ROWS - 10
+
+
+def test_drawn_name_of_a_column_is_said(
+    script: Script, rows: Callable[[], DataFrame], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for attempt, name in (
+        (script.failing, "StringIndexer_0123456789ab__output"),
+        (script.attempt, "StringIndexer_ba9876543210__output"),
+    ):
+        with attempt() as job:
+            assert job.stage("indexed", rows().withColumn(name, F.lit(1))).columns[-1] == name
+    assert "is drawn anew by each driver. Give it a name: alias(), setOutputCol().  [CKP121]" in capsys.readouterr().out
+
+
+def test_uid_of_a_transformer_inside_a_plan_does_not_count(script: Script, rows: Callable[[], DataFrame]) -> None:
+    def stage(job: CheckpointedJob, uid: str) -> None:
+        inner = rows().withColumn(f"Tokenizer_{uid}__output", F.col("id") + 1)
+        job.stage("indexed", inner.select((F.col(f"Tokenizer_{uid}__output") * 2).alias("twice")))
+
+    with script.failing() as job:
+        stage(job, "0123456789ab")
+    again = script.recomputes("indexed")
+    with script.attempt() as job:
+        stage(job, "ba9876543210")
+    assert not again()
