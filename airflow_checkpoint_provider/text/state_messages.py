@@ -55,6 +55,21 @@ def draws_taken_over(uid: str, partner: str) -> str:
     return coded(f"stage '{uid}' is computed with the values that Spark drew for stage '{partner}'.", "CKP128")
 
 
+def rdd_sampled(uid: str) -> str:
+    """Say that a reused stage holds a sample that PySpark drew inside of an RDD, where nothing can be replaced."""
+    text = f"stage '{uid}' holds a sample of an RDD. Other stages fit to it only if the sample has a seed: rdd.sample(False, 0.1, seed=1)."
+    return coded(text, "CKP128")
+
+
+def checkpoint_shared(uid: str, partner: str) -> str:
+    """Say that two stages read one frame of which nobody knows whether it is the same as in the earlier attempt."""
+    text = (
+        f"stage '{uid}' reads a frame that Spark has checkpointed, as the reused stage '{partner}' does. If values were drawn before"
+        " that checkpoint, their rows do not fit together: use job.stage() in the place of checkpoint()."
+    )
+    return coded(text, "CKP128")
+
+
 def stage_sorted(uid: str) -> str:
     """Say that the order of a sorted stage is lost."""
     text = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."

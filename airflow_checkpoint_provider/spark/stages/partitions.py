@@ -67,6 +67,11 @@ def changed_partitions(before: Mapping[str, str], now: Mapping[str, str]) -> str
     return ""
 
 
+def checkpointed(plan: Any) -> tuple[int, ...]:
+    """Return the ids of the RDDs that hold a frame which Spark has checkpointed. Nothing tells what was drawn before."""
+    return tuple(rdd.id() for rdd in _rdds(plan) if rdd.isCheckpointed())
+
+
 def _rdds(plan: Any) -> Iterator[Any]:
     leaves = plan.collectLeaves()
     for i in range(leaves.size()):

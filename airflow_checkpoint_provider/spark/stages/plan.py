@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol.records import Record, canonical
 from airflow_checkpoint_provider.spark.stages.confs import overridden, result_changing
 from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
 from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks
-from airflow_checkpoint_provider.spark.stages.partitions import partition_facts
+from airflow_checkpoint_provider.spark.stages.partitions import checkpointed, partition_facts
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Plan(Record):
     """The seeds that Spark has drawn for this frame, in the order in which the text names them first."""
     partitions: dict[str, str] = field(default_factory=dict, compare=False)
     """What made its partitions, if its rows depend on them; else empty."""
+    checkpointed: tuple[int, ...] = field(default=(), compare=False)
+    """Ids of the RDDs that hold frames which Spark has checkpointed."""
     drawn_columns: tuple[str, ...] = field(default=(), compare=False)
     """Columns of the result whose names a library has drawn."""
 
@@ -108,6 +110,7 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         sorted=_has(df, plan, "SORT") and execution.sparkPlan().outputOrdering().nonEmpty(),
         draws=tuple(drawn),
         partitions=partition_facts(df, plan, analysed),
+        checkpointed=checkpointed(plan),
         drawn_columns=tuple(_drawn_columns(df, drawn)),
     )
 

@@ -57,6 +57,9 @@ class Stages:
         self._readbacks: dict[str, tuple[str, str]] = {}
         self._draws = SharedDraws()
         self._said_draws = False
+        self._checkpointed: dict[
+            int, str
+        ] = {}  # RDD of a frame that Spark has checkpointed -> the reused stage that reads it
         self._running = threading.Lock()  # held while a stage is computed or read
 
     def run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
@@ -95,7 +98,7 @@ class Stages:
             say(state_messages.stage_recomputed(uid, verdict.why))
         try:
             draws = self._draws.compute(uid, plan.draws)
-            return self._compute(uid, self._redrawn(uid, df, draws), plan, request, tuple(draws.values()))
+            return self._compute(uid, self._redrawn(uid, df, plan, draws), plan, request, tuple(draws.values()))
         except DrawsDiffer as error:
             self._void(error.about["uids"], uid)
             raise
@@ -132,10 +135,16 @@ class Stages:
         if plan.draws and not self._said_draws:
             self._said_draws = True
             say(state_messages.draws_kept(uid))
+        if stored.partitions.get("function", "").endswith("sampler"):
+            say(state_messages.rdd_sampled(uid))
+        self._checkpointed |= dict.fromkeys(plan.checkpointed, uid)
         self._draws.reuse(uid, plan.draws, stored.draws if plan.digest == stored.plan else None)
 
-    def _redrawn(self, uid: str, df: DataFrame, draws: Mapping[int, int]) -> DataFrame:
+    def _redrawn(self, uid: str, df: DataFrame, plan: Plan, draws: Mapping[int, int]) -> DataFrame:
         """Return the frame with the draws of the reused stages with which it shares some. Raises ``DrawsDiffer``."""
+        for rdd in plan.checkpointed:
+            if rdd in self._checkpointed:
+                say(state_messages.checkpoint_shared(uid, self._checkpointed[rdd]))
         partner = self._draws.partner(draws)
         if partner is None:
             return df

@@ -37,7 +37,7 @@ def rows(spark: SparkSession, folder: str) -> Callable[[], DataFrame]:
 
 @contextmanager
 def conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(name)
+    before = str(spark.conf.get(name))
     spark.conf.set(name, value)
     try:
         yield
@@ -246,6 +246,28 @@ def test_stored_detail_holds_draws_and_what_made_the_partitions(script: Script, 
         assert len(drawn.draws) == 1
         assert drawn.partitions["function"] == "rand"
         assert drawn.partitions["cores"] == "2"
+
+
+def test_draws_that_cannot_be_seen_are_named(
+    script: Script, rows: Callable[[], DataFrame], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was drawn before Spark's own checkpoint, or inside of an RDD."""
+
+    def stages(job: CheckpointedJob, count: int) -> None:
+        keyed = rows().withColumn("d", F.expr("uuid()")).localCheckpoint()
+        sampled = rows().select("id").rdd.sample(False, 0.5).toDF()
+        for part in range(count):
+            job.stage(f"keyed {part}", keyed)
+            job.stage(f"sampled {part}", sampled)
+
+    with script.failing() as job:
+        stages(job, 1)
+    assert "CKP128" not in capsys.readouterr().out
+    with script.attempt() as job:
+        stages(job, 2)
+    out = capsys.readouterr().out
+    assert "stage 'keyed 1' reads a frame that Spark has checkpointed, as the reused stage 'keyed 0' does." in out
+    assert "stage 'sampled 0' holds a sample of an RDD." in out
 
 
 # -- names that libraries draw -----------------------------------------------------------------------------------------
