@@ -112,6 +112,11 @@ class StageDetail(Record):
     )  # the seeds by which Spark has drawn values, in the order in which the plan names them
     partitions: dict[str, str] = added(factory=dict)  # what made the partitions, if the rows depend on them
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
+    listed: str = added(
+        ""
+    )  # a digest of what Spark had listed by itself: names, sizes and times of files, versions of tables
+    reads: str = added("")  # the names of that, and of what Spark had not listed, for one line
+    generation: Size = added(0)  # of the task: a clear changes it
 
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")

@@ -39,6 +39,7 @@ from airflow_checkpoint_provider.spark.stages.application import (
     refuse_connect,
     untried,
 )
+from airflow_checkpoint_provider.spark.stages.inputs import check_inputs
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
@@ -231,18 +232,29 @@ class CheckpointedJob:
 
     # -- in the script -----------------------------------------------------------------------------------------------
 
-    def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], *, version: str | None = None) -> DataFrame:
+    def stage(
+        self,
+        uid: str,
+        df: DataFrame | Callable[[], DataFrame],
+        *,
+        version: str | None = None,
+        inputs: str = "auto",
+    ) -> DataFrame:
         """Compute and store rows once in this run, and return the stored rows. A retry returns them without computing.
 
         It is eager, as ``df.checkpoint()`` is. Schema and values are kept. Order, partitioning and ``nullable = false`` are
         not, in fresh and resumed runs alike. A function is called only if its rows must be computed.
 
         :param version: equal rows stay valid although the application changes; another version computes them again.
+        :param inputs: what happens if Spark lists other files, or a newer version of a table, than when the rows were stored.
+            "auto": a retry keeps the rows, and a line says so; if the application changed, or the task was cleared, they are
+            computed again. "compare": they are always computed again, and a function is called to look. "keep": they are kept.
         """
+        check_inputs(uid, inputs)
         self._claim(uid)
         while self._unsaid:
             say(self._unsaid.pop())
-        return self._stages.run(uid, df, version)
+        return self._stages.run(uid, df, version, inputs)
 
     def value(self, uid: str, default: Any = None) -> Value:
         """Return small JSON state, 64 KiB at most.

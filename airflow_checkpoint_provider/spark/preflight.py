@@ -104,7 +104,14 @@ class PreflightJob:
     def await_queries(self) -> None:
         """Do nothing: no query runs."""
 
-    def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], *, version: str | None = None) -> DataFrame:
+    def stage(
+        self,
+        uid: str,
+        df: DataFrame | Callable[[], DataFrame],
+        *,
+        version: str | None = None,
+        inputs: str = "auto",
+    ) -> DataFrame:
         """Return the rows of the script; they are not stored."""
         return df() if callable(df) else df
 

@@ -18,20 +18,21 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP123": "The options interval and min_pause pace only streaming queries. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
     "CKP125": "A streaming query begins, or continues from the batch that the line names.",
+    "CKP127": "The inputs of a stage have other files, or another version, than when its rows were stored. The rows were used.",
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
 }
 
 
-def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "") -> str:
-    """Say that stored rows were used; ``why`` is given if reuse needs a reason.
+def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", unseen: str = "") -> str:
+    """Say that stored rows were used; ``why`` is given if reuse needs a reason, ``unseen`` names inputs that were not compared.
 
     ``restored`` is from where the attempt started: rows that were copied from there are in no checkpoint of this history yet.
     """
     number = stage.measures.checkpoint
     saved = f"{plural(stage.rows, 'row')} of {f'chk-{number}' if number else restored}"
-    because = f"; {why}" if why else ""
+    because = (f"; {why}" if why else "") + (f"; not compared: {unseen}" if unseen else "")
     work = duration(stage.measures.work_s)
     return coded(f"stage '{stage.uid}': reused, {saved}, {work} of work not run again{because}", "CKP120")
 
@@ -68,6 +69,11 @@ def checkpoint_shared(uid: str, partner: str) -> str:
         " that checkpoint, their rows do not fit together: use job.stage() in the place of checkpoint()."
     )
     return coded(text, "CKP128")
+
+
+def inputs_moved(uid: str, moved: str) -> str:
+    """Say that the inputs of a stage moved, and its stored rows were used nevertheless."""
+    return coded(f"stage '{uid}': its stored rows are used though its inputs moved: {moved}", "CKP127")
 
 
 def stage_sorted(uid: str) -> str:

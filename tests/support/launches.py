@@ -30,8 +30,8 @@ class Launches:
         self.checkpointing = CheckpointConfig()  # of the task
 
     def plan(self, try_number: int = 1, *, run: str = RUN, seen_alive: bool = False, **wishes: Any) -> dict[str, str]:
-        """One more try; the Spark confs with which its driver is submitted. ``wishes`` are fields of ``PlanLaunch``."""
-        token = Token(dag="etl", run=run, task="totals")
+        """One more try; the Spark confs with which its driver is submitted. ``wishes`` are fields of ``PlanLaunch``, and the ``generation``."""
+        token = Token(dag="etl", run=run, task="totals", generation=wishes.pop("generation", 0))
         plan = c.PlanLaunch(
             spec=LaunchSpec(
                 token=token,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
 
 Readbacks = Mapping[str, tuple[str, str]]
 """Directory URI of a file set of this job -> (uid of its stage, path of the file set)."""
 
+FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+DELTA = "TahoeLogFileIndex"
+"""What a Delta table is in a plan: the one class of Delta's that knows the version."""
 ROWS = {"LocalRelation": "data", "Transpose": "data", "CommandResult": "rows"}
 
 
@@ -21,36 +26,42 @@ class Leaves:
         self.readbacks = {_plain(uri): stage for uri, stage in readbacks.items()}
 
     def all(self, plan: Any) -> Iterable[dict[str, Any]]:
-        below = plan.subqueriesAll()
-        for root in (plan, *(below.apply(i) for i in range(below.size()))):
-            leaves = root.collectLeaves()
-            for i in range(leaves.size()):
-                yield self.leaf(leaves.apply(i))
+        return map(self.leaf, nodes(plan))
 
     def leaf(self, node: Any) -> dict[str, Any]:
-        name = _class(node)
+        name = class_name(node)
         if name == "LogicalRelation":
             return self.relation(node.relation())
         if name == "DataSourceV2Relation":
-            python = {"python": True} if _class(node.table()) == "PythonTable" else {}
-            return {"leaf": name, "table": node.table().name(), **_options(dict(node.options())), **python}
+            python = {"python": True} if class_name(node.table()) == "PythonTable" else {}
+            options = _options(dict(node.options()))
+            return {"leaf": name, "table": node.table().name(), **options, **_version_of_table(node), **python}
         if name in ROWS:
             return {"leaf": name, "rows": _sha(getattr(node, ROWS[name])().mkString(";"))}
         return {"leaf": name}
 
     def relation(self, relation: Any) -> dict[str, Any]:
-        name = _class(relation)
-        if name == "HadoopFsRelation":
-            paths = sorted(relation.location().rootPaths().mkString("\n").split("\n"))
+        name = class_name(relation)
+        if self.is_of_files(relation):
+            paths = root_paths(relation)
             return self.stage(paths) or {
-                "leaf": _class(relation.fileFormat()),
+                "leaf": class_name(relation.fileFormat()),
                 "paths": paths,
                 **_options(self.mapping(relation.options())),
+                **_version_of_files(relation.location()),
             }
         if name == "JDBCRelation":
             parts = [part.toString() for part in relation.parts()]
             return {"leaf": name, **_options(self.mapping(relation.jdbcOptions().parameters()), *parts)}
         return {"leaf": name}  # the tree shows its text
+
+    def is_of_files(self, relation: Any) -> bool:
+        """Return whether a relation reads files by paths. That of a Delta table is a class without a name below Spark's."""
+        return self.is_a(FILES, relation)
+
+    def is_a(self, name: str, java_object: Any) -> bool:
+        """Return whether an object is of this Java class, or of one below it."""
+        return bool(self.jvm.py4j.reflection.TypeUtil.isInstanceOf(name, java_object))
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
         """Return the stage that wrote these files; None if it was none. Its file set counts, not the directory where it lies."""
@@ -77,9 +88,54 @@ def _options(options: dict[str, str], *more: str) -> dict[str, Any]:
     return {"options": sorted(shown), "values": _sha(*values, *more)} if values or more else {}
 
 
-def _class(java_object: Any) -> str:
-    name: str = java_object.getClass().getSimpleName()
-    return name
+def nodes(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of a plan and of its subqueries."""
+    below = plan.subqueriesAll()
+    for root in (plan, *(below.apply(i) for i in range(below.size()))):
+        leaves = root.collectLeaves()
+        yield from (leaves.apply(i) for i in range(leaves.size()))
+
+
+def root_paths(relation: Any) -> list[str]:
+    """Return the paths that a relation of files was given, sorted."""
+    return sorted(relation.location().rootPaths().mkString("\n").split("\n"))
+
+
+def _version_of_files(location: Any) -> dict[str, str]:
+    """Return the version of a Delta table that the script names. Delta has resolved it, and no path or option shows it any more."""
+    if class_name(location) != DELTA or not location.isTimeTravelQuery():
+        return {}
+    return {"version": f"version {location.snapshotAtAnalysis().version()}"}
+
+
+def _version_of_table(node: Any) -> dict[str, str]:
+    """Return the version of a table that the script names: number, time, tag or branch."""
+    table, spec, identifier = node.table(), answer(node, "timeTravelSpec"), node.identifier()
+    named = [
+        answer(table, "branch"),
+        identifier.get().name() if identifier.isDefined() else None,
+    ]  # `rows.tag_x` of Iceberg
+    if spec is None:  # before Spark 4.1; since then Iceberg has the newest snapshot there, too
+        named.append(answer(table, "snapshotId"))
+    elif spec.isDefined():
+        named.append(spec.get())
+    return {"version": ", ".join(str(part) for part in named if part is not None)}
+
+
+def answer(java_object: Any, method: str) -> Any:
+    """Return what a method returns; None if an older release, or another table, does not have it."""
+    try:
+        return getattr(java_object, method)()
+    except Py4JJavaError:
+        raise
+    except Py4JError:
+        return None
+
+
+def class_name(java_object: Any) -> str:
+    """Return the class of a Java object without its package."""
+    found = java_object.getClass()
+    return str(found.getSimpleName() or found.getName().rpartition(".")[2])  # a class without a name has no simple one
 
 
 def _plain(uri: str) -> str:

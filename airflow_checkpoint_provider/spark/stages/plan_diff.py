@@ -23,6 +23,7 @@ IDS = re.compile(r"#\d+L?\b")
 CAST = re.compile(r"\bcast\(([^()]*)\)")
 TOKENS = re.compile(r"[\w.\-:'/]+|\s+|[^\w\s]")
 OPENING = set("([{,)")
+NEWEST = "the newest version"
 
 
 def difference_from_stored(store: Store, key: str, new: Plan) -> str:
@@ -80,6 +81,8 @@ def _changed_leaf(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         )
     if old.get("paths") != new.get("paths"):
         return _paths(old["paths"], new["paths"])
+    if old.get("version") != new.get("version"):
+        return f"its input: {_change(old.get('version', NEWEST), new.get('version', NEWEST))}"
     if "rows" in old:
         return "the rows that the driver gives to it"
     return f"an option of its input ({_cut(', '.join(new.get('options', ())), 80)})"

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 
@@ -42,6 +43,7 @@ class Proof:
     """The key of the file set."""
     written: parquet_files.Written
     plan: Plan
+    listed: Listing
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: tuple[File, ...] | None = None
 
@@ -95,13 +97,16 @@ class Proof:
             return True
 
     def _keep_plan(self) -> None:
-        """Store the plan's text beside the rows. Only the log line that says what changed reads it again."""
+        """Store the plan's text and the listing beside the rows. Only log lines that say what changed read them again."""
         try:
             body = canonical({"v": VERSION, **self.plan.to_json()})
             self.attempt.store.overwrite(f"{self.folder}/{PLAN_FILE}", body)
+            if self.listed.inputs:
+                self.attempt.store.overwrite(f"{self.folder}/{INPUTS_FILE}", self.listed.to_bytes())
         except CheckpointError as error:
             say(
-                f"The text of the plan could not be stored. If this stage is computed again, the log cannot say what changed: {error}"
+                "The text of the plan, or the list of its inputs, could not be stored. If this stage is computed again,"
+                f" the log cannot say what changed: {error}"
             )
 
 

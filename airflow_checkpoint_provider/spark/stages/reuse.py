@@ -3,41 +3,51 @@
 Same run, same application and same plan: the rows are reused. Only for a changed application more is compared. A plan's text
 does not show the body of a function, Python code or rows of the driver. Such a stage is reused only if every stage before it
 is the same. The author's ``version`` decides about the application, never about an input: if paths or rows have changed, the
-stage is computed again.
+stage is computed again. What Spark has listed, files and versions of tables, is compared last, as ``inputs`` of the stage says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws
 from airflow_checkpoint_provider.spark.stages.partitions import changed_partitions
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 
+AUTO, COMPARE, KEEP = "auto", "compare", "keep"
+INPUTS = (AUTO, COMPARE, KEEP)
+"""What the author may say about inputs that moved."""
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision, and its reason as the log line ends with it."""
+    """The decision, and its reason as the log line ends with it. ``moved`` says which inputs moved though the rows are reused."""
 
     reuse: bool
     why: str = ""
+    moved: str = ""
 
 
 @dataclass(frozen=True)
 class StageRequest:
-    """A stage as the script asks for it: digest of the application, the author's ``version``, and the stages before it."""
+    """A stage as the script asks for it: digest of the application, the author's ``version`` and ``inputs``, the stages before it.
+
+    ``generation`` is another number after a person has cleared the task.
+    """
 
     application: str
     version: str | None
     function: bool
     handed_out: Mapping[str, str]
+    inputs: str = AUTO
+    generation: int = 0
 
 
 def reuse_without_plan(prior: StageDetail, request: StageRequest) -> Verdict:
     """Decide for a function before it is called. If the verdict is no, call it and compare its plan."""
-    if changed_input(prior, request) or request.version != prior.version:
+    if changed_input(prior, request) or request.version != prior.version or request.inputs == COMPARE:
         return Verdict(False)
     return Verdict(prior.application == request.application)
 
@@ -73,6 +83,32 @@ def keep_together(prior: StageDetail, plan: Plan, shared: SharedDraws) -> Verdic
     if other := shared.conflict(plan.draws, paired):
         return Verdict(False, f"it shares values that Spark draws with stage '{other}', which was computed again")
     return Verdict(True)
+
+
+def decide_inputs(
+    prior: StageDetail, request: StageRequest, listed: str, verdict: Verdict, moved: Callable[[], str]
+) -> Verdict:
+    """Decide for a plan that would be reused. ``listed`` is the digest of what Spark lists now, ``moved`` says what moved.
+
+    An automatic retry of the same application keeps the rows: a folder into which others write grows all the time.
+    """
+    if not verdict.reuse or listed == prior.listed:
+        return verdict
+    if request.inputs == KEEP:
+        return replace(verdict, moved=f'{moved()}. inputs="keep" is set')
+    if request.inputs == COMPARE:
+        return Verdict(False, f"its inputs moved: {moved()}")
+    why = _why_compared(prior, request)
+    if not why:
+        return replace(verdict, moved=f'{moved()}. To compute it again when its inputs move, write inputs="compare"')
+    return Verdict(False, f'{why}, and its inputs moved: {moved()}. To keep its rows, write inputs="keep"')
+
+
+def _why_compared(prior: StageDetail, request: StageRequest) -> str:
+    """Return why the rows of moved inputs are computed again by themselves; empty for an automatic retry."""
+    if request.application != prior.application:
+        return "the application changed"
+    return "the task was cleared" if request.generation != prior.generation else ""
 
 
 def _same_plan(new_application: bool, request: StageRequest, plan: Plan) -> Verdict:

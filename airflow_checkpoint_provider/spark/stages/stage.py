@@ -22,13 +22,16 @@ from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
+from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing, listing, moved_since_stored
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
 from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, Proof, StageSnapshot
 from airflow_checkpoint_provider.spark.stages.reseeding import reseeded
 from airflow_checkpoint_provider.spark.stages.reuse import (
+    AUTO,
     StageRequest,
     Verdict,
+    decide_inputs,
     decide_reuse,
     keep_together,
     reuse_without_plan,
@@ -36,6 +39,7 @@ from airflow_checkpoint_provider.spark.stages.reuse import (
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text.units import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +66,9 @@ class Stages:
         ] = {}  # RDD of a frame that Spark has checkpointed -> the reused stage that reads it
         self._running = threading.Lock()  # held while a stage is computed or read
 
-    def run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
+    def run(
+        self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str = AUTO
+    ) -> DataFrame:
         """Return the rows of stage ``uid``: the stored rows if they can be reused, else compute and store them now."""
         if not self._running.acquire(blocking=False):
             raise WrongUse(
@@ -70,42 +76,55 @@ class Stages:
             )
         try:
             with self._attempt.file_sets.stage(uid, self._states.snapshots):
-                return self._run(uid, source, version)
+                return self._run(uid, source, version, inputs)
         finally:
             self._running.release()
 
-    def _run(self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None) -> DataFrame:
+    def _run(
+        self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str
+    ) -> DataFrame:
         self._attempt.check_not_fenced()
         self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(source)
-        request = StageRequest(self._application.digest, version, function, dict(self._states.handed_out))
+        generation, before = self._attempt.run.generation, dict(self._states.handed_out)
+        request = StageRequest(self._application.digest, version, function, before, inputs, generation)
         prior = self._states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
-            return self._reuse(*prior, Verdict(True))
+            return self._reuse(*prior, Verdict(True), prior[1].reads)
         df = _frame(uid, source() if callable(source) else source)
         refuse_types(df, uid)
-        plan = fingerprint(df, self._readbacks)
+        plan, listed = fingerprint(df, self._readbacks), listing(df, self._readbacks)
         if prior:
-            verdict = Verdict(True)
-            if not unseen:
-                verdict = decide_reuse(prior[1], request, plan, lambda: self._difference(prior[0], plan))
-            if verdict.reuse and not (together := keep_together(prior[1], plan, self._draws)).reuse:
-                verdict = together
+            verdict = self._verdict(prior, request, plan, listed, unseen)
             if verdict.reuse:
                 self._keep_draws(uid, plan, prior[1])
-                return self._reuse(*prior, verdict)
+                return self._reuse(*prior, verdict, some(listed.unseen))
             say(state_messages.stage_recomputed(uid, verdict.why))
         try:
             draws = self._draws.compute(uid, plan.draws)
-            return self._compute(uid, self._redrawn(uid, df, plan, draws), plan, request, tuple(draws.values()))
+            redrawn = self._redrawn(uid, df, plan, draws)
+            return self._compute(uid, redrawn, plan, listed, request, tuple(draws.values()))
         except DrawsDiffer as error:
             self._void(error.about["uids"], uid)
             raise
 
+    def _verdict(
+        self, prior: tuple[StateSnapshot, StageDetail], request: StageRequest, plan: Plan, listed: Listing, kept: bool
+    ) -> Verdict:
+        """Decide about stored rows. ``kept``: without its plan, the stage would be reused."""
+        snapshot, detail = prior
+        verdict = Verdict(True)
+        if not kept:
+            verdict = decide_reuse(detail, request, plan, lambda: self._difference(snapshot, plan))
+        verdict = decide_inputs(detail, request, listed.digest, verdict, lambda: self._moved(snapshot, listed))
+        if verdict.reuse and not (together := keep_together(detail, plan, self._draws)).reuse:
+            return together
+        return verdict
+
     # -- reused ------------------------------------------------------------------------------------------------------
 
-    def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict) -> DataFrame:
+    def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict, unseen: str) -> DataFrame:
         file_set = snapshot.file_sets[0]
         # Names, sizes and footers were compared when the attempt began.
         parquet_files.verify_rows(self._spark, self._uri(file_set.path), file_set.files)
@@ -113,7 +132,10 @@ class Stages:
         self._states.replay_values(detail)
         self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
-        say(state_messages.stage_reused(snapshot, verdict.why, restored=str(self._attempt.restored.point)))
+        restored = str(self._attempt.restored.point)
+        say(state_messages.stage_reused(snapshot, verdict.why, restored=restored, unseen=unseen))
+        if verdict.moved:
+            say(state_messages.inputs_moved(snapshot.uid, verdict.moved))
         return df
 
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
@@ -125,8 +147,13 @@ class Stages:
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
-        key = f"{self._attempt.keys.file_set(prior.file_sets[0].path)}/{PLAN_FILE}"
-        return difference_from_stored(self._attempt.store, key, plan)
+        return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan)
+
+    def _moved(self, prior: StateSnapshot, listed: Listing) -> str:
+        return moved_since_stored(self._attempt.store, self._beside(prior, INPUTS_FILE), listed)
+
+    def _beside(self, prior: StateSnapshot, name: str) -> str:
+        return f"{self._attempt.keys.file_set(prior.file_sets[0].path)}/{name}"
 
     # -- drawn values ------------------------------------------------------------------------------------------------
 
@@ -161,7 +188,9 @@ class Stages:
 
     # -- computed ----------------------------------------------------------------------------------------------------
 
-    def _compute(self, uid: str, df: DataFrame, plan: Plan, request: StageRequest, draws: tuple[int, ...]) -> DataFrame:
+    def _compute(
+        self, uid: str, df: DataFrame, plan: Plan, listed: Listing, request: StageRequest, draws: tuple[int, ...]
+    ) -> DataFrame:
         """Write the rows once, list the files, begin the checkpoint of the barrier, and read the rows back."""
         path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.write(path)
@@ -173,7 +202,7 @@ class Stages:
         with self._described(uid), progress_bar(self._spark):
             written = parquet_files.write(df, uri, codec=codec)
         worked = time.monotonic() - began
-        proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan)
+        proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan, listed)
         self._checkpointer.beside(proof.begin)
         self._checkpointer.await_in_flight()
         waited = time.monotonic() - began - worked
@@ -192,6 +221,9 @@ class Stages:
             values=dict(self._states.values),
             draws=draws,
             partitions=plan.partitions,
+            listed=listed.digest,
+            reads=listed.names,
+            generation=request.generation,
         )
         barrier = f"stage '{uid}'"
         measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
+from airflow_checkpoint_provider.spark.stages.inputs import Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.proof import Proof
 from airflow_checkpoint_provider.storage import LocalStore
@@ -40,6 +41,6 @@ def test_rows_are_durable_before_they_are_proved(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(parquet_files, "count_rows", counted)
     attempt, written = MagicMock(store=LocalStore(tmp_path)), MagicMock(sizes=dict.fromkeys(names, 4))
     plan = Plan(digest="", text="", leaves=(), python=False, local_rows=False, inputs=(), sorted=False)
-    assert Proof(MagicMock(), attempt, "clean", FOLDER, written, plan).files(lambda: None) == ()
+    assert Proof(MagicMock(), attempt, "clean", FOLDER, written, plan, Listing()).files(lambda: None) == ()
     above = ["jobs", "jobs/daily", "jobs/daily/job", "jobs/daily/job/state", "jobs/daily/job/state/clean", FOLDER]
     assert synced == [*(f"{FOLDER}/{name}" for name in names), *above]

@@ -8,7 +8,14 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_reuse, reuse_without_plan
+from airflow_checkpoint_provider.spark.stages.reuse import (
+    INPUTS,
+    StageRequest,
+    Verdict,
+    decide_inputs,
+    decide_reuse,
+    reuse_without_plan,
+)
 
 SAME, OTHER = "same", "other"
 BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
@@ -134,3 +141,48 @@ def test_stored_plan_is_read_only_for_the_log_line() -> None:
 
     assert decide_reuse(STORED, request(), plan(), difference).reuse
     assert not decide_reuse(STORED, request(OTHER), plan(python=True), difference).reuse
+
+
+# -- what Spark has listed ---------------------------------------------------------------------------------------------
+
+LISTED = replace(STORED, listed="then", generation=1)
+AGAIN = replace(request(), generation=1)
+MOVED = "1 file new"
+COMPARE_HINT = f'{MOVED}. To compute it again when its inputs move, write inputs="compare"'
+KEEP_HINT = f'its inputs moved: {MOVED}. To keep its rows, write inputs="keep"'
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [
+        pytest.param(AGAIN, Verdict(True, moved=COMPARE_HINT), id="an automatic retry keeps the rows"),
+        pytest.param(replace(AGAIN, application=OTHER), Verdict(False, f"the application changed, and {KEEP_HINT}"), id="changed application"),
+        pytest.param(replace(AGAIN, generation=2), Verdict(False, f"the task was cleared, and {KEEP_HINT}"), id="cleared"),
+        pytest.param(replace(AGAIN, inputs="compare"), Verdict(False, f"its inputs moved: {MOVED}"), id="compare"),
+        pytest.param(replace(AGAIN, inputs="keep", application=OTHER, generation=2), Verdict(True, moved=f'{MOVED}. inputs="keep" is set'),
+                     id="keep, whatever else changed"),
+        pytest.param(replace(AGAIN, version="1", application=OTHER), Verdict(False, f"the application changed, and {KEEP_HINT}"),
+                     id="a version decides about no input"),
+    ],
+)  # fmt: skip
+def test_moved_inputs_are_kept_or_computed_again(asked: StageRequest, verdict: Verdict) -> None:
+    assert decide_inputs(LISTED, asked, "now", Verdict(True), lambda: MOVED) == verdict
+
+
+@pytest.mark.parametrize("words", INPUTS)
+def test_list_is_read_only_if_inputs_moved(words: str) -> None:
+    def moved() -> str:
+        raise AssertionError("reads a file")
+
+    kept = Verdict(True, "application changed, this stage did not")
+    asked = replace(AGAIN, application=OTHER, generation=2, inputs=words)
+    assert decide_inputs(LISTED, asked, "then", kept, moved) == kept
+    refused = Verdict(False, "its plan changed")
+    assert decide_inputs(LISTED, asked, "now", refused, moved) == refused
+
+
+def test_function_is_called_to_look_only_if_the_author_says_so() -> None:
+    calls = {
+        words: not reuse_without_plan(STORED, replace(request(), function=True, inputs=words)).reuse for words in INPUTS
+    }
+    assert calls == {"auto": False, "compare": True, "keep": False}

@@ -26,6 +26,11 @@ def test_lines_of_reused_and_recomputed_stages(golden: Golden) -> None:
         [
             state_messages.stage_reused(clean),
             state_messages.stage_reused(clean, "application changed, this stage did not"),
+            state_messages.stage_reused(clean, unseen="JDBCRelation, an RDD"),
+            state_messages.inputs_moved(
+                "clean",
+                '1 file new in s3a://shop/landing. To compute it again when its inputs move, write inputs="compare"',
+            ),
             state_messages.stage_recomputed(
                 "clean",
                 "its plan changed: day >= 2026-11-20 → 2026-11-21. If a literal changes between tries, use job.started_at",
