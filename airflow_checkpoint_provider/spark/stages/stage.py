@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
-from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
@@ -107,7 +107,9 @@ class Stages:
         # Names, sizes and footers were compared when the attempt began.
         parquet_files.verify_rows(self._spark, self._uri(file_set.path), file_set.files)
         df = self._read(snapshot, detail)
-        self._states.replay_values(detail)
+        for value in self._states.replay_values(detail, self._application.digest):
+            attempt = file_set_epoch(file_set.identity)
+            say(state_messages.value_differs(value.uid, value.now, value.stored, snapshot.uid, attempt, value.why_kept))
         self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
         say(state_messages.stage_reused(snapshot, verdict.why, restored=str(self._attempt.restored.point)))

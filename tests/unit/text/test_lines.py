@@ -38,6 +38,17 @@ def test_lines_of_reused_and_recomputed_stages(golden: Golden) -> None:
     )
 
 
+def test_lines_of_values_of_reused_stages(golden: Golden) -> None:
+    golden(
+        "values",
+        [
+            state_messages.value_differs("rows", 10, 1, "clean", 1, "the application changed"),
+            state_messages.value_differs("rows", 10, None, "clean", 1, "a stage before it was computed again"),
+            state_messages.value_differs("seen", None, ["x" * 40, "y" * 40], "clean", 1, ""),
+        ],
+    )
+
+
 def test_lines_of_the_application_digest(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
