@@ -93,6 +93,18 @@ class Measures(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Metrics(Record):
+    """What ``df.observe`` collected while a stage was computed: its type and its row as Spark's JSON, the row by position.
+
+    Metrics that could not be kept have no row.
+    """
+
+    name: str  # of the Observation; empty if Spark drew it
+    schema: str = ""
+    row: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageDetail(Record):
     """The values that decide whether a stage may be reused, and how its rows are read back."""
 
@@ -112,6 +124,7 @@ class StageDetail(Record):
     )  # the seeds by which Spark has drawn values, in the order in which the plan names them
     partitions: dict[str, str] = added(factory=dict)  # what made the partitions, if the rows depend on them
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
+    metrics: tuple[Metrics, ...] = added(factory=tuple)
 
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")

@@ -21,6 +21,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
     "CKP125": "A streaming query begins, or continues from the batch that the line names.",
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
+    "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
     "CKP428": "A reused stage had stored another value than the script has set. The line has both, and says which one counts.",
@@ -78,6 +79,22 @@ def value_differs(uid: str, now: Any, stored: Any, stage: str, attempt: int, why
 def _short(value: Any) -> str:
     text = canonical(value).decode()
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def metrics_not_kept(uid: str, name: str, why: str) -> str:
+    """Say that the metrics of an Observation are not stored with its stage."""
+    text = f"stage '{uid}': the metrics of its {_observation(name)} are not stored, because {why}"
+    return coded(f"{text}. If a retry reuses the stage, get raises an error", "CKP129")
+
+
+def metrics_missing(uid: str, name: str, why: str) -> str:
+    """Say that an Observation of a reused stage stays empty."""
+    text = f"stage '{uid}': its {_observation(name)} stays empty, because the stage is reused and {why}"
+    return coded(f"{text}. Its get raises an error. Keep the number in a value", "CKP129")
+
+
+def _observation(name: str) -> str:
+    return f"Observation '{name}'" if name else "Observation"
 
 
 def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:

@@ -184,6 +184,7 @@ def attack_seal(seed: str) -> None:
             state_messages.stage_reused(snapshot)
             for value in snapshot.stage.values.values():
                 state_messages.value_differs(uid, None, value, uid, 1, "")
+            state_messages.metrics_missing(uid, ", ".join(one.name for one in snapshot.stage.metrics), "why")
             states.replay_values(snapshot.stage, "another application")
             states.hand_out(snapshot)
         elif snapshot.kind == "value":

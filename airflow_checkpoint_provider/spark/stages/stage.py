@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.bar import progress_bar
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages import observations, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
@@ -79,6 +79,7 @@ class Stages:
         prior = self._states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
+            observations.leave_empty(self._spark, uid, prior[1].metrics)
             return self._reuse(*prior, Verdict(True))
         df = _frame(uid, source() if callable(source) else source)
         refuse_types(df, uid)
@@ -91,6 +92,7 @@ class Stages:
                 verdict = together
             if verdict.reuse:
                 self._keep_draws(uid, plan, prior[1])
+                observations.hand_out(uid, prior[1].metrics, df, plan)
                 return self._reuse(*prior, verdict)
             say(state_messages.stage_recomputed(uid, verdict.why))
         try:
@@ -162,6 +164,7 @@ class Stages:
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         if plan.sorted:
             say(state_messages.stage_sorted(uid))
+        observed = observations.watched(df, plan)
         began = time.monotonic()
         with self._described(uid), progress_bar(self._spark):
             written = parquet_files.write(df, uri, codec=codec)
@@ -191,7 +194,7 @@ class Stages:
         snapshot = StateSnapshot(
             uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
-        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof))
+        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
         self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)
