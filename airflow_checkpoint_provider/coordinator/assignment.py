@@ -71,6 +71,11 @@ def split_allowed(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...
     return dropped, tuple(uid for uid in unclaimed_uids if uid not in dropped)
 
 
+def undecided(uids: Iterable[str], allowed: Allowed) -> tuple[str, ...]:
+    """Return the uids about which the job says nothing."""
+    return tuple(uid for uid in uids if _fate(uid, allowed) is None)
+
+
 def _fate(uid: str, allowed: Allowed) -> str | None:
     """Return what the job says about an unclaimed state; None if it says nothing."""
     if isinstance(allowed, Mapping):

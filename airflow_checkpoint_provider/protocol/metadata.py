@@ -93,6 +93,18 @@ class Measures(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Metrics(Record):
+    """What ``df.observe`` collected while a stage was computed: its type and its row as Spark's JSON, the row by position.
+
+    Metrics that could not be kept have no row.
+    """
+
+    name: str  # of the Observation; empty if Spark drew it
+    schema: str = ""
+    row: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageDetail(Record):
     """The values that decide whether a stage may be reused, and how its rows are read back."""
 
@@ -117,6 +129,7 @@ class StageDetail(Record):
     )  # a digest of what Spark had listed by itself: names, sizes and times of files, versions of tables
     reads: str = added("")  # the names of that, and of what Spark had not listed, for one line
     generation: Size = added(0)  # of the task: a clear changes it
+    metrics: tuple[Metrics, ...] = added(factory=tuple)
 
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")

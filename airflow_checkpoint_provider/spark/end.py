@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import signal
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed, undecided
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.damage import damage_behind
@@ -69,13 +71,22 @@ class JobEnd:
         self.attempt.end("finished", ExitCode.FINISHED)
 
     def _keep_or_drop_unclaimed(self) -> None:
-        """Keep the restored states that the script did not use, or drop those that may be dropped. Log both."""
+        """Keep the restored states that the script did not use, or drop those that may be dropped. Log both.
+
+        A value that no finished attempt has set is dropped, too, unless the job says that it is kept.
+        """
+        unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
+        self._drop(unfinished, state_messages.unfinished_left_behind)
         unclaimed = {state.uid: state for state in self.states.unclaimed()}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
-        self.states.drop(dropped)
-        for uids, line in ((dropped, state_messages.left_behind), (kept, state_messages.handed_on)):
-            if uids:
-                say(line([unclaimed[uid] for uid in uids]))
+        self._drop(dropped, state_messages.left_behind)
+        if kept:
+            say(state_messages.handed_on([unclaimed[uid] for uid in kept]))
+
+    def _drop(self, uids: Sequence[str], line: Callable[[Sequence[StateSnapshot]], str]) -> None:
+        if uids:
+            say(line([self.states.snapshots[uid] for uid in uids]))
+            self.states.drop(uids)
 
     def _take_last_checkpoints(self) -> None:
         """Take checkpoints until all is saved and every request is served, or a checkpoint failed."""

@@ -257,14 +257,14 @@ class CheckpointedJob:
         return self._stages.run(uid, df, version, inputs)
 
     def value(self, uid: str, default: Any = None) -> Value:
-        """Return small JSON state, 64 KiB at most.
+        """Return small JSON state, 64 KiB at most. Raises ``InvalidConfig`` if the default is no JSON, as ``Value.set`` does.
 
-        Values follow the script: a retry begins with the values with which its run began, and each reused stage sets them to
-        what they were at its end.
+        Values follow the script: a retry begins with the values with which its run began. A reused stage sets them to what they
+        were at its end, unless the application has changed since: then what the new code sets counts.
         """
         self._claim(uid)
         self._states.claim_value(uid)
-        return Value(self._states.values, uid, default, self._check_change)
+        return Value(self._states.values, uid, default, self._set_value)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Register an object with a state of its own, or a hook without state.
@@ -350,9 +350,10 @@ class CheckpointedJob:
         number = point.id or self._attempt.restored.id_floor
         return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
 
-    def _check_change(self) -> None:
+    def _set_value(self, uid: str, value: Any) -> None:
         refuse_inside()
         self._attempt.leave_if_over()
+        self._states.set_value(uid, value)
 
     def _check_active(self) -> None:
         refuse_inside()

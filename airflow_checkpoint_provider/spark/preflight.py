@@ -118,7 +118,8 @@ class PreflightJob:
     def value(self, uid: str, default: Any = None) -> Value:
         """Return a value of the checkpoint. A change is not kept."""
         saved = self._saved.get(uid)
-        return Value({uid: saved.value} if saved else {}, uid, default, lambda: None)
+        values = {uid: saved.value} if saved else {}
+        return Value(values, uid, default, values.__setitem__)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Do nothing: nobody asks the object."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
 from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
@@ -20,9 +22,13 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP125": "A streaming query begins, or continues from the batch that the line names.",
     "CKP127": "The inputs of a stage have other files, or another version, than when its rows were stored. The rows were used.",
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
+    "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
     "CKP426": "Some restored state was not used in this run and was kept.",
-    "CKP427": "Some restored state was not used in this run and was dropped, as allow_non_restored_state says.",
+    "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
+    "CKP428": "A reused stage had stored another value than the script has set. The line has both, and says which one counts.",
 }
+
+LONGEST_VALUE = 60  # characters of a value in a line
 
 
 def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", unseen: str = "") -> str:
@@ -80,6 +86,36 @@ def stage_sorted(uid: str) -> str:
     """Say that the order of a sorted stage is lost."""
     text = f"stage '{uid}': its plan is sorted, but a stage does not keep the order of rows. Sort after the stage."
     return coded(text, "CKP122")
+
+
+def value_differs(uid: str, now: Any, stored: Any, stage: str, attempt: int, why: str) -> str:
+    """Say which of two values counts at a reused stage: the script's, and ``why``; or the stored one if ``why`` is empty."""
+    by_stage = f"stage '{stage}' of attempt {attempt} had stored {_short(stored)}"
+    by_script = f"the script set {_short(now)}, {by_stage}; {_short(now)} counts, because {why}"
+    return coded(
+        f"value '{uid}': {by_script if why else f'the script has not set it; {by_stage}, which counts'}", "CKP428"
+    )
+
+
+def _short(value: Any) -> str:
+    text = canonical(value).decode()
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def metrics_not_kept(uid: str, name: str, why: str) -> str:
+    """Say that the metrics of an Observation are not stored with its stage."""
+    text = f"stage '{uid}': the metrics of its {_observation(name)} are not stored, because {why}"
+    return coded(f"{text}. If a retry reuses the stage, get raises an error", "CKP129")
+
+
+def metrics_missing(uid: str, name: str, why: str) -> str:
+    """Say that an Observation of a reused stage stays empty."""
+    text = f"stage '{uid}': its {_observation(name)} stays empty, because the stage is reused and {why}"
+    return coded(f"{text}. Its get raises an error. Keep the number in a value", "CKP129")
+
+
+def _observation(name: str) -> str:
+    return f"Observation '{name}'" if name else "Observation"
 
 
 def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:
@@ -211,6 +247,12 @@ def left_behind(states: Sequence[StateSnapshot]) -> str:
     """Say which restored states the script did not use and the next checkpoints do not contain."""
     text = f"Restored state {_named(states)} was not used in this run and was dropped"
     return coded(f"{text}, as allow_non_restored_state says", "CKP427")
+
+
+def unfinished_left_behind(states: Sequence[StateSnapshot]) -> str:
+    """Say which values of earlier attempts of this run the next checkpoints do not contain."""
+    text = f"Restored state {_named(states)} was not used in this run and was dropped"
+    return coded(f"{text}, because only an attempt that did not finish has set it", "CKP427")
 
 
 def _named(states: Sequence[StateSnapshot]) -> str:

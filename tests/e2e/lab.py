@@ -189,9 +189,9 @@ class Run:
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
-    def driver(self) -> int:
+    def driver(self, script: Path = JOBS / "stages.py") -> int:
         """The Python process that runs the script."""
-        (pid,) = (pid for pid in processes.drivers(JOBS / "stages.py") if self._has(pid))
+        (pid,) = (pid for pid in processes.drivers(script) if self._has(pid))
         return pid
 
     def jvm(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab, kill, wait_gone
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.e2e.lab import JOBS, PATIENCE, RESULT, TASK, Lab, kill, wait_gone
 
 pytestmark = pytest.mark.timeout(1800)
 ALL = ["one", "two", "three"]
@@ -66,3 +67,36 @@ def test_task_cleared_after_the_end_cannot_continue_from_deleted_state(lab: Lab)
     assert "[CKP404]" in log
     assert "retention=" in log
     assert len(run.state.launches) == 1
+
+
+def test_corrected_script_counts_in_a_retry_and_after_a_clear(lab: Lab) -> None:
+    """The stages are reused, and the value is that of the script as it is now: with its new code, and under its right name."""
+    script, history = lab.folder("script") / "counts.py", History("counts.job")
+    script.parent.mkdir(parents=True)
+    right = (JOBS / "counts.py").read_text()
+    wrong_number = right.replace("+ a.count()", "+ 1")
+    wrong_name = right.replace('"rows"', '"rowz"', 1)
+    assert right not in (wrong_number, wrong_name)
+
+    script.write_text(wrong_number)
+    run = lab.start("counts", "end", history=history, script=str(script))
+    run.wait_at("end")
+    run.wait_stored("b")
+    script.write_text(right)
+    kill(run.driver(script))
+    run.open("end")
+    run.ended("success", 2)
+    assert (run.computed(2), run.results[-1]) == ([], {"attempt": 2, "rows": 10})
+    assert "value 'rows': the script set 10, stage 'b' of attempt 1 had stored 1; 10 counts" in run.log(2)
+
+    script.write_text(wrong_name)
+    run = lab.start("counts", history=history, script=str(script))
+    run.client.wait_for_task(run.dag, run.id, TASK, {"failed"}, 1, PATIENCE)
+    assert "[CKP424]" in run.log(1)
+    script.write_text(right)
+    run.clear()
+    run.ended("success", 2)
+    assert (run.computed(2), run.results[-1]) == ([], {"attempt": 4, "rows": 20})
+    log = run.log(2)
+    assert "value 'rows': the script set 20, stage 'b' of attempt 3 had stored 10; 20 counts" in log
+    assert "Restored state value 'rowz' was not used in this run and was dropped" in log

@@ -14,6 +14,7 @@ Reader = Callable[[bytes], Record | Entry]
 READERS: dict[str, Reader] = {
     "acknowledgement": Acknowledgement.from_bytes,
     "acknowledgement-footers": Acknowledgement.from_bytes,
+    "acknowledgement-metrics": Acknowledgement.from_bytes,
     "seal": Seal.from_bytes,
     "heartbeat": lambda body: Beat.from_json(parse(body, "heartbeat")),
     "heartbeat-queries": lambda body: Beat.from_json(parse(body, "heartbeat")),

@@ -180,9 +180,13 @@ def attack_seal(seed: str) -> None:
         return
     states = States.restored(seal, "scheduled__2026-11-20")
     for uid, snapshot in states.snapshots.items():
-        if snapshot.kind == "stage" and states.stage(uid):
-            states.hand_out(snapshot)
+        if snapshot.stage and states.stage(uid):
             state_messages.stage_reused(snapshot)
+            for value in snapshot.stage.values.values():
+                state_messages.value_differs(uid, None, value, uid, 1, "")
+            state_messages.metrics_missing(uid, ", ".join(one.name for one in snapshot.stage.metrics), "why")
+            states.replay_values(snapshot.stage, "another application")
+            states.hand_out(snapshot)
         elif snapshot.kind == "value":
             states.claim_value(uid)
         elif snapshot.kind == "registered":

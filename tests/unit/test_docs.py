@@ -161,6 +161,7 @@ EXPLAINED: dict[str, type] = {
     "A **state** in": metadata.StateSnapshot,
     "Its **measures**": metadata.Measures,
     "A **stage**": metadata.StageDetail,
+    "The **metrics** of": metadata.Metrics,
     "A **query** stores": metadata.QueryDetail,
     "A file set is": metadata.FileSet,
     "A **file**": metadata.File,

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import traceback
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NoReturn
 
 from py4j.protocol import Py4JError
@@ -19,12 +20,13 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.files import read_footers
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
+from airflow_checkpoint_provider.spark.stages.observations import Observed, collected
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 
@@ -116,11 +118,16 @@ class StageSnapshot:
 
     record: StateSnapshot
     proof: Proof
+    observed: tuple[Observed, ...] = ()
 
     def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
-        """Return the record with the rows and footers of its files, once they are proved."""
+        """Return the record with the rows and footers of its files, once they are proved, and with the metrics of its plan."""
         file_set = replace(self.record.file_sets[0], files=self.proof.files(check))
-        return StoredSnapshot(replace(self.record, file_sets=(file_set,))).write(check, place)
+        return StoredSnapshot(replace(self.record, file_sets=(file_set,), stage=self._detail)).write(check, place)
+
+    @cached_property
+    def _detail(self) -> StageDetail | None:
+        return self.record.stage and replace(self.record.stage, metrics=collected(self.record.uid, self.observed))
 
     def discard(self) -> None:
         """Do nothing: the rows stay."""

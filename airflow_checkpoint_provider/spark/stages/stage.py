@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
-from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.bar import progress_bar
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages import observations, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing, listing, moved_since_stored
@@ -91,6 +91,7 @@ class Stages:
         prior = self._states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
+            observations.leave_empty(self._spark, uid, prior[1].metrics)
             return self._reuse(*prior, Verdict(True), prior[1].reads)
         df = _frame(uid, source() if callable(source) else source)
         refuse_types(df, uid)
@@ -99,6 +100,7 @@ class Stages:
             verdict = self._verdict(prior, request, plan, listed, unseen)
             if verdict.reuse:
                 self._keep_draws(uid, plan, prior[1])
+                observations.hand_out(uid, prior[1].metrics, df, plan)
                 return self._reuse(*prior, verdict, some(listed.unseen))
             say(state_messages.stage_recomputed(uid, verdict.why))
         try:
@@ -129,7 +131,9 @@ class Stages:
         # Names, sizes and footers were compared when the attempt began.
         parquet_files.verify_rows(self._spark, self._uri(file_set.path), file_set.files)
         df = self._read(snapshot, detail)
-        self._states.replay_values(detail)
+        for value in self._states.replay_values(detail, self._application.digest):
+            attempt = file_set_epoch(file_set.identity)
+            say(state_messages.value_differs(value.uid, value.now, value.stored, snapshot.uid, attempt, value.why_kept))
         self._states.hand_out(snapshot)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
         restored = str(self._attempt.restored.point)
@@ -198,6 +202,7 @@ class Stages:
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         if plan.sorted:
             say(state_messages.stage_sorted(uid))
+        observed = observations.watched(df, plan)
         began = time.monotonic()
         with self._described(uid), progress_bar(self._spark):
             written = parquet_files.write(df, uri, codec=codec)
@@ -230,7 +235,7 @@ class Stages:
         snapshot = StateSnapshot(
             uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
         )
-        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof))
+        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
         self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
         self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)

@@ -23,6 +23,17 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
 
 
+@dataclass(frozen=True)
+class ValueDifference:
+    """A value of which a reused stage had stored something else than the script has made of it."""
+
+    uid: str
+    now: Any
+    stored: Any
+    why_kept: str
+    """Why ``now`` counts. If it is empty, ``stored`` counts."""
+
+
 @dataclass
 class States:
     """The states of one attempt.
@@ -30,8 +41,9 @@ class States:
     ``snapshots`` begins with every state of the restore point. A state that the script has not reached yet stays in each
     new acknowledgement as it was restored. Stages belong to a run, so those of another run are dropped here.
 
-    Values follow the script: they begin as they were when the *run* began, and a reused stage sets them to what they were
-    at its barrier. States of registered objects do not: they begin as they were restored, and change at each barrier.
+    Values follow the script: they begin as they were when the *run* began, and a stage that an unchanged application reuses sets
+    them to what they were at its barrier. A changed application sets them anew. States of registered objects do not follow it:
+    they begin as they were restored, and change at each barrier.
     """
 
     run: str
@@ -40,6 +52,8 @@ class States:
     run_objects: tuple[str, ...] = ()  # uids of the registered objects' states with which the run began
     values: dict[str, Any] = field(default_factory=dict)
     claimed_values: set[str] = field(default_factory=set)  # uids of the values that the script uses
+    # uids of the values that this program made: it has set them in this attempt, or an earlier attempt of it has stored them
+    own_values: set[str] = field(default_factory=set)
     claimed_queries: set[str] = field(default_factory=set)  # uids of the streaming queries that the script started
     # barrier -> a snapshot of each of them
     query_snapshots: Callable[[str], Mapping[str, Snapshot]] = lambda barrier: {}
@@ -52,6 +66,7 @@ class States:
     _lock: threading.RLock = field(
         default_factory=threading.RLock
     )  # the script may take checkpoints in several threads
+    _differences: dict[str, ValueDifference] = field(default_factory=dict)  # the newest one of each value
     # Values and states of objects at the script's last barrier
     _at_barrier: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
     _completed: bytes = b""  # fingerprint of the newest completed checkpoint, to tell whether anything changed
@@ -116,13 +131,33 @@ class States:
             if incomplete:
                 self._incomplete[snapshot.file_sets[0].path] = incomplete
 
-    def replay_values(self, detail: StageDetail) -> None:
-        """Set the values to what they were at the barrier of a reused stage.
+    def set_value(self, uid: str, value: Any) -> None:
+        """Change a value, as the script says."""
+        self.values[uid] = value
+        self.own_values.add(uid)
 
-        If an earlier stage was computed again, the values that the script has set stay.
+    def replay_values(self, detail: StageDetail, application: str) -> tuple[ValueDifference, ...]:
+        """Set the values to what they were at the barrier of a reused stage, if ``application`` has stored it. Return nothing then.
+
+        Else the script's new code counts: a value that it has set stays, and one that it has not set gets the stored value. Return
+        the values where the two differ. If an earlier stage was computed again, all values stay.
         """
-        if detail.earlier_stages == self.handed_out:
+        same_rows, changed = detail.earlier_stages == self.handed_out, detail.application != application
+        if same_rows and not changed:
             self.values |= detail.values
+            self.own_values |= detail.values.keys()
+            return ()
+        why = "the application changed" if changed else "a stage before it was computed again"
+        compared = self.claimed_values & detail.values.keys() & (self.claimed_values if same_rows else self.own_values)
+        found = [
+            ValueDifference(uid, self.values.get(uid), detail.values[uid], why if uid in self.own_values else "")
+            for uid in sorted(compared)
+            if uid not in self.values or canonical(self.values[uid]) != canonical(detail.values[uid])
+        ]
+        new = tuple(one for one in found if self._differences.get(one.uid) != one)
+        self._differences |= {one.uid: one for one in found}
+        self.values |= {one.uid: one.stored for one in found if not one.why_kept}
+        return new
 
     # -- the script does not use a state -----------------------------------------------------------------------------
 
@@ -135,6 +170,11 @@ class States:
         """Return the unclaimed values and registered objects' states with which this run began."""
         began_with = {*self.run_values, *self.run_objects}
         return tuple(state for state in self.unclaimed() if state.kind != STAGE and state.uid in began_with)
+
+    def unfinished_values(self) -> tuple[str, ...]:
+        """Return the values that earlier attempts of this run have made, and this attempt has not: no finished attempt has them."""
+        finished = self.run_values.keys() | (self.claimed_values & self.values.keys())
+        return tuple(uid for uid, state in self.snapshots.items() if state.kind == VALUE and uid not in finished)
 
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""

@@ -50,6 +50,17 @@ refuses = submits("refuses", job="twice", spark={"spark.log.level": "INFO"})
 plain = submits("plain", job="plain")
 homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")
 
+with DAG("counts", schedule=None, max_active_runs=1, params={"folder": "", "script": ""}):
+    CheckpointedSparkSubmitOperator(
+        task_id="job",
+        scope="job",
+        application="{{ params.script }}",
+        application_args=[str(FOLDER)],
+        conf=CONFS,
+        retries=2,
+        retry_delay=timedelta(seconds=1),
+    )
+
 with DAG("reads_kafka", schedule=None, max_active_runs=1, params={"folder": "", "kafka": "", "classpath": ""}):
     CheckpointedSparkSubmitOperator(
         task_id="job",

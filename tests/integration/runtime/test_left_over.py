@@ -16,7 +16,10 @@ from tests.support.launches import Launches
 
 @pytest.fixture
 def begun(script: Script) -> Script:
-    """Its first attempt failed, and left two stages and two values."""
+    """An earlier run left two values. The first attempt of the next run failed, and left two stages, too."""
+    with script.attempt() as job:
+        job.value("count", 0).set(0)
+        job.value("seen", []).set([])
     with script.failing() as job:
         job.value("count", 0).set(1)
         job.value("seen", []).set(["a"])
@@ -77,6 +80,19 @@ def test_dropped_state_causes_a_last_checkpoint(begun: Script) -> None:
     with begun.attempt() as job:
         job.value("count")
         assert job.value("seen", []).get() == [], "it begins anew"
+
+
+@pytest.mark.parametrize(("allowed", "left"), [(False, set()), ("keep", {"once"}), ({"once": "keep"}, {"once"})])
+def test_value_that_no_finished_attempt_has_is_dropped(
+    script: Script, capsys: pytest.CaptureFixture[str], allowed: Any, left: set[str]
+) -> None:
+    with script.failing() as job:
+        job.value("once").set(1)
+        job.stage("clean", job.spark.range(3))
+    with script.attempt(allow_non_restored_state=allowed) as job:
+        job.stage("clean", job.spark.range(3))
+    assert held(script).keys() == left | {"clean"}
+    assert said(capsys.readouterr().out) == ["CKP426" if left else "CKP427"]
 
 
 def test_failed_attempt_drops_no_state(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +182,8 @@ def test_wrong_name_ends_the_attempt_and_the_corrected_script_reuses_all_stages(
         job.stage("clean", job.spark.range(3))
     assert not recomputed()
     assert script.coordinator().state.runs[-1].outcome == "finished"
-    assert said(capsys.readouterr().out) == ["CKP426"], "of 'totalz', which this run made"
+    assert held(script).keys() == {"clean", "totals"}
+    assert said(capsys.readouterr().out) == ["CKP427"], "of 'totalz', which no finished attempt has"
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,45 @@ def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
     killed_job_continues(Home(tmp_path / "home", python=python), python, release, {})
 
 
+OBSERVED = """
+import json
+from pyspark.sql import Observation, functions as F
+from airflow_checkpoint_provider.spark import CheckpointedJob
+
+with CheckpointedJob() as job:
+    kept, odd = Observation("kept"), Observation()
+    metrics = [F.count(F.lit(1)).alias("rows"), F.max("id"), F.max(F.expr("cast(id as decimal(9, 2))")).alias("most")]
+    df = job.spark.range(10).observe(kept, *metrics).observe(odd, F.first(F.create_map("id", "id")).alias("map"))
+    job.stage("a", df)
+    print("RESULT", json.dumps({"kept": str(kept.get)}))
+    if job.attempt == 1:
+        print(odd.get)
+        job.checkpoint()
+        job.stage("b", job.spark.range(3))
+    try:
+        odd.get
+    except Exception as error:
+        print("REFUSED", error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", HADOOP)
+def test_metrics_of_a_reused_stage_are_handed_out_on_release(tmp_path: Path, release: str) -> None:
+    """Spark's own Observation is not the same class in each release."""
+    home = Home(tmp_path / "home", python=python_with_spark(release))
+    home.script.write_text(OBSERVED)
+    killed = home.run(("kill", "stage/b/rows-written"))
+    assert (killed.code, killed.result["kept"].startswith("{'rows': 10, 'max(id)': 9, 'most': Decimal(")) == (
+        -9,
+        True,
+    ), killed.log
+    ended = home.run()
+    assert (ended.code, ended.computed, ended.result) == (0, [], killed.result), ended.log
+    assert "REFUSED this Observation has no metrics: stage 'a' was reused" in ended.log
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", HADOOP)

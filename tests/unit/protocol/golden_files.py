@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     Footer,
     Measures,
+    Metrics,
     Seal,
     StageDetail,
     StateEntry,
@@ -80,6 +81,15 @@ def with_footers() -> Acknowledgement:
     clean = file_set("clean", files=1)
     files = tuple(replace(file, footer=Footer(bytes=8, checksum="9f3c01ab")) for file in clean.files)
     return acknowledgement(2, stage("clean", 2, made_of=replace(clean, files=files)))
+
+
+def with_metrics() -> Acknowledgement:
+    """Return an acknowledgement of a stage with the metrics of two Observations; those of the second were not kept."""
+    clean = stage("clean", 2)
+    assert clean.stage
+    schema = '{"type":"struct","fields":[{"name":"rows","type":"long","nullable":true,"metadata":{}}]}'
+    metrics = (Metrics(name="quality", schema=schema, row='{"0":10}'), Metrics(name=""))
+    return acknowledgement(2, replace(clean, stage=replace(clean.stage, metrics=metrics)))
 
 
 def life(store: MemoryStore) -> None:
@@ -295,6 +305,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-stub": stub,
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "acknowledgement-footers": lambda: with_footers().to_bytes(),
+    "acknowledgement-metrics": lambda: with_metrics().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),

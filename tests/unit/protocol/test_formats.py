@@ -44,6 +44,7 @@ from tests.unit.protocol.golden_files import (
     golden,
     rewritten,
     with_footers,
+    with_metrics,
 )
 
 
@@ -236,6 +237,10 @@ def test_acknowledgement_holds_where_a_query_stood() -> None:
 def test_acknowledgement_holds_what_a_query_had_read_of_another_one() -> None:
     assert Acknowledgement.from_bytes(golden("acknowledgement-edges")) == query_lives.chained()
     assert Acknowledgement.from_bytes(golden("acknowledgement-apart")) == query_lives.chained(apart=True)
+
+
+def test_stage_has_the_metrics_of_its_observations() -> None:
+    assert Acknowledgement.from_bytes(golden("acknowledgement-metrics")) == with_metrics()
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:

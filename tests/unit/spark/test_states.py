@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -67,7 +68,7 @@ def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
 
 def claimed(states: States, uid: str, default: Any = None) -> Value:
     states.claim_value(uid)
-    return Value(states.values, uid, default, lambda: None)
+    return Value(states.values, uid, default, states.set_value)
 
 
 def held(states: States) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def test_reused_stage_sets_values_to_those_of_its_barrier() -> None:
     count = claimed(states, "count")
     for found, at_its_barrier in ((clean, 1), (named, 2)):
         assert found.stage
-        states.replay_values(found.stage)
+        assert not states.replay_values(found.stage, "app")
         states.hand_out(found)
         assert count.get() == at_its_barrier
         count.set(count.get() + 1)
@@ -118,8 +119,73 @@ def test_reused_stage_after_a_recomputed_stage_leaves_values_unchanged() -> None
     count = claimed(states, "count")
     count.set(100)
     assert named.stage
-    states.replay_values(named.stage)
+    (difference,) = states.replay_values(named.stage, "app")
+    assert (difference.now, difference.stored, difference.why_kept) == (100, 2, "a stage before it was computed again")
     assert count.get() == 100
+
+
+# -- the application changed -------------------------------------------------------------------------------------------
+
+
+def reuse(states: States, found: StateSnapshot, application: str) -> list[tuple[str, Any, Any, bool]]:
+    """Hand out a stored stage to ``application``. Return the values that differ: what is there, what was stored, which one counts."""
+    assert found.stage
+    differences = states.replay_values(found.stage, application)
+    states.hand_out(found)
+    return [(one.uid, one.now, one.stored, bool(one.why_kept)) for one in differences]
+
+
+def test_new_code_counts_at_the_barriers_of_another_application() -> None:
+    clean, named = stage("clean", count=1), stage("named", before={"clean": file_set("clean", 1)}, count=2)
+    states = States.restored(seal(clean, named, value("count", 2), count=0), RUN)
+    count = claimed(states, "count")
+    count.set(1)
+    assert reuse(states, clean, "corrected") == []
+    count.set(count.get() + 10)
+    assert reuse(states, named, "corrected") == [("count", 11, 2, True)]
+    assert held(states)["count"] == 11
+
+
+def test_value_that_the_new_code_set_long_before_stays() -> None:
+    """The stages after it had stored what the old code set."""
+    clean, named = stage("clean", count=1), stage("named", before={"clean": file_set("clean", 1)}, count=1)
+    states = States.restored(seal(clean, named, value("count", 1)), RUN)
+    count = claimed(states, "count")
+    count.set(10)
+    assert reuse(states, clean, "corrected") == [("count", 10, 1, True)]
+    assert reuse(states, named, "corrected") == [], "it was said already"
+    assert count.get() == 10
+
+
+def test_value_that_the_new_code_has_not_set_gets_the_stored_one() -> None:
+    states = States.restored(seal(stage("clean", count=1, unused=3), value("count", 9), value("unused", 3)), RUN)
+    count = claimed(states, "count", 0)
+    assert reuse(states, stage("clean", count=1, unused=3), "corrected") == [("count", None, 1, False)]
+    assert count.get() == 1
+    assert "unused" not in states.values, "the script does not use it"
+
+
+def test_values_of_the_attempt_before_stay_where_stages_are_of_three_applications() -> None:
+    """*clean* is of the first attempt, *named* of the second, *sums* of the first; the third runs the second's application."""
+    clean, named = stage("clean", count=1), stage("named", epoch=2, before={"clean": file_set("clean", 1)}, count=20)
+    assert named.stage
+    named = replace(named, stage=replace(named.stage, application="corrected"))
+    before = {"clean": file_set("clean", 1), "named": file_set("named", 2)}
+    sums = stage("sums", before=before, count=1)
+    states = States.restored(seal(clean, named, sums, value("count", 20)), RUN)
+    count = claimed(states, "count", 0)
+    count.set(10)
+    assert reuse(states, clean, "corrected") == [("count", 10, 1, True)]
+    assert reuse(states, named, "corrected") == []
+    assert count.get() == 20, "as a function set it that is not called again"
+    assert reuse(states, sums, "corrected") == [("count", 20, 1, True)]
+    assert count.get() == 20
+
+
+def test_one_and_true_are_two_values() -> None:
+    states = States.restored(seal(stage("clean", flag=1)), RUN)
+    claimed(states, "flag").set(True)
+    assert reuse(states, stage("clean", flag=1), "corrected") == [("flag", True, 1, True)]
 
 
 def test_value_changes_only_by_set() -> None:
@@ -169,9 +235,36 @@ def test_deepest_value_is_kept_and_read_again() -> None:
 
 def test_value_is_at_once_what_a_retry_will_read() -> None:
     states = States.restored(None, RUN)
-    pair = claimed(states, "pair")
-    pair.set((1, {2: None}))
-    assert pair.get() == [1, {"2": None}]
+    pair = claimed(states, "pair", [{}])
+    assert pair.get() == [{}]
+    given = [1, {"2": None}, 1.5, "é", True]
+    pair.set(given)
+    assert pair.get() == given
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({1: "a"}, "1 (int) as a key would come back as text. Write str(key)"),
+        ({1: 1, "1": 2, None: 3}, "1 (int), None (NoneType) as a key would come back as text"),
+        ({"days": [{}, {(1, 2): 3}]}, "at ['days'][1], (1, 2) (tuple) as a key"),
+        ({"days": [{"a": (1, 2)}]}, "at ['days'][0]['a'], a tuple would come back as a list. Give a list or a dict"),
+        (Point(1), "a Point would come back as a list"),
+        ([{True: 1}], "at [0], True (bool) as a key"),
+        ({1.5: 1}, "1.5 (float) as a key"),
+    ],
+)
+def test_what_would_come_back_as_something_else_is_refused(given: Any, words: str) -> None:
+    states = States.restored(None, RUN)
+    with pytest.raises(InvalidConfig, match=re.escape(f"value 'count': {words}")):
+        claimed(states, "count").set(given)
+    with pytest.raises(InvalidConfig, match=re.escape(f"the default of value 'other': {words}")):
+        claimed(states, "other", given)
+    assert held(states) == {}
 
 
 @pytest.mark.parametrize(
@@ -179,13 +272,13 @@ def test_value_is_at_once_what_a_retry_will_read() -> None:
     [
         (object(), "a value is JSON"),
         (float("nan"), "a value is JSON"),
-        ({1: 1, "1": 2, None: 3}, "a value is JSON"),
+        (1j, "a value is JSON"),
         ("\udc80", "a value is JSON"),
         ("x" * LARGEST_VALUE, f"{LARGEST_VALUE + 2} bytes of JSON"),
         (nested(DEEPEST_VALUE + 1), "nested more than 64 times; a value is JSON"),
         (nested(5000), "a value is JSON"),
     ],
-    ids=["no JSON", "not a number", "keys of many types", "no text", "too large", "too deep", "far too deep"],
+    ids=["no JSON", "not a number", "complex", "no text", "too large", "too deep", "far too deep"],
 )
 def test_value_that_is_no_json_or_too_large_is_refused(given: Any, words: str) -> None:
     states = States.restored(None, RUN)
@@ -247,6 +340,17 @@ def test_registered_hook_is_no_new_state() -> None:
     states = States.restored(None, RUN)
     states.register("hook")
     assert not states.new(["hook"])["registered"]
+
+
+def test_values_of_attempts_that_did_not_finish_are_named() -> None:
+    """The run did not begin with them, and this attempt does not set them."""
+    restored = seal(value("count", 7), value("typo", 1), value("once", 1), stage("clean"), registered("o", 1), count=5)
+    states = States.restored(restored, RUN)
+    claimed(states, "count")
+    claimed(states, "once", 0)
+    assert states.unfinished_values() == ("typo", "once")
+    claimed(states, "typo").set(2)
+    assert states.unfinished_values() == ("once",)
 
 
 def test_dropped_states_are_in_no_later_checkpoint() -> None:

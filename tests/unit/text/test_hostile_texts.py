@@ -102,6 +102,7 @@ def values(hint: Any, state: State) -> list[Any]:
         int: [1, 2],
         float: [1.0],
         bool: [True],
+        Any: [{HOSTILE: [HOSTILE]}, None],
     }
     return choices[hint]
 

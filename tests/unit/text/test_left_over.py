@@ -20,5 +20,6 @@ def test_lines_of_unclaimed_states(golden: Golden) -> None:
             state_messages.handed_on([old]),
             state_messages.left_behind(several),
             state_messages.left_behind([old]),
+            state_messages.unfinished_left_behind([old]),
         ],
     )
