@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.metadata import File, Footer
 from airflow_checkpoint_provider.spark.stages.confs import overridden
-from airflow_checkpoint_provider.spark.stages.schemas import schema_json, stored_schema
+from airflow_checkpoint_provider.spark.stages.schemas import marked, schema_json, stored_schema, unmarked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -178,7 +178,9 @@ def _load(spark: SparkSession, uri: str, names: Collection[str], schema: StructT
     _refuse_odd(uri, names)
     paths = [PATTERN_LETTERS.sub(r"\\\1", f"{uri}/{name}") for name in names]
     with overridden(spark, NO_STAT_JOB if uri.startswith("file:") else {}):
-        return spark.read.schema(schema).options(**READ).parquet(*paths)
+        rows = spark.read.schema(plain := unmarked(schema)).options(**READ).parquet(*paths)
+    with_marks = marked(schema)
+    return rows if plain == with_marks else rows.to(with_marks)
 
 
 def _rows(spark: SparkSession, observed: Observation) -> int:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 NOT_IN_PARQUET = {"CalendarIntervalType": "a calendar interval", "TimeType": "of type TIME"}
 """Types by their names in Python. Spark 4.0 has no TimeType."""
 
+NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+
+MARKS = ("__CHAR_VARCHAR_TYPE_STRING", "parquet.field.id")
+"""Metadata by which Spark pads, cuts or looks for the values of a column where it reads files, at times in derived DataFrames only."""
+
 PICKLED_CLASS = re.compile(r'("serializedClass":)"[^"]*"')
 
 
@@ -43,6 +48,29 @@ def stored_schema(text: str) -> StructType:
         raise
     except (AttributeError, LookupError, PySparkException, RecursionError, TypeError, ValueError) as error:
         raise Damaged(f"the stored schema cannot be read: {error!r}; somebody or something changed it") from None
+
+
+def marked(schema: StructType) -> StructType:
+    """Return ``schema`` with all columns and fields nullable, as Spark reads files."""
+    return StructType.fromJson(_changed(schema.jsonValue(), ()))
+
+
+def unmarked(schema: StructType) -> StructType:
+    """Return ``marked(schema)`` without ``MARKS``. Read files with it: they hold the values as they must stay."""
+    return StructType.fromJson(_changed(schema.jsonValue(), MARKS))
+
+
+def _changed(node: Any, dropped: tuple[str, ...]) -> Any:
+    """Return a node of Spark's JSON of a schema, all nullable, without the ``dropped`` metadata."""
+    if isinstance(node, list):
+        return [_changed(item, dropped) for item in node]
+    if not isinstance(node, dict):
+        return node
+    changed = {name: _changed(inner, dropped) for name, inner in node.items() if name != "metadata"}
+    changed |= {name: True for name in NULLABLE if name in node}
+    if "metadata" in node:
+        changed["metadata"] = {name: value for name, value in node["metadata"].items() if name not in dropped}
+    return changed
 
 
 def _user_classes(schema: Any) -> Iterator[str]:
