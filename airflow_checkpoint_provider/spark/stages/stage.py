@@ -75,7 +75,9 @@ class Stages:
         self._attempt.check_not_fenced()
         self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(source)
-        request = StageRequest(self._application.digest, version, function, dict(self._states.handed_out))
+        request = StageRequest(
+            self._application.digest, version, function, dict(self._states.handed_out), uid, self._states.snapshots
+        )
         prior = self._states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
@@ -179,7 +181,8 @@ class Stages:
             sorted=plan.sorted,
             version=request.version,
             function=request.function,
-            earlier_stages=dict(request.handed_out),
+            earlier_stages=request.earlier_stages,
+            stage_before=next(reversed(request.handed_out), None),
             values=dict(self._states.values),
             draws=draws,
             partitions=plan.partitions,

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Seal,
     StageDetail,
     StateSnapshot,
+    digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
@@ -121,7 +122,7 @@ class States:
 
         If an earlier stage was computed again, the values that the script has set stay.
         """
-        if detail.earlier_stages == self.handed_out:
+        if detail.earlier_stages == digest_of_stages(self.handed_out.values()):
             self.values |= detail.values
 
     # -- the script does not use a state -----------------------------------------------------------------------------
