@@ -22,6 +22,9 @@ NOT_IN_PARQUET = {"CalendarIntervalType": "a calendar interval", "TimeType": "of
 
 NULLABLE = ("nullable", "containsNull", "valueContainsNull")
 
+BINARY_AS_STRING = "spark.sql.parquet.binaryAsString"
+VARIANT = re.compile(r'ype":"variant"')
+
 MARKS = ("__CHAR_VARCHAR_TYPE_STRING", "parquet.field.id")
 """Metadata by which Spark pads, cuts or looks for the values of a column where it reads files, at times in derived DataFrames only."""
 
@@ -86,6 +89,12 @@ def refuse_types(df: DataFrame, uid: str) -> None:
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     for problem in _problems(df.schema, "", exact):
         raise UnsupportedType(f"stage '{uid}': {problem}, before the stage", uid=uid)
+    if df.sparkSession.conf.get(BINARY_AS_STRING) == "true" and VARIANT.search(schema_json(df)):
+        raise UnsupportedType(
+            f"stage '{uid}': Spark cannot read a VARIANT back while {BINARY_AS_STRING} is true. Leave that conf out, or use to_json before"
+            " the stage",
+            uid=uid,
+        )
 
 
 def _problems(data_type: DataType, path: str, exact: bool) -> Iterator[str]:

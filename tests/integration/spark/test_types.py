@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedT
 
 from airflow_checkpoint_provider.errors import Damaged, UnsupportedType, WrongUse
 from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types, stored_schema
 
 REFUSED = {
@@ -35,6 +36,16 @@ def test_unsupported_column_is_refused_by_name(spark: SparkSession, columns: str
     with pytest.raises(UnsupportedType) as refused:
         refuse_types(spark.sql(f"select {columns}"), "clean")
     assert refused.value.message.startswith(f"stage 'clean': {REFUSED[columns]}")
+
+
+def test_variant_is_refused_where_spark_could_not_read_it_back(spark: SparkSession) -> None:
+    named = spark.sql("select 1 as variant")
+    frame = spark.sql("select array(parse_json('1')) as v")
+    with overridden(spark, {"spark.sql.parquet.binaryAsString": "true"}):
+        refuse_types(named, "clean")
+        with pytest.raises(UnsupportedType, match=r"binaryAsString is true\. Leave that conf out, or use to_json"):
+            refuse_types(frame, "clean")
+    refuse_types(frame, "clean")
 
 
 def test_frame_without_columns_is_refused(spark: SparkSession) -> None:
@@ -87,7 +98,9 @@ CHARS = "c char(5), v varchar(3), s struct<x: char(4)>, a array<char(4)>, m map<
 NOT_PADDED = "select 'q' as c, 'longer' as v, named_struct('x', 'z') as s, array('z') as a, map('k', 'z') as m"
 
 
-@pytest.mark.parametrize("conf", [None, "spark.sql.charVarchar.standardSemantics", "spark.sql.preserveCharVarcharTypeInfo"])
+@pytest.mark.parametrize(
+    "conf", [None, "spark.sql.charVarchar.standardSemantics", "spark.sql.preserveCharVarcharTypeInfo"]
+)
 def test_values_of_char_columns_are_kept_also_where_they_are_read_later(
     spark: SparkSession, tmp_path: Path, chars: DataFrame, conf: str | None
 ) -> None:
