@@ -48,7 +48,7 @@ def value(uid: str, held: Any = 1) -> StateSnapshot:
 def stage(uid: str, before: Mapping[str, str] | None = None, **values: Any) -> StateSnapshot:
     detail = StageDetail(
         plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", values=values,
-        earlier_stages=digest_of_stages((before or {}).values()), stage_before=next(reversed(before or {}), None),
+        earlier_stages=digest_of_stages((before or {}).values()), stage_before=next(iter(before or {}), None),
     )  # fmt: skip
     return StateSnapshot(uid=uid, kind="stage", run="r", file_sets=(FileSet(path=f"state/{uid}/1-aa"),), stage=detail)
 

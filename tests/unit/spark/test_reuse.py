@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_checkpoint_provider.protocol.metadata import FileSet, StageDetail, StateSnapshot, digest_of_stages
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.reuse import (
     StageRequest,
@@ -47,7 +48,9 @@ VERSIONED = replace(STORED, version="1")
 
 def stored(path: str, before: dict[str, str]) -> StateSnapshot:
     """Return a stage as the attempt that wrote ``path`` stored it after other stages."""
-    detail = replace(STORED, earlier_stages=digest_of_stages(before.values()), stage_before=next(reversed(before), None))
+    detail = replace(
+        STORED, earlier_stages=digest_of_stages(before.values()), stage_before=next(reversed(before), None)
+    )
     return StateSnapshot(uid=path.split("/")[1], kind="stage", run="r", file_sets=(FileSet(path=path),), stage=detail)
 
 
@@ -185,3 +188,14 @@ def test_stored_plan_is_read_only_for_the_log_line() -> None:
 
     assert decide_reuse(STORED, request(), plan(), difference).reuse
     assert not decide_reuse(STORED, request(OTHER), plan(python=True), difference).reuse
+
+
+def test_a_stage_is_described_in_as_many_bytes_whatever_comes_before_it() -> None:
+    """Else a checkpoint grows with the square of the number of its stages."""
+    before: dict[str, str] = {}
+    sizes = set()
+    for number in range(1000, 1080):
+        path = f"state/day-{number}/1-aa"
+        sizes.add(len(canonical(stored(path, before).to_json())))
+        before[path.split("/")[1]] = path
+    assert len(sizes) <= 2, "only the first stage has none before it"
