@@ -182,9 +182,8 @@ def _refuse(uid: str, source: Any, function: bool) -> NoReturn:
 
 
 def _is_command(frame: DataFrame) -> bool:
-    jvm: Any = frame.sparkSession._jvm
-    command = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.plans.logical.Command")
-    return bool(command.isInstance(frame._jdf.queryExecution().logical()))
+    plan = frame._jdf.queryExecution().commandExecuted()
+    return bool(plan.getClass().getSimpleName() == "CommandResult")
 
 
 def _module(value: Any) -> str:

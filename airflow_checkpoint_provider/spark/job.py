@@ -111,17 +111,14 @@ class CheckpointedJob:
         allow_non_restored_state: AllowanceOption = False,
     ) -> None:
         self._session, self._allowed = spark, allow_non_restored_state
-        self._job_id, self._root, self._checkpointing, self._restore = (
-            job_id,
-            as_text(root),
-            checkpointing,
-            str(restore),
-        )
+        self._job_id, self._checkpointing, self._restore = job_id, checkpointing, str(restore)
+        self._root = as_text(root)
         self._owner = os.getpid()
 
     # -- with --------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._owner = os.getpid()
         if CheckpointedJob._active is not None:
             raise WrongUse(
                 "two CheckpointedJobs are active in one driver. Put the whole job into one `with CheckpointedJob()`"

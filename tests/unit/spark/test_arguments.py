@@ -26,12 +26,12 @@ TIMES = [True, "ten", [1], -1, float("nan")]
 ELSEWHERE = "another test has it"
 MADE_HERE = ("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value")
 """What authors get and do not make, and values, whose content has tests of its own."""
-STAGE = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS}
-QUERY = {
+STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS}
+QUERY: dict[str, Any] = {
     "uid": UIDS, "writer": [None, 3, "df", pd.DataFrame()], "after": ["uid", None, 3, [1], [""], [None]], "adopt": PATHS,
     "rescale": FLAGS,
 }  # fmt: skip
-OF_JOB = {
+OF_JOB: dict[str, dict[str, Any]] = {
     "stage": STAGE, "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
     "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
 }  # fmt: skip
@@ -76,7 +76,7 @@ def cases() -> Iterator[Any]:
 def called(owner: Any, call: str, **options: Any) -> Any:
     if call == "__init__" or not isinstance(owner, type):
         return owner(**options)
-    made = CheckpointedJob() if owner is CheckpointedJob else owner.__new__(owner)
+    made = CheckpointedJob() if owner is CheckpointedJob else object.__new__(owner)
     return getattr(made, call)(**options)
 
 
@@ -101,7 +101,7 @@ def test_wrong_argument_is_refused_by_name(owner: Any, call: str, name: str, val
 
 @pytest.mark.parametrize("owner", WRONG, ids=lambda owner: owner.__name__)
 def test_table_has_every_parameter_of_every_public_call(owner: Any) -> None:
-    found = {call: names for call, names in public(owner)}
+    found = dict(public(owner))
     assert found == {call: list(parameters) for call, parameters in WRONG[owner].items()}
 
 
@@ -132,12 +132,12 @@ def public(owner: Any) -> Iterator[tuple[str, list[str]]]:
     ("make", "says"),
     [
         (lambda: CheckpointConfig(retension=3), "retention="),  # type: ignore[call-arg]
-        (lambda: CheckpointedJob(alow_non_restored_state=True), "Did you mean allow_non_restored_state=?"),
-        (lambda: CheckpointedJob().stage("a", lambda: None, verson="2"), "Did you mean version=?"),  # type: ignore
-        (lambda: CheckpointedJob().checkpoint(False), "too many positional arguments"),  # type: ignore[misc]
+        (lambda: CheckpointedJob(alow_non_restored_state=True), "Did you mean allow_non_restored_state=?"),  # type: ignore[call-arg]
+        (lambda: CheckpointedJob().stage("a", lambda: None, verson="2"), "Did you mean version=?"),  # type: ignore[call-arg, arg-type, return-value]
+        (lambda: CheckpointedJob().checkpoint(False), "too many positional arguments"),  # type: ignore[call-arg]
         (lambda: CheckpointedJob().start_query("a"), "missing a required argument: 'writer'"),  # type: ignore[call-arg]
         (lambda: batch_sink("/out", fmt="csv"), "Did you mean format=?"),  # type: ignore[call-arg]
-        (lambda: KeepLatest(), "missing a required argument: 'count'"),  # type: ignore[call-arg]
+        (KeepLatest, "missing a required argument: 'count'"),
         (lambda: KeepAll(3), "It takes nothing"),  # type: ignore[call-arg]
         (lambda: KeepWithin(dayz=7), "KeepWithin(days=7)"),
         (lambda: KeepWithin(timedelta(1), days=7), "write the time once"),
