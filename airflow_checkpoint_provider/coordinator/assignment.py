@@ -181,8 +181,9 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
     """Return the state under its new name. Its files stay where they are, below the old name."""
     detail = state.stage
     if detail is not None:
+        before = detail.stage_before
         detail = replace(
-            detail, earlier_stages=_keys(detail.earlier_stages, rename), values=_keys(detail.values, rename)
+            detail, stage_before=before and rename.get(before, before), values=_keys(detail.values, rename)
         )
     query = state.query
     if query is not None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.policies.arguments import checks_options
 
 POLICIES = ("latest", "within", "all", "either", "both")  # their kinds in JSON
 LONGEST_AGE = timedelta(days=365_000)  # a millennium; the longest ``timedelta`` overflows in seconds
@@ -40,12 +41,13 @@ class Retention:
         raise NotImplementedError
 
     def __or__(self, other: Retention) -> Retention:
-        return Either(self, other) if isinstance(other, Retention) else NotImplemented
+        return Either(self, _policy(other))
 
     def __and__(self, other: Retention) -> Retention:
-        return Both(self, other) if isinstance(other, Retention) else NotImplemented
+        return Both(self, _policy(other))
 
 
+@checks_options
 @dataclass(frozen=True)
 class KeepLatest(Retention):
     """Keeps the newest ``count`` checkpoints while the history lives, and none afterwards."""
@@ -73,6 +75,8 @@ class KeepWithin(Retention):
     age: timedelta
 
     def __init__(self, age: timedelta | None = None, **parts: float) -> None:
+        if age is not None and parts:
+            raise InvalidConfig(f"KeepWithin({age!r}, ...): write the time once, e.g. KeepWithin(days=7)")
         try:
             object.__setattr__(self, "age", age if age is not None else timedelta(**parts))
         except (TypeError, ValueError, OverflowError) as error:
@@ -93,6 +97,7 @@ class KeepWithin(Retention):
         return {"keep": "within", "seconds": self.age.total_seconds()}
 
 
+@checks_options
 @dataclass(frozen=True)
 class KeepAll(Retention):
     """Keeps every checkpoint, also after the end."""
@@ -132,6 +137,14 @@ class Both(_Joined):
 
     def to_json(self) -> dict[str, Any]:
         return {"keep": "both", "of": [self.left.to_json(), self.right.to_json()]}
+
+
+def _policy(value: object) -> Retention:
+    if not isinstance(value, Retention):
+        raise InvalidConfig(
+            f"{value!r} is not a retention policy: join policies, e.g. KeepLatest(2) | KeepWithin(days=7)"
+        )
+    return value
 
 
 def retention_from_json(data: dict[str, Any]) -> Retention:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.policies.arguments import checks_options
 from airflow_checkpoint_provider.policies.retention import LONGEST_AGE, KeepLatest, Retention, retention_from_json
 
 _UNITS = {
@@ -49,6 +50,7 @@ MOST_FAILURES = 100  # the number of aborted checkpoints that are remembered
 MODES = EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 
 
+@checks_options
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """Flink's checkpoint options under Flink's names, validated as Flink validates them.

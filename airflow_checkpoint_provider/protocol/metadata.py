@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Uid,
 )
 from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
-from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, checked
+from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, canonical, checked
 
 STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
 """The kinds of states: rows, small JSON, and what registered objects and streaming queries keep."""
@@ -117,8 +118,10 @@ class StageDetail(Record):
     sorted: bool = False
     version: str | None = None
     function: bool = False
-    # uid -> file set of each stage handed out earlier in its attempt
-    earlier_stages: dict[str, str] = field(default_factory=dict)
+    # digest of the file sets of all stages handed out earlier in its attempt
+    earlier_stages: str = ""
+    # uid of the last of them
+    stage_before: str | None = None
     draws: tuple[int, ...] = added(
         factory=tuple
     )  # the seeds by which Spark has drawn values, in the order in which the plan names them
@@ -130,6 +133,12 @@ class StageDetail(Record):
     reads: str = added("")  # the names of that, and of what Spark had not listed, for one line
     generation: Size = added(0)  # of the task: a clear changes it
     metrics: tuple[Metrics, ...] = added(factory=tuple)
+
+
+def digest_of_stages(file_sets: Iterable[str]) -> str:
+    """Return what is equal for stages with the same file sets, in any order; empty for none. A stage keeps its file set by any name."""
+    named = sorted(file_sets)
+    return digest(canonical(named)) if named else ""
 
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")

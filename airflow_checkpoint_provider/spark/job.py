@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, WrongUse
+from airflow_checkpoint_provider.policies.arguments import as_text, check_call, checks_arguments
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
-from airflow_checkpoint_provider.spark import copies, s3a
+from airflow_checkpoint_provider.spark import arguments, copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retry
@@ -88,8 +90,14 @@ class CheckpointedJob:
     _active: ClassVar[CheckpointedJob | None] = None
     _finished: ClassVar[bool] = False  # a run ended well in this process
 
-    def __new__(cls, spark: SparkSession | None = None, **_: Any) -> Any:
-        """Return the job; or one that only looks, if the command line has asked for that."""
+    def __new__(cls, spark: SparkSession | None = None, *args: Any, **options: Any) -> Any:
+        """Return the job; or one that only looks, if the command line has asked for that. Raises what refuses an argument."""
+        try:
+            check_call(cls.__name__, OPTIONS, (None, spark, *args), options, arguments.JOB)
+        except CheckpointError as error:
+            if session := SparkSession.getActiveSession():
+                refuse_retry(error, launched(session))
+            raise
         request = PreflightRequest.of(os.environ)
         return PreflightJob(request, spark) if request else super().__new__(cls)
 
@@ -98,17 +106,20 @@ class CheckpointedJob:
         spark: SparkSession | None = None,
         *,
         job_id: str | None = None,
-        root: str | None = None,
+        root: str | PathLike[str] | None = None,
         checkpointing: CheckpointConfig | None = None,
         restore: str | int = "latest",
         allow_non_restored_state: AllowanceOption = False,
     ) -> None:
         self._session, self._allowed = spark, allow_non_restored_state
-        self._job_id, self._root, self._checkpointing, self._restore = job_id, root, checkpointing, str(restore)
+        self._job_id, self._checkpointing, self._restore = job_id, checkpointing, str(restore)
+        self._root = as_text(root)
+        self._owner = os.getpid()
 
     # -- with --------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._owner = os.getpid()
         if CheckpointedJob._active is not None:
             raise WrongUse(
                 "two CheckpointedJobs are active in one driver. Put the whole job into one `with CheckpointedJob()`"
@@ -199,6 +210,8 @@ class CheckpointedJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         CheckpointedJob._active = None
+        if os.getpid() != self._owner:  # a fork: the attempt is that of the process that forked
+            return
         try:
             if kind is None or (isinstance(error, SystemExit) and error.code in (0, None)):
                 self._finish()
@@ -232,6 +245,7 @@ class CheckpointedJob:
 
     # -- in the script -----------------------------------------------------------------------------------------------
 
+    @checks_arguments(**arguments.STAGE)
     def stage(
         self,
         uid: str,
@@ -256,6 +270,7 @@ class CheckpointedJob:
             say(self._unsaid.pop())
         return self._stages.run(uid, df, version, inputs)
 
+    @checks_arguments(**arguments.UID)
     def value(self, uid: str, default: Any = None) -> Value:
         """Return small JSON state, 64 KiB at most. Raises ``InvalidConfig`` if the default is no JSON, as ``Value.set`` does.
 
@@ -266,6 +281,7 @@ class CheckpointedJob:
         self._states.claim_value(uid)
         return Value(self._states.values, uid, default, self._set_value)
 
+    @checks_arguments(**arguments.REGISTER)
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Register an object with a state of its own, or a hook without state.
 
@@ -280,13 +296,14 @@ class CheckpointedJob:
         self._attempt.check_not_fenced()
         self._registered.add(uid, obj)
 
+    @checks_arguments(**arguments.QUERY)
     def start_query(
         self,
         uid: str,
         writer: DataStreamWriter,
         *,
         after: Sequence[str] = (),
-        adopt: str | None = None,
+        adopt: str | PathLike[str] | None = None,
         rescale: bool = False,
     ) -> Query:
         """Start a streaming query where it was, and return when a batch that had begun before is committed.
@@ -304,13 +321,14 @@ class CheckpointedJob:
             the number that it has.
         """
         self._claim(uid)
-        return self._queries.start(uid, writer, after=after, adopt=adopt, rescale=rescale)
+        return self._queries.start(uid, writer, after=after, adopt=as_text(adopt), rescale=rescale)
 
     def await_queries(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""
         self._check_active()
         self._queries.wait()
 
+    @checks_arguments(**arguments.CHECKPOINT)
     def checkpoint(self, *, wait: bool = True) -> None:
         """Take a checkpoint here. With ``wait``, return when it is completed.
 
@@ -352,20 +370,32 @@ class CheckpointedJob:
 
     def _set_value(self, uid: str, value: Any) -> None:
         refuse_inside()
+        self._refuse_fork()
         self._attempt.leave_if_over()
         self._states.set_value(uid, value)
 
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._owner:
+            raise WrongUse(
+                "the job was called in a forked child. The attempt is that of the process that forked: call the job there. Start"
+                " programs with subprocess, and let a child of os.fork end by os._exit"
+            )
+
     def _check_active(self) -> None:
         refuse_inside()
+        self._refuse_fork()
         if CheckpointedJob._active is not self:
             raise WrongUse(OUTSIDE)
 
     def _claim(self, uid: str) -> None:
         """Note that the script uses ``uid``. Raises ``WrongUse`` at the second use: it would return the rows of the first."""
         self._check_active()
-        check_uid(uid)
         if uid in self._uids:
             raise WrongUse(
-                f"uid '{uid}' is used twice in this attempt (a stage in a loop?). Give each state its own uid"
+                f"uid '{uid}' is used twice in this attempt. Give each state its own uid; in a loop, write one for each turn:"
+                f' f"{uid}-{{day}}"'
             )
         self._uids.add(uid)
+
+
+OPTIONS = inspect.signature(CheckpointedJob.__init__)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer
 from airflow_checkpoint_provider.errors import CheckpointNotFound
+from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.keys import pointer_of
 from airflow_checkpoint_provider.protocol.state import RETAINED
-from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark import arguments, s3a
 from airflow_checkpoint_provider.spark.settings import launched
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.application import check_versions, refuse_connect
@@ -33,6 +34,7 @@ class OpenedCheckpoint:
         """Return the uids of all states, sorted."""
         return tuple(sorted(self._seal.states))
 
+    @checks_arguments(**arguments.UID)
     def __getitem__(self, uid: str) -> Any:
         """Return a stage as a DataFrame, a value or an object's state as JSON. Raises ``CheckpointNotFound`` for an unknown uid, and
         ``Damaged``.
@@ -49,6 +51,7 @@ class OpenedCheckpoint:
         return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
 
 
+@checks_arguments(**arguments.OPEN)
 def open_checkpoint(pointer: str, spark: SparkSession) -> OpenedCheckpoint:
     """Open the checkpoint at ``pointer`` (``<root>/jobs/…/chk-7``), or a savepoint by its directory.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,10 +19,10 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import copy_queries
 from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
-from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark import arguments, s3a
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.query import Query
@@ -82,17 +83,17 @@ class PreflightJob:
 
     # -- in the script -----------------------------------------------------------------------------------------------
 
+    @checks_arguments(**arguments.QUERY)
     def start_query(
         self,
         uid: str,
         writer: DataStreamWriter,
         *,
         after: Sequence[str] = (),
-        adopt: str | None = None,
+        adopt: str | PathLike[str] | None = None,
         rescale: bool = False,
     ) -> Query:
         """Compare the query with the checkpoint. What is returned has ended."""
-        check_uid(uid)
         saved = self._saved.get(uid)
         if saved and saved.query is None:
             self._fits[uid] = QueryFit(uid, (f"the checkpoint holds a {saved.kind} of that name",))
@@ -104,6 +105,7 @@ class PreflightJob:
     def await_queries(self) -> None:
         """Do nothing: no query runs."""
 
+    @checks_arguments(**arguments.STAGE)
     def stage(
         self,
         uid: str,
@@ -115,15 +117,18 @@ class PreflightJob:
         """Return the rows of the script; they are not stored."""
         return df() if callable(df) else df
 
+    @checks_arguments(**arguments.UID)
     def value(self, uid: str, default: Any = None) -> Value:
         """Return a value of the checkpoint. A change is not kept."""
         saved = self._saved.get(uid)
         values = {uid: saved.value} if saved else {}
         return Value(values, uid, default, values.__setitem__)
 
+    @checks_arguments(**arguments.REGISTER)
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Do nothing: nobody asks the object."""
 
+    @checks_arguments(**arguments.CHECKPOINT)
     def checkpoint(self, *, wait: bool = True) -> None:
         """Do nothing: no checkpoint is taken."""
 

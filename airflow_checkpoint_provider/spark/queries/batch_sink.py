@@ -6,10 +6,14 @@ Spark's file sink writes the files of each try under names of their own, and pub
 
 from __future__ import annotations
 
+import os
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved, WrongUse
+from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
+from airflow_checkpoint_provider.spark import arguments
 from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 
@@ -26,6 +30,7 @@ class BatchSink:
         self.target = target
         self._written: tuple[str, int] | None = None
 
+    @checks_arguments(**arguments.BATCH)
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch. If the batch was published before, only compute them: Spark fails a batch that leaves its state
         unwritten.
@@ -60,7 +65,8 @@ class BatchSink:
         self._written = (run, batch_id) if run else None
 
 
-def batch_sink(path: str, format: str = "parquet") -> BatchSink:  # noqa: A002 - Spark's own name
+@checks_arguments(**arguments.SINK)
+def batch_sink(path: str | PathLike[str], format: str = "parquet") -> BatchSink:  # noqa: A002 - Spark's own name
     """Return a sink for ``foreachBatch`` that takes each batch once: ``writer.foreachBatch(batch_sink("/data/out"))``.
 
     It may also be called inside of a function of your own, with the frame to write and the batch's id. Each path has one sink, and
@@ -72,7 +78,7 @@ def batch_sink(path: str, format: str = "parquet") -> BatchSink:  # noqa: A002 -
         raise WrongUse("a batch_sink needs a path")
     if format not in FILE_SINKS:
         raise NotSupportedYet(f"batch_sink cannot write {format!r}. It knows the formats {', '.join(FILE_SINKS)}")
-    return BatchSink(Target(format, path))
+    return BatchSink(Target(format, os.fspath(path)))
 
 
 def _spark_sink(spark: Any, target: Target) -> Any:

@@ -23,8 +23,6 @@ def upstreams(
 
     Raises ``WrongUse`` and ``NotSupportedYet``.
     """
-    if isinstance(after, str):
-        raise WrongUse(f"after={after!r} of query '{uid}' is a text: write after=[{after!r}]")
     sources = path_sources(spark, writer) if sinks else []  # nobody else writes anything
     found = {upstream: _read_of(uid, upstream, sources, sinks) for upstream in after}
     for upstream, sink in sinks.items():

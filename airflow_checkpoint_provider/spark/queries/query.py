@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.policies.arguments import checks_arguments
+from airflow_checkpoint_provider.spark import arguments
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 
@@ -60,6 +62,7 @@ class Query:
         """Say that the script has dealt with the failure of the query: the attempt goes on without it."""
         self._running.handled.set()
 
+    @checks_arguments(**arguments.WAIT)
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's own name
         """Wait until the query ends, at most ``timeout`` seconds. Return whether it has ended. Raises its error."""
         refuse_inside()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ RESULT_CHANGING = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
 )
 
-_lock = threading.RLock()  # two threads inside ``overridden`` would restore each other's values
+# By their names: two threads inside ``overridden`` would restore each other's values
+_locks: defaultdict[frozenset[str], threading.RLock] = defaultdict(threading.RLock)
 
 
 def result_changing(spark: SparkSession) -> dict[str, str]:
@@ -30,7 +32,7 @@ def result_changing(spark: SparkSession) -> dict[str, str]:
 @contextmanager
 def overridden(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set session confs for the length of a ``with``, and restore the user's settings afterwards."""
-    with _lock:
+    with _locks[frozenset(values)]:
         before = {name: spark.conf.get(name, None) for name in values}
         try:
             for name, value in values.items():

@@ -23,13 +23,14 @@ from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.metadata import File, Footer
 from airflow_checkpoint_provider.spark.stages.confs import overridden
-from airflow_checkpoint_provider.spark.stages.schemas import schema_json, stored_schema
+from airflow_checkpoint_provider.spark.stages.schemas import marked, schema_json, stored_schema, unmarked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WRITE = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default, INT96, has no statistics and no pushdown
+    "mapreduce.output.basename": "part",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.algorithm.version": "1",  # 2 leaves files of failed jobs behind
     "parquet.page.write-checksum.enabled": "true",
@@ -39,6 +40,9 @@ READ = {
     "ignoreCorruptFiles": "false",  # as options they win over the confs of the user's session
     "ignoreMissingFiles": "false",
 }
+REBASE = "spark.sql.parquet.datetimeRebaseModeInWrite"
+UNSHREDDED = {"spark.sql.variant.writeShredding.enabled": "false"}  # some sessions cannot read the parts of a variant
+READER = {"spark.sql.sources.useV1SourceList": "parquet"}  # the other one neither reads all types nor shows its paths
 NO_STAT_JOB = {"spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)}
 PART = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-c\d+")
 PATTERN_LETTERS = re.compile(r"([\\{}\[\]*?])")  # Spark's own switch for them, `__globPaths__`, reads such paths twice
@@ -74,7 +78,8 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     """
     observed = Observation()
     counted = df.observe(observed, count(lit(1)).alias("rows"))
-    counted.write.mode("errorifexists").options(compression=codec, **WRITE, **_rights(uri)).parquet(uri)
+    with overridden(df.sparkSession, _confs_for_write(df.sparkSession)):
+        counted.write.mode("errorifexists").options(compression=codec, **WRITE, **_rights(uri)).parquet(uri)
     sizes = _listed(df.sparkSession, uri)
     writes = {match[1] for name in sizes if (match := PART.match(name))}
     if len(writes) != 1 or not all(map(PART.match, sizes)):
@@ -82,6 +87,12 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
             f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
         )
     return Written(uri, sizes, schema_json(df), observed)
+
+
+def _confs_for_write(spark: SparkSession) -> dict[str, str]:
+    """Return confs that have no option. Only ``EXCEPTION`` is changed, since others may write in this session meanwhile."""
+    refuses_old_dates = spark.conf.get(REBASE, None) == "EXCEPTION"
+    return UNSHREDDED | ({REBASE: "CORRECTED"} if refuses_old_dates else {})
 
 
 def _rights(uri: str) -> dict[str, str]:
@@ -177,8 +188,10 @@ def _refuse_odd(uri: str, names: Iterable[str]) -> None:
 def _load(spark: SparkSession, uri: str, names: Collection[str], schema: StructType) -> DataFrame:
     _refuse_odd(uri, names)
     paths = [PATTERN_LETTERS.sub(r"\\\1", f"{uri}/{name}") for name in names]
-    with overridden(spark, NO_STAT_JOB if uri.startswith("file:") else {}):
-        return spark.read.schema(schema).options(**READ).parquet(*paths)
+    with overridden(spark, READER | (NO_STAT_JOB if uri.startswith("file:") else {})):
+        rows = spark.read.schema(plain := unmarked(schema)).options(**READ).parquet(*paths)
+    with_marks = marked(schema)
+    return rows if plain == with_marks else rows.to(with_marks)
 
 
 def _rows(spark: SparkSession, observed: Observation) -> int:

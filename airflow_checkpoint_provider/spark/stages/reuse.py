@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from airflow_checkpoint_provider.protocol.metadata import StageDetail
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
+from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot, digest_of_stages
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws
 from airflow_checkpoint_provider.spark.stages.partitions import changed_partitions
 from airflow_checkpoint_provider.spark.stages.plan import Plan
@@ -34,15 +35,23 @@ class Verdict:
 class StageRequest:
     """A stage as the script asks for it: digest of the application, the author's ``version`` and ``inputs``, the stages before it.
 
-    ``generation`` is another number after a person has cleared the task.
+    ``snapshots`` are the states of the attempt: those of the restore point, and of the stages computed since. ``generation`` is
+    another number after a person has cleared the task.
     """
 
     application: str
     version: str | None
     function: bool
-    handed_out: Mapping[str, str]
+    handed_out: dict[str, str]
+    uid: str
+    snapshots: Mapping[str, StateSnapshot]
     inputs: str = AUTO
     generation: int = 0
+
+    @property
+    def earlier_stages(self) -> str:
+        """Return a digest of the stages before it."""
+        return digest_of_stages(self.handed_out.values())
 
 
 def reuse_without_plan(prior: StageDetail, request: StageRequest) -> Verdict:
@@ -131,10 +140,33 @@ def _why_opaque(plan: Plan) -> str:
 
 def changed_input(prior: StageDetail, request: StageRequest) -> str:
     """Return which stage before this one is not the same as for the stored rows; empty if all are the same."""
-    for uid, file_set in prior.earlier_stages.items():
+    if prior.earlier_stages == request.earlier_stages:
+        return ""
+    came_before, written = _came_before(prior, request.snapshots), _epoch(request.snapshots[request.uid])
+    for uid in came_before:
         if uid not in request.handed_out:
             return f"stage '{uid}' no longer comes before it"
-        if request.handed_out[uid] != file_set:
+        if file_set_epoch(request.handed_out[uid]) > written:
             return f"stage '{uid}' before it was computed again"
-    added = next((uid for uid in request.handed_out if uid not in prior.earlier_stages), None)
-    return f"stage '{added}' now comes before it" if added else ""
+    known = digest_of_stages(request.handed_out[uid] for uid in came_before) == prior.earlier_stages
+    added = next((uid for uid in request.handed_out if uid not in came_before), None) if known else None
+    return f"stage '{added}' now comes before it" if added else "other stages came before it"
+
+
+def _came_before(prior: StageDetail, snapshots: Mapping[str, StateSnapshot]) -> list[str]:
+    """Return the uids of the stages that came before a stored one, in the script's order. Each stage names the one before it.
+
+    A stage that was reused after other stages than at first names an older one, so the list may lack some of them.
+    """
+    found: dict[str, None] = {}
+    before = prior.stage_before
+    while before is not None and before not in found:
+        found[before] = None
+        snapshot = snapshots.get(before)
+        before = snapshot.stage.stage_before if snapshot and snapshot.stage else None
+    return list(reversed(found))
+
+
+def _epoch(stage: StateSnapshot) -> int:
+    """Return the epoch of the attempt that wrote the rows of a stage."""
+    return file_set_epoch(stage.file_sets[0].identity)

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 NOT_IN_PARQUET = {"CalendarIntervalType": "a calendar interval", "TimeType": "of type TIME"}
 """Types by their names in Python. Spark 4.0 has no TimeType."""
 
+NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+
+BINARY_AS_STRING = "spark.sql.parquet.binaryAsString"
+VARIANT = re.compile(r'ype":"variant"')
+
+MARKS = ("__CHAR_VARCHAR_TYPE_STRING", "parquet.field.id")
+"""Metadata by which Spark pads, cuts or looks for the values of a column where it reads files, at times in derived DataFrames only."""
+
 PICKLED_CLASS = re.compile(r'("serializedClass":)"[^"]*"')
 
 
@@ -45,6 +53,29 @@ def stored_schema(text: str) -> StructType:
         raise Damaged(f"the stored schema cannot be read: {error!r}; somebody or something changed it") from None
 
 
+def marked(schema: StructType) -> StructType:
+    """Return ``schema`` with all columns and fields nullable, as Spark reads files."""
+    return StructType.fromJson(_changed(schema.jsonValue(), ()))
+
+
+def unmarked(schema: StructType) -> StructType:
+    """Return ``marked(schema)`` without ``MARKS``. Read files with it: they hold the values as they must stay."""
+    return StructType.fromJson(_changed(schema.jsonValue(), MARKS))
+
+
+def _changed(node: Any, dropped: tuple[str, ...]) -> Any:
+    """Return a node of Spark's JSON of a schema, all nullable, without the ``dropped`` metadata."""
+    if isinstance(node, list):
+        return [_changed(item, dropped) for item in node]
+    if not isinstance(node, dict):
+        return node
+    changed = {name: _changed(inner, dropped) for name, inner in node.items() if name != "metadata"}
+    changed |= {name: True for name in NULLABLE if name in node}
+    if "metadata" in node:
+        changed["metadata"] = {name: value for name, value in node["metadata"].items() if name not in dropped}
+    return changed
+
+
 def _user_classes(schema: Any) -> Iterator[str]:
     """Yield the names of the Python classes in Spark's JSON of a schema."""
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -58,6 +89,12 @@ def refuse_types(df: DataFrame, uid: str) -> None:
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     for problem in _problems(df.schema, "", exact):
         raise UnsupportedType(f"stage '{uid}': {problem}, before the stage", uid=uid)
+    if df.sparkSession.conf.get(BINARY_AS_STRING) == "true" and VARIANT.search(schema_json(df)):
+        raise UnsupportedType(
+            f"stage '{uid}': Spark cannot read a VARIANT back while {BINARY_AS_STRING} is true. Leave that conf out, or use to_json before"
+            " the stage",
+            uid=uid,
+        )
 
 
 def _problems(data_type: DataType, path: str, exact: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.spark.arguments import check_function, frame_of
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.log import say
@@ -86,14 +87,18 @@ class Stages:
         self._attempt.check_not_fenced()
         self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(source)
-        generation, before = self._attempt.run.generation, dict(self._states.handed_out)
-        request = StageRequest(self._application.digest, version, function, before, inputs, generation)
+        if function:
+            check_function(uid, source)
+        before, generation = dict(self._states.handed_out), self._attempt.run.generation
+        request = StageRequest(
+            self._application.digest, version, function, before, uid, self._states.snapshots, inputs, generation
+        )
         prior = self._states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
             observations.leave_empty(self._spark, uid, prior[1].metrics)
             return self._reuse(*prior, Verdict(True), prior[1].reads)
-        df = _frame(uid, source() if callable(source) else source)
+        df = frame_of(uid, source() if callable(source) else source, self._spark, function=function)
         refuse_types(df, uid)
         plan, listed = fingerprint(df, self._readbacks), listing(df, self._readbacks)
         if prior:
@@ -222,7 +227,8 @@ class Stages:
             sorted=plan.sorted,
             version=request.version,
             function=request.function,
-            earlier_stages=dict(request.handed_out),
+            earlier_stages=request.earlier_stages,
+            stage_before=next(reversed(request.handed_out), None),
             values=dict(self._states.values),
             draws=draws,
             partitions=plan.partitions,
@@ -258,14 +264,3 @@ class Stages:
             self._attempt.stage = None
             for name, value in before.items():
                 context.setLocalProperty(name, value)
-
-
-def _frame(uid: str, source: Any) -> DataFrame:
-    """Return ``source``. Raises ``WrongUse`` if it is no DataFrame."""
-    from pyspark.sql.classic.dataframe import DataFrame
-
-    if not isinstance(source, DataFrame):
-        raise WrongUse(
-            f"stage '{uid}' was given {type(source).__name__}. Give a DataFrame, or a function without arguments that returns one"
-        )
-    return source

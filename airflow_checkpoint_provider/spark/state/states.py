@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Seal,
     StageDetail,
     StateSnapshot,
+    digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
@@ -142,7 +143,8 @@ class States:
         Else the script's new code counts: a value that it has set stays, and one that it has not set gets the stored value. Return
         the values where the two differ. If an earlier stage was computed again, all values stay.
         """
-        same_rows, changed = detail.earlier_stages == self.handed_out, detail.application != application
+        same_rows = detail.earlier_stages == digest_of_stages(self.handed_out.values())
+        changed = detail.application != application
         if same_rows and not changed:
             self.values |= detail.values
             self.own_values |= detail.values.keys()

@@ -150,7 +150,7 @@ def test_query_after_another_one_must_read_what_that_writes(
     (tmp_path / "elsewhere").mkdir()
     with script.attempt() as job:
         out = f"file:{tmp_path}/out"  # another spelling than the writer's
-        with pytest.raises(WrongUse, match=r"after='rows' of query 'text' is a text: write after=\['rows'\]"):
+        with pytest.raises(WrongUse, match=r"after='rows' is a text: write after=\['rows'\]"):
             job.start_query("text", reader(job, f"{tmp_path}/elsewhere", tmp_path / "text"), after="rows")
         with pytest.raises(WrongUse, match=r"is to read what 'rows' writes, which is not started. Start 'rows' first"):
             job.start_query("early", reader(job, f"{tmp_path}/elsewhere", tmp_path / "early"), after=["rows"])

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StringType
 
-from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from tests.integration.runtime.conftest import Script
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -229,3 +230,24 @@ def test_equal_version_does_not_keep_rows_of_a_changed_input(script: Script, tmp
 
     assert rows("a") == {"a"}
     assert rows("b") == {"b"}
+
+
+def test_values_of_char_columns_are_kept_in_a_retry_and_by_open_checkpoint(script: Script) -> None:
+    """Spark pads what it reads as CHAR; these values came from elsewhere."""
+    spark = script.spark
+    spark.sql("create table padded (c char(5)) using parquet")
+    try:
+        frame = spark.table("padded").union(spark.sql("select 'q' as c"))
+        with script.failing() as job:
+            assert job.stage("c", frame).collect() == [("q",)]
+        pointer = f"{script.root}/{History('job').prefix}/chk-1"
+        opened = open_checkpoint(pointer, spark)["c"]
+        with script.attempt() as job:
+            again = job.stage("c", frame)
+            derived = job.stage(
+                "derived", again.alias("l").join(again.alias("r"), F.col("l.c") == F.col("r.c")).select("l.c")
+            )
+            assert [rows.collect() for rows in (again, derived, opened)] == [[("q",)]] * 3
+            assert opened.schema == again.schema == frame.schema
+    finally:
+        spark.sql("drop table padded")

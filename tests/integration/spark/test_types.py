@@ -6,14 +6,17 @@ import base64
 import json
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedType
 
 from airflow_checkpoint_provider.errors import Damaged, UnsupportedType, WrongUse
 from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types, stored_schema
 
 REFUSED = {
@@ -33,6 +36,16 @@ def test_unsupported_column_is_refused_by_name(spark: SparkSession, columns: str
     with pytest.raises(UnsupportedType) as refused:
         refuse_types(spark.sql(f"select {columns}"), "clean")
     assert refused.value.message.startswith(f"stage 'clean': {REFUSED[columns]}")
+
+
+def test_variant_is_refused_where_spark_could_not_read_it_back(spark: SparkSession) -> None:
+    named = spark.sql("select 1 as variant")
+    frame = spark.sql("select array(parse_json('1')) as v")
+    with overridden(spark, {"spark.sql.parquet.binaryAsString": "true"}):
+        refuse_types(named, "clean")
+        with pytest.raises(UnsupportedType, match=r"binaryAsString is true\. Leave that conf out, or use to_json"):
+            refuse_types(frame, "clean")
+    refuse_types(frame, "clean")
 
 
 def test_frame_without_columns_is_refused(spark: SparkSession) -> None:
@@ -70,6 +83,68 @@ def test_values_of_supported_types_are_kept(spark: SparkSession, tmp_path: Path,
     assert back.dtypes == frame.dtypes
     assert all(field.nullable for field in back.schema)
     assert _as_text(back) == _as_text(frame)
+
+
+@pytest.fixture
+def chars(spark: SparkSession) -> Iterator[DataFrame]:
+    """A table whose columns are CHAR and VARCHAR, at the top and nested."""
+    spark.sql(f"create table chars ({CHARS}) using parquet")
+    spark.sql("insert into chars values ('ab', 'v', named_struct('x', 'p'), array('q'), map('k', 'r'))")
+    yield spark.table("chars")
+    spark.sql("drop table chars")
+
+
+CHARS = "c char(5), v varchar(3), s struct<x: char(4)>, a array<char(4)>, m map<string, char(3)>"
+NOT_PADDED = "select 'q' as c, 'longer' as v, named_struct('x', 'z') as s, array('z') as a, map('k', 'z') as m"
+
+
+@pytest.mark.parametrize(
+    "conf", [None, "spark.sql.charVarchar.standardSemantics", "spark.sql.preserveCharVarcharTypeInfo"]
+)
+def test_values_of_char_columns_are_kept_also_where_they_are_read_later(
+    spark: SparkSession, tmp_path: Path, chars: DataFrame, conf: str | None
+) -> None:
+    """Spark pads what it reads from files as CHAR; in a self-join or with ``_metadata``, it decides anew."""
+    frame = chars.union(spark.sql(NOT_PADDED))
+    uri = f"file://{tmp_path}/rows"
+    written = parquet_files.write(frame, uri, codec="lz4_raw")
+    files = parquet_files.count_rows(spark, written, {})
+    if conf:
+        spark.conf.set(conf, "true")
+    try:
+        back = parquet_files.read(spark, uri, files, written.schema)
+        assert [field.metadata for field in back.schema] == [field.metadata for field in frame.schema]
+        with_path = back.select("*", "_metadata.file_name").drop("file_name")
+        same_column = back.alias("l").join(back.alias("r"), F.col("l.c") == F.col("r.c")).select("l.*")
+        for read in (back, with_path, same_column, back.select("*").filter("v is not null")):
+            assert _sorted(read) == _sorted(frame)
+        assert (back.where("c = 'ab'").count(), back.where("c = 'q'").count()) == (1, 0), "as before the stage"
+    finally:
+        if conf:
+            spark.conf.unset(conf)
+
+
+def test_columns_with_one_field_id_are_read_by_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    """Each copy of a column has its id, and Spark would look for the values by it."""
+    numbered = {"parquet.field.id": 1, "comment": "kept"}
+    inner = StructType([StructField("x", IntegerType(), True, {"parquet.field.id": 2})])
+    schema = StructType([StructField("a", IntegerType(), False, numbered), StructField("s", inner, True, {})])
+    frame = spark.createDataFrame([(1, (5,)), (2, (6,))], schema)
+    frame = frame.select("*", F.col("a").alias("b"), (F.col("a") + 7).alias("c", metadata=numbered))
+    frame = frame.withColumn("n", F.struct(F.col("a"), F.col("a").alias("z")))
+    spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+    try:
+        uri = f"file://{tmp_path}/rows"
+        written = parquet_files.write(frame, uri, codec="lz4_raw")
+        back = parquet_files.read(spark, uri, parquet_files.count_rows(spark, written, {}), written.schema)
+        assert _sorted(back) == _sorted(frame)
+        assert back._jdf.schema().json() == frame._jdf.schema().asNullable().json()
+    finally:
+        spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
+
+
+def _sorted(frame: DataFrame) -> list[str]:
+    return sorted(map(str, frame.collect()))
 
 
 def _as_text(frame: object) -> str:

@@ -29,7 +29,14 @@ from airflow_checkpoint_provider.errors import (
     RenameConflict,
     StateNotFound,
 )
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, FileSet, Seal, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    Acknowledgement,
+    FileSet,
+    Seal,
+    StageDetail,
+    StateSnapshot,
+    digest_of_stages,
+)
 
 UIDS = st.sampled_from("abcdef")
 
@@ -40,7 +47,8 @@ def value(uid: str, held: Any = 1) -> StateSnapshot:
 
 def stage(uid: str, before: Mapping[str, str] | None = None, **values: Any) -> StateSnapshot:
     detail = StageDetail(
-        plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", earlier_stages=dict(before or {}), values=values
+        plan="p", inputs="", python=False, application="app", schema="{}", codec="zstd", values=values,
+        earlier_stages=digest_of_stages((before or {}).values()), stage_before=next(iter(before or {}), None),
     )  # fmt: skip
     return StateSnapshot(uid=uid, kind="stage", run="r", file_sets=(FileSet(path=f"state/{uid}/1-aa"),), stage=detail)
 
@@ -237,7 +245,8 @@ def test_rename_updates_references_and_keeps_files() -> None:
     found = renamed(by_uid(clean, joined, value("count")), {"clean": "cleaned", "count": "total"})
     detail = found["joined"].stage
     assert detail
-    assert (detail.earlier_stages, detail.values) == ({"cleaned": clean.file_sets[0].path}, {"total": 7, "seen": []})
+    assert (detail.stage_before, detail.values) == ("cleaned", {"total": 7, "seen": []})
+    assert detail.earlier_stages == digest_of_stages([clean.file_sets[0].path])
     assert found["cleaned"].file_sets == clean.file_sets
 
 

@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StageDetail,
     StateEntry,
     Versions,
+    digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -65,7 +66,7 @@ def detailed(number: int) -> Acknowledgement:
     detail = StageDetail(
         plan="p1an", inputs="1nputs",
         python=True, application="d1gest", schema='{"type":"struct","fields":[]}', codec="zstd", sorted=True, version="2",
-        function=True, earlier_stages={"raw": "state/raw/1-a"}, values={"count": 7},
+        function=True, earlier_stages=digest_of_stages(["state/raw/1-a"]), stage_before="raw", values={"count": 7},
     )  # fmt: skip
     measures = Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, new_bytes=38)
     return acknowledgement(

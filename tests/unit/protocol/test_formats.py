@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     Measures,
     Seal,
+    digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
@@ -262,8 +263,9 @@ def test_seal_holds_its_acknowledgement() -> None:
     assert clean.file_sets == (file_set("clean"),)
     assert clean.measures == Measures(checkpoint=1, barrier="stage 'clean'", work_s=4320.5, sync_s=0.25, new_bytes=38)
     assert clean.stage
-    assert (clean.stage.earlier_stages, clean.stage.values, clean.stage.version) == (
-        {"raw": "state/raw/1-a"},
+    assert (clean.stage.earlier_stages, clean.stage.stage_before, clean.stage.values, clean.stage.version) == (
+        digest_of_stages(["state/raw/1-a"]),
+        "raw",
         {"count": 7},
         "2",
     )

@@ -6,18 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.protocol.metadata import StageDetail
+from airflow_checkpoint_provider.protocol.metadata import FileSet, StageDetail, StateSnapshot, digest_of_stages
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.reuse import (
     INPUTS,
     StageRequest,
     Verdict,
+    changed_input,
     decide_inputs,
     decide_reuse,
     reuse_without_plan,
 )
 
 SAME, OTHER = "same", "other"
+
+
+def by_uid(*stages: StateSnapshot) -> dict[str, StateSnapshot]:
+    return {stage.uid: stage for stage in stages}
+
+
 BEFORE = {"clean": "state/clean/1-aa", "named": "state/named/1-bb"}
 RECOMPUTED = {**BEFORE, "clean": "state/clean/2-cc"}
 
@@ -25,7 +33,7 @@ RECOMPUTED = {**BEFORE, "clean": "state/clean/2-cc"}
 def request(
     application: str = SAME, handed_out: dict[str, str] = BEFORE, *, version: str | None = None, function: bool = False
 ) -> StageRequest:
-    return StageRequest(application, version, function, handed_out)
+    return StageRequest(application, version, function, handed_out, "report", SNAPSHOTS)
 
 
 def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False, path: str = "in") -> Plan:
@@ -34,9 +42,23 @@ def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False, 
 
 
 STORED = StageDetail(
-    plan=SAME, inputs=plan().read, python=False, application=SAME, schema="{}", codec="lz4_raw", earlier_stages=BEFORE
-)
+    plan=SAME, inputs=plan().read, python=False, application=SAME, schema="{}", codec="lz4_raw",
+    earlier_stages=digest_of_stages(BEFORE.values()), stage_before="named",
+)  # fmt: skip
 VERSIONED = replace(STORED, version="1")
+
+
+def stored(path: str, before: dict[str, str]) -> StateSnapshot:
+    """Return a stage as the attempt that wrote ``path`` stored it after other stages."""
+    detail = replace(
+        STORED, earlier_stages=digest_of_stages(before.values()), stage_before=next(reversed(before), None)
+    )
+    return StateSnapshot(uid=path.split("/")[1], kind="stage", run="r", file_sets=(FileSet(path=path),), stage=detail)
+
+
+SNAPSHOTS = by_uid(
+    stored("state/clean/1-aa", {}), stored("state/named/1-bb", {"clean": BEFORE["clean"]}), stored("state/report/1-cc", BEFORE)
+)  # fmt: skip
 
 
 def judged(stored: StageDetail, requested: StageRequest, built: Plan) -> Verdict:
@@ -135,6 +157,33 @@ def test_function_is_not_called_if_its_rows_are_reused(
     assert reuse_without_plan(stored, replace(requested, function=True)).reuse is reuse
 
 
+Z, A1, A2, B1, B2 = "state/z/2-zz", "state/a/1-aa", "state/a/2-aa", "state/b/1-bb", "state/b/2-bb"
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "handed_out", "why"),
+    [
+        # An attempt before this one computed 'a' again, and died behind it
+        pytest.param([stored(A2, {}), stored(B1, {"a": A1})], {"a": A2}, "stage 'a' before it was computed again",
+                     id="in an attempt between"),
+        pytest.param([stored(A1, {}), stored(B1, {"a": A1, "z": "state/z/1-zz"})], {"a": A1},
+                     "stage 'z' no longer comes before it", id="it is not even stored any more"),
+        # It put 'z' before them and used 'a' again, whose record is that of the first attempt
+        pytest.param([stored(Z, {}), stored(A1, {}), stored(B2, {"z": Z, "a": A1})], {"a": A1}, "other stages came before it",
+                     id="which is no longer known"),
+        pytest.param([stored(Z, {}), stored(A1, {}), stored(B2, {"z": Z, "a": A1})], {"z": Z, "a": A1}, "", id="the same"),
+        pytest.param([stored(Z, {}), stored(A1, {}), stored(B2, {"z": Z, "a": A1})], {"a": A1, "z": Z}, "", id="in another order"),
+    ],
+)  # fmt: skip
+def test_line_names_the_stage_that_moved_also_after_several_attempts(
+    snapshots: list[StateSnapshot], handed_out: dict[str, str], why: str
+) -> None:
+    states = by_uid(*snapshots)
+    detail = states["b"].stage
+    assert detail
+    assert changed_input(detail, StageRequest(SAME, None, False, handed_out, "b", states)) == why
+
+
 def test_stored_plan_is_read_only_for_the_log_line() -> None:
     def difference() -> str:
         raise AssertionError("reads a file")
@@ -186,3 +235,14 @@ def test_function_is_called_to_look_only_if_the_author_says_so() -> None:
         words: not reuse_without_plan(STORED, replace(request(), function=True, inputs=words)).reuse for words in INPUTS
     }
     assert calls == {"auto": False, "compare": True, "keep": False}
+
+
+def test_a_stage_is_described_in_as_many_bytes_whatever_comes_before_it() -> None:
+    """Else a checkpoint grows with the square of the number of its stages."""
+    before: dict[str, str] = {}
+    sizes = set()
+    for number in range(1000, 1080):
+        path = f"state/day-{number}/1-aa"
+        sizes.add(len(canonical(stored(path, before).to_json())))
+        before[path.split("/")[1]] = path
+    assert len(sizes) <= 2, "only the first stage has none before it"

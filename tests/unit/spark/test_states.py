@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Seal,
     StageDetail,
     StateSnapshot,
+    digest_of_stages,
 )
 from airflow_checkpoint_provider.spark.state.snapshot import StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States, new_in
@@ -40,7 +41,7 @@ def stage(
         application="app",
         schema="{}",
         codec="lz4_raw",
-        earlier_stages=dict(before or {}),
+        earlier_stages=digest_of_stages((before or {}).values()),
         values=values,
     )
     files = (File(name="part-0", bytes=7, rows=1),)
