@@ -84,14 +84,20 @@ def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, differen
     return Verdict(False, f"its plan changed: {difference()}{hint}")
 
 
-def keep_together(prior: StageDetail, plan: Plan, shared: SharedDraws) -> Verdict:
-    """Decide whether stored rows still fit to those of the other stages: whether partitions and drawn values are the same."""
+def keep_together(prior: StageDetail, plan: Plan, shared: SharedDraws, verdict: Verdict) -> Verdict:
+    """Decide for rows that would be reused whether they fit to those of the other stages: by partitions and drawn values."""
+    if not verdict.reuse:
+        return verdict
     if why := changed_partitions(prior.partitions, plan.partitions):
         return Verdict(False, why)
-    paired = prior.draws if plan.digest == prior.plan else None
-    if other := shared.conflict(plan.draws, paired):
+    if other := shared.conflict(plan.draws, stored_draws(prior, plan, verdict)):
         return Verdict(False, f"it shares values that Spark draws with stage '{other}', which was computed again")
-    return Verdict(True)
+    return verdict
+
+
+def stored_draws(prior: StageDetail, plan: Plan, verdict: Verdict) -> tuple[int, ...] | None:
+    """Return the draws of stored rows in the order of the plan's; None if the rows are of another plan or of other inputs."""
+    return prior.draws if plan.digest == prior.plan and not verdict.moved else None
 
 
 def decide_inputs(
@@ -99,7 +105,8 @@ def decide_inputs(
 ) -> Verdict:
     """Decide for a plan that would be reused. ``listed`` is the digest of what Spark lists now, ``moved`` says what moved.
 
-    An automatic retry of the same application keeps the rows: a folder into which others write grows all the time.
+    An automatic retry of the same application keeps the rows: a folder into which others write grows all the time. But drawn and
+    numbered values would not fit to those of a stage that reads what is there now.
     """
     if not verdict.reuse or listed == prior.listed:
         return verdict
@@ -117,7 +124,9 @@ def _why_compared(prior: StageDetail, request: StageRequest) -> str:
     """Return why the rows of moved inputs are computed again by themselves; empty for an automatic retry."""
     if request.application != prior.application:
         return "the application changed"
-    return "the task was cleared" if request.generation != prior.generation else ""
+    if request.generation != prior.generation:
+        return "the task was cleared"
+    return f"its rows depend on partitions ({prior.partitions['function']})" if prior.partitions else ""
 
 
 def _same_plan(new_application: bool, request: StageRequest, plan: Plan) -> Verdict:

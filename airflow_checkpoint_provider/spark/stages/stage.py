@@ -36,6 +36,7 @@ from airflow_checkpoint_provider.spark.stages.reuse import (
     decide_reuse,
     keep_together,
     reuse_without_plan,
+    stored_draws,
 )
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.spark.state.states import States
@@ -62,9 +63,8 @@ class Stages:
         self._readbacks: dict[str, tuple[str, str]] = {}
         self._draws = SharedDraws()
         self._said_draws = False
-        self._checkpointed: dict[
-            int, str
-        ] = {}  # RDD of a frame that Spark has checkpointed -> the reused stage that reads it
+        # RDD of a frame that Spark has checkpointed -> the reused stage that reads it
+        self._checkpointed: dict[int, str] = {}
         self._running = threading.Lock()  # held while a stage is computed or read
 
     def run(
@@ -104,7 +104,7 @@ class Stages:
         if prior:
             verdict = self._verdict(prior, request, plan, listed, unseen)
             if verdict.reuse:
-                self._keep_draws(uid, plan, prior[1])
+                self._keep_draws(uid, plan, prior[1], verdict)
                 observations.hand_out(uid, prior[1].metrics, df, plan)
                 return self._reuse(*prior, verdict, some(listed.unseen))
             say(state_messages.stage_recomputed(uid, verdict.why))
@@ -125,9 +125,7 @@ class Stages:
         if not kept:
             verdict = decide_reuse(detail, request, plan, lambda: self._difference(snapshot, plan))
         verdict = decide_inputs(detail, request, listed.digest, verdict, lambda: self._moved(snapshot, listed))
-        if verdict.reuse and not (together := keep_together(detail, plan, self._draws)).reuse:
-            return together
-        return verdict
+        return keep_together(detail, plan, self._draws, verdict)
 
     # -- reused ------------------------------------------------------------------------------------------------------
 
@@ -166,7 +164,7 @@ class Stages:
 
     # -- drawn values ------------------------------------------------------------------------------------------------
 
-    def _keep_draws(self, uid: str, plan: Plan, stored: StageDetail) -> None:
+    def _keep_draws(self, uid: str, plan: Plan, stored: StageDetail, verdict: Verdict) -> None:
         """Note which draws the reused rows have, and say once that rows outside of stages do not get them."""
         if plan.draws and not self._said_draws:
             self._said_draws = True
@@ -174,7 +172,7 @@ class Stages:
         if stored.partitions.get("function", "").endswith("sampler"):
             say(state_messages.rdd_sampled(uid))
         self._checkpointed |= dict.fromkeys(plan.checkpointed, uid)
-        self._draws.reuse(uid, plan.draws, stored.draws if plan.digest == stored.plan else None)
+        self._draws.reuse(uid, plan.draws, stored_draws(stored, plan, verdict))
 
     def _redrawn(self, uid: str, df: DataFrame, plan: Plan, draws: Mapping[int, int]) -> DataFrame:
         """Return the frame with the draws of the reused stages with which it shares some. Raises ``DrawsDiffer``."""

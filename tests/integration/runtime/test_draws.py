@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -174,6 +175,40 @@ def test_partner_of_a_stage_that_is_computed_again_is_computed_again_too(
         "stage 'test': recomputed. It shares values that Spark draws with stage 'train', which was computed again.  [CKP121]"
         in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("inputs", ["auto", "keep"])
+def test_numbered_rows_of_inputs_that_moved_do_not_stand_beside_new_ones(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str], inputs: str
+) -> None:
+    """A file that came between two tries moves the numbers. Kept rows have draws that no other stage can have."""
+    spark, folder = script.spark, str(tmp_path / "landing")
+    spark.range(ROWS).repartition(2).write.parquet(folder)
+
+    def keyed(job: CheckpointedJob, uid: str) -> list[tuple[int, str]]:
+        frame = spark.read.parquet(folder).withColumn("d", F.expr("uuid()"))
+        return pairs(job.stage(uid, frame.select("id", "d"), inputs=inputs))
+
+    with script.failing() as job:
+        keyed(job, "one")
+    spark.range(ROWS, 2 * ROWS).coalesce(1).write.mode("append").parquet(folder)
+    frame = spark.read.parquet(folder).withColumn("d", F.expr("uuid()"))
+
+    def both(job: CheckpointedJob) -> list[list[tuple[int, str]]]:
+        return [pairs(job.stage(uid, frame.select("id", "d"), inputs=inputs)) for uid in ("one", "other")]
+
+    if inputs == "keep":
+        with pytest.raises(DrawsDiffer), script.attempt() as job:
+            both(job)
+    with script.attempt() as job:
+        one, other = both(job)
+    assert one == other
+    assert len(one) == 2 * ROWS
+    if inputs == "auto":
+        assert (
+            "stage 'one': recomputed. Its rows depend on partitions (uuid), and its inputs moved: "
+            in capsys.readouterr().out
+        )
 
 
 def test_third_attempt_has_the_draws_of_the_first(script: Script, rows: Callable[[], DataFrame]) -> None:
