@@ -136,6 +136,12 @@ class States:
         began_with = {*self.run_values, *self.run_objects}
         return tuple(state for state in self.unclaimed() if state.kind != STAGE and state.uid in began_with)
 
+    def unused_stages(self) -> tuple[str, ...]:
+        """Return the uids of the restored stages that the script has not used so far."""
+        with self._lock:
+            stages = {uid for uid, snapshot in self.snapshots.items() if snapshot.kind == STAGE}
+            return tuple(sorted(stages - self.handed_out.keys()))
+
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
         with self._lock:
