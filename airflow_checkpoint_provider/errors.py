@@ -105,7 +105,7 @@ class NotInstalled(CheckpointError, ImportError, code="CKP607", permanent=True):
 
 
 class PreflightFailed(CheckpointError, RuntimeError, code="CKP608"):
-    """A preflight could not compare a query: something did not answer, or the script ended before."""
+    """A preflight could not compare a query: there is none, something did not answer, or the script ended before."""
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

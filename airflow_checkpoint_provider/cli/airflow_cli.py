@@ -6,7 +6,7 @@ from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
+from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, by_pointer, name
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import GroupCommand
@@ -48,7 +48,7 @@ def run(verb: Verb, options: Namespace) -> None:
     from airflow_checkpoint_provider.protocol.wording import of_connection, typed
 
     with typed("airflow checkpoints", of_connection(options.conn_id)):
-        code = main.run(verb, options, lambda: _store(options.conn_id, needs_root="pointer" not in options))
+        code = main.run(verb, options, lambda: _store(options.conn_id, needs_root=not by_pointer(options)))
     if code:
         raise SystemExit(code)
 

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
-from airflow_checkpoint_provider.text.job_list import JobLine, at_work, job_line
+from airflow_checkpoint_provider.text.job_list import JobLine, at_work, job_line, on_call
 from airflow_checkpoint_provider.text.replay import replay
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE, day_and_time, duration, plural, size
@@ -37,7 +37,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
         all_of = histories.histories(store, job, limit)
         errors += all_of.unreadable
         newest += all_of.found[:1]
-    newest.sort(key=lambda found: found.state.at, reverse=True)
+    newest.sort(key=on_call, reverse=True)
     silent = locate.not_beating(store, [found for found in newest[:limit] if at_work(found)], _say_waiting)
     shown = [job_line(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
     notes = [] if newest or errors else [f"no jobs under {store.uri}"]

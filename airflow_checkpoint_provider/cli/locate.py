@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from airflow_checkpoint_provider.cli import LIMIT
-from airflow_checkpoint_provider.coordinator.histories import FoundHistory, histories, read
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory, histories, jobs, read
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
-from airflow_checkpoint_provider.errors import CheckpointNotFound
+from airflow_checkpoint_provider.errors import CheckpointNotFound, StoreError
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
-from airflow_checkpoint_provider.protocol.wording import command, list_of
+from airflow_checkpoint_provider.protocol.wording import command, list_of, nearest
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -20,7 +21,15 @@ def newest(store: Store, job: str, limit: int) -> FoundHistory:
         return all_of.found[0]
     if all_of.unreadable:
         raise all_of.unreadable[0]
-    raise CheckpointNotFound(f"there is no job {job!r} under {store.uri}. `{command('jobs')}` lists all jobs")
+    raise no_job(store, job, f"there is no job {job!r} under {store.uri}")
+
+
+def no_job(store: Store, job: str, what: str) -> CheckpointNotFound:
+    """Return the error for a job that does not exist, with the one that was perhaps meant."""
+    meant = ""
+    with contextlib.suppress(StoreError):
+        meant = nearest(job, jobs(store))
+    return CheckpointNotFound(f"{what}.{meant} `{command('jobs')}` lists all jobs")
 
 
 def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:
@@ -35,8 +44,9 @@ def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:
     if shared and shared.state.run(run):
         return shared, run
     newest(store, job, limit=1)  # raises if there is no such job
+    known = {key.key for history in histories(store, job, LIMIT).found for key in history.state.runs}
     raise CheckpointNotFound(
-        f"job {job!r} has no run {run!r} under {store.uri}. `{list_of(job)}` prints its newest runs"
+        f"job {job!r} has no run {run!r} under {store.uri}.{nearest(run, known)} `{list_of(job)}` prints its newest runs"
     )
 
 

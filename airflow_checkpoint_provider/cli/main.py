@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import NoReturn
 
 from airflow_checkpoint_provider import __version__, errors
 from airflow_checkpoint_provider.cli.output import write, write_lines
-from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, name
+from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, by_pointer, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.wording import typed
+from airflow_checkpoint_provider.protocol.wording import nearest, typed
 from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 
 FAILED = 1
@@ -30,16 +32,32 @@ EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = _parsed(arguments)
     root = f" --root {shlex.quote(options.root)}" if options.root is not None else ""
     with typed(f"checkpoints{root}"):
         return run(options.verb, options, lambda: _store(options))
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that names the word that was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        super().error(message + (nearest(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""))
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        known = [flag for flags, _ in VERBS[options.verb] for flag in flags if flag.startswith("-")]
+        meant = nearest(unknown[0].partition("=")[0], [*known, "--root"])
+        top.error(f"unrecognized arguments of {name(options.verb)}: {' '.join(unknown)}.{meant}")
+    return options
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        "checkpoints", description=f"{HELP} With Airflow: `airflow checkpoints`.", epilog=EXITS
-    )
+    top = _Parser("checkpoints", description=f"{HELP} With Airflow: `airflow checkpoints`.", epilog=EXITS)
     top.add_argument("--root", metavar="URI", help="root of the checkpoint storage (default: ./checkpoints)")
     top.add_argument("--version", action="version", version=__version__)
     verbs = top.add_subparsers(metavar="VERB", required=True)
@@ -56,14 +74,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _store(options: argparse.Namespace) -> Store:
     root = options.root
-    if root is None and "pointer" in options:
+    if root is None and by_pointer(options):
         root = root_of(options.pointer)
     if root is None and not Path("checkpoints").is_dir():
         raise errors.InvalidConfig(
             "There is no directory ./checkpoints. Write --root URI, or use `airflow checkpoints`"
         )
     store = open_store(root or "checkpoints")
-    return store if "pointer" in options else with_root(store)
+    return store if by_pointer(options) else with_root(store)
 
 
 def with_root(store: Store) -> Store:

@@ -15,7 +15,9 @@ _COLOURS = {"good": "green", "busy": "yellow", "bad": "red"}
 
 @dataclass(frozen=True)
 class Report:
-    """A table. ``lines`` replace it for people; ``notes`` and ``errors`` go to stderr, and an error changes the exit code."""
+    """A table. ``lines`` replace it for people, ``plain`` for scripts; ``notes`` and ``errors`` go to stderr, and an error changes the
+    exit code.
+    """
 
     header: tuple[str, ...]
     rows: Sequence[Sequence[str]]
@@ -23,6 +25,7 @@ class Report:
     lines: list[str] | None = None
     notes: list[str] = field(default_factory=list)
     errors: tuple[CheckpointError, ...] = ()
+    plain: Sequence[Sequence[str]] | None = None
 
 
 def write(report: Report, output: str, out: TextIO) -> None:
@@ -30,7 +33,7 @@ def write(report: Report, output: str, out: TextIO) -> None:
     if output == "json":
         print(json.dumps(report.data, indent=2), file=out)
     elif output == "plain":
-        for cells in (report.header, *report.rows):
+        for cells in report.rows if report.plain is None else report.plain:
             print("\t".join(map(printable, cells)), file=out)
     elif report.lines is not None:
         write_lines(report.lines, out)

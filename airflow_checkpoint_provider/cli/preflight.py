@@ -15,7 +15,9 @@ from airflow_checkpoint_provider.cli.locate import newest
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
+from airflow_checkpoint_provider.coordinator.restore import open_pointer
 from airflow_checkpoint_provider.errors import PreflightFailed, Refused
+from airflow_checkpoint_provider.protocol.keys import pointer_of
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
 from airflow_checkpoint_provider.storage import Store
 
@@ -26,10 +28,12 @@ COMPARED = ("QUERY", "FITS", "DIFFERS")
 def preflight(store: Store, job: str, source: str, command: Sequence[str]) -> Report:
     """Run ``command``, whose driver compares its queries with a checkpoint. Its output goes to stderr.
 
-    Raises ``CheckpointNotFound``, and ``PreflightFailed`` if the driver did not come to the end of its ``with`` block.
+    Raises ``CheckpointNotFound``, and ``PreflightFailed`` if the checkpoint holds no query, or the driver did not come to the end of
+    its ``with`` block.
     """
     history = newest(store, job, LIMIT)
-    checkpoint_of(open_history(store, history.keys.prefix), source)  # before Spark starts, which takes long
+    pointer = checkpoint_of(open_history(store, history.keys.prefix), source)
+    _refuse_without_query(store, job, pointer)  # before the script runs: what it writes itself is written
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
         how = _run(command, PreflightRequest(store.uri, history.keys.prefix, source, str(answer)))
@@ -39,6 +43,16 @@ def preflight(store: Store, job: str, source: str, command: Sequence[str]) -> Re
                 " touched"
             )
         return _report(PreflightResult.parse(answer.read_text()))
+
+
+def _refuse_without_query(store: Store, job: str, pointer: str) -> None:
+    """Raise ``PreflightFailed`` if there is nothing to compare."""
+    states = open_pointer(pointer_of(pointer), store).seal.states.values()
+    if not any(state.query for state in states):
+        raise PreflightFailed(
+            f"{pointer} of {job} holds no streaming query, so nothing can be compared. The script was not started. A preflight compares"
+            " queries only: whether a stage is reused is decided when the job runs"
+        )
 
 
 def _run(command: Sequence[str], request: PreflightRequest) -> str:

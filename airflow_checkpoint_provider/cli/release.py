@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.coordinator.releasing import Release, ReleasePlan
-from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
-from airflow_checkpoint_provider.protocol.wording import command
 from airflow_checkpoint_provider.storage import Store
 
 RELEASED = ("JOB", "QUERY", "LOCATION", "NEXT BATCH")
@@ -20,9 +19,7 @@ def release(store: Store, job: str, uid: str, to: str, adopted: str | None, appr
     history = History(check_job_id(job))  # queries need one history for all runs
     coordinator = open_history(store, history.prefix, entry_author())
     if coordinator.journal.catch_up().n < 0:
-        raise CheckpointNotFound(
-            f"there is no job {job!r} with streaming queries under {store.uri}. `{command('jobs')}` lists all jobs"
-        )
+        raise locate.no_job(store, job, f"there is no job {job!r} with streaming queries under {store.uri}")
     leaving = Release(coordinator, uid, to, adopted)
     plan = leaving.plan()
     lines = _lines(job, plan)

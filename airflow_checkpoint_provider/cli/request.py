@@ -269,15 +269,17 @@ class _Dialogue:
         kind = self._wanted.kind.name
         data = {"id": None, "kind": kind, "state": "queued", "pointer": None}
         row = [NONE, kind, "queued", NONE]
-        return Report(REQUESTED, [row], data, table(REQUESTED, [row]))
+        return Report(REQUESTED, [row], data, table(REQUESTED, [row]), plain=())
 
     def report(self, before: Sequence[str] = (), after: str = "") -> Report:
         """Return the row of the checkpoint, as `list` prints it, with its pointer."""
         found = self.state.checkpoint(self._request.number)
         assert found
         made = entry(self._coordinator.store, replace(self._found, state=self.state), found)
-        row = [f"chk-{made['id']}", made["kind"], made["state"], made["pointer"] or NONE]
-        return Report(REQUESTED, [row], made, [*before, *table(REQUESTED, [row]), *filter(None, [after])])
+        pointer = made["pointer"]
+        row = [f"chk-{made['id']}", made["kind"], made["state"], pointer or NONE]
+        lines = [*before, *table(REQUESTED, [row]), *filter(None, [after])]
+        return Report(REQUESTED, [row], made, lines, plain=[[pointer]] if pointer else ())
 
 
 def _checked(request_id: str) -> str:

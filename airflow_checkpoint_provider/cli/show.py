@@ -10,13 +10,14 @@ from airflow_checkpoint_provider.cli.lists import MANY, entry
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator import statistics as numbers
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, beat_keys, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
-from airflow_checkpoint_provider.errors import CheckpointNotFound
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, InvalidName
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoint_id, pointer_of
-from airflow_checkpoint_provider.protocol.metadata import StateEntry
+from airflow_checkpoint_provider.protocol.metadata import INLINE, StateEntry
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     PENDING,
@@ -29,13 +30,23 @@ from airflow_checkpoint_provider.protocol.state import (
 from airflow_checkpoint_provider.protocol.wording import command, list_of
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, query_progress, replay, restore_story, summary_table
-from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.summary_table import HEADER, row
-from airflow_checkpoint_provider.text.units import batch, between, day_and_time, duration, labelled, plural, size, table
+from airflow_checkpoint_provider.text.units import (
+    batch,
+    between,
+    day_and_time,
+    duration,
+    labelled,
+    plural,
+    size,
+    table,
+    value_text,
+)
+from airflow_checkpoint_provider.text.work import own_stages, reused_stages
 
 # -- show ----------------------------------------------------------------------------------------------------------------
 
-STATES = ("state", "kind", "rows", "size", "since", "barrier", "work")
+STATES = ("state", "kind", "rows", "size", "since", "barrier", "work", "value")
 
 
 def show(store: Store, job: str, run: str | None, number: str | None, now: str) -> Report:
@@ -100,8 +111,42 @@ def listed(found: FoundHistory, number: str) -> Checkpoint:
     return checkpoint
 
 
+def pointer(store: Store, job: str, run: str | None, number: str | None) -> str:
+    """Return the pointer of a checkpoint that ``show`` takes by these arguments. Raises ``CheckpointNotFound``, ``InvalidName``."""
+    found, _, number = shown(store, job, run, number)
+    if number is None:
+        raise InvalidName(f"{job} is a job. Write which checkpoint of it: `{command('show', job)}` prints their ids")
+    checkpoint = listed(found, number)
+    where = found.pointer(store.uri, checkpoint)
+    if where is None:
+        why = (
+            messages.checkpoint_lines(found.state, checkpoint)
+            if checkpoint.status in (PENDING, ABORTED)
+            else ["it was deleted"]
+        )
+        raise CheckpointNotFound(f"chk-{checkpoint.id} of {job}: there is nothing to open: {why[0]}")
+    return where
+
+
+def _values(
+    store: Store, found: FoundHistory, checkpoint: Checkpoint
+) -> tuple[dict[str, Any], tuple[CheckpointError, ...]]:
+    """Return the values and the states of registered objects in a checkpoint, by uid, or why they cannot be read.
+
+    Those of a deleted one are gone.
+    """
+    if checkpoint.status != RETAINED or not any(state.kind in INLINE for state in checkpoint.states):
+        return {}, ()
+    try:
+        seal = open_history(store, found.keys.prefix).read_seal(checkpoint)
+    except CheckpointError as error:  # all else is in the journal
+        return {}, (error,)
+    return {uid: state.value for uid, state in seal.states.items() if state.kind in INLINE}, ()
+
+
 def _one(store: Store, found: FoundHistory, number: str) -> Report:
     checkpoint = listed(found, number)
+    values, errors = _values(store, found, checkpoint)
     rows = [
         (
             state.uid,
@@ -111,12 +156,15 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
             f"chk-{state.measures.checkpoint}",
             state.measures.barrier if state.batch is None else batch(state.batch),
             duration(state.measures.work_s),
+            value_text(values[state.uid]) if state.uid in values else "",
         )
         for state in checkpoint.states
     ]
     about = row(found.state, checkpoint)
     earliest = histories.earliest_offsets(store, found)
-    data = entry(store, found, checkpoint, earliest) | {"states": [_state_data(state) for state in checkpoint.states]}
+    data = entry(store, found, checkpoint, earliest) | {
+        "states": [_state_data(state, values) for state in checkpoint.states]
+    }
     if checkpoint.status == PENDING:  # a task can wait for it, or abort it, by its pointer
         data["pointer"] = str(found.keys.pointer(store.uri, checkpoint.id))
     pointer = data["pointer"]
@@ -128,7 +176,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         *replay.lines(checkpoint, earliest),
         *(f" {line}" for line in table(STATES, rows)),
     ]
-    return Report(STATES, rows, data, lines)
+    return Report(STATES, rows, data, lines, errors=errors)
 
 
 def _saved(checkpoint: Checkpoint) -> list[str]:
@@ -143,8 +191,9 @@ def _saved(checkpoint: Checkpoint) -> list[str]:
     return lines
 
 
-def _state_data(state: StateEntry) -> dict[str, Any]:
-    return {
+def _state_data(state: StateEntry, values: dict[str, Any]) -> dict[str, Any]:
+    known = {"value": values[state.uid]} if state.uid in values else {}
+    return known | {
         "uid": state.uid,
         "kind": state.kind,
         "run": state.run,
@@ -280,8 +329,13 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
     return launch, attempt
 
 
+def _work_data(stages: list[StateEntry]) -> list[dict[str, Any]]:
+    return [{"uid": stage.uid, "work_s": stage.measures.work_s} for stage in stages]
+
+
 def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored) -> dict[str, Any]:
-    kept = own_stages(restored.chosen.checkpoint.states, launch.spec.run) if restored.chosen else []
+    stored = own_stages(restored.chosen.checkpoint.states, launch.spec.run) if restored.chosen else []
+    reused = reused_stages(state, attempt, launch.spec.run) if attempt else None
     own = state.checkpoints_of(attempt.epoch) if attempt else ()
     return {
         "job": state.job,
@@ -302,7 +356,8 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
             }
             for candidate in restored.candidates
         ],
-        "not_run_again": [{"uid": state.uid, "work_s": state.measures.work_s} for state in kept],
+        "stored": _work_data(stored),
+        "reused": None if reused is None else _work_data(reused),
         "completed": [checkpoint.id for checkpoint in own if checkpoint.completed_at],
         "aborted": [
             {"id": checkpoint.id, "reason": checkpoint.reason, "phase": checkpoint.phase, "details": checkpoint.details}

@@ -63,7 +63,7 @@ def verify(store: Store, options: Namespace) -> Report:
     """Check that a checkpoint or savepoint is complete: its metadata, and the names, sizes and footers of all its files."""
     from airflow_checkpoint_provider.cli import show
 
-    return show.verify(store, options.pointer, deep=options.deep)
+    return show.verify(store, _pointer(store, options), deep=options.deep)
 
 
 def trigger(store: Store, options: Namespace) -> Report:
@@ -121,10 +121,12 @@ def dispose(store: Store, options: Namespace) -> Report:
     """Delete a savepoint; refused while its job may still start from it."""
     from airflow_checkpoint_provider.cli import change
 
+    pointer = _pointer(store, options)
     if options.forget:
-        return change.forget(store, options.pointer, _approval(options))
-    history_is_here = vars(options).get("root", store.uri) is not None  # Airflow's command has a connection instead
-    return change.dispose(store, options.pointer, _approval(options), history_is_here=history_is_here)
+        return change.forget(store, pointer, _approval(options))
+    root_is_named = vars(options).get("root", store.uri) is not None  # Airflow's command has a connection instead
+    history_is_here = root_is_named or not by_pointer(options)
+    return change.dispose(store, pointer, _approval(options), history_is_here=history_is_here)
 
 
 def prune(store: Store, options: Namespace) -> Report:
@@ -132,6 +134,29 @@ def prune(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.cli import change
 
     return change.prune(store, options.job, options.run, _approval(options))
+
+
+def by_pointer(options: Namespace) -> bool:
+    """Return whether the arguments name a checkpoint by its pointer, which leads to its store, and not by a job."""
+    from airflow_checkpoint_provider.protocol.keys import checkpoint_id, is_job_id
+
+    pointer = vars(options).get("pointer")
+    return pointer is not None and (
+        not is_job_id(pointer) or (options.run is None and checkpoint_id(pointer) is not None)
+    )
+
+
+def _pointer(store: Store, options: Namespace) -> str:
+    """Return the pointer that the arguments name: as it is, or as a job and what follows it."""
+    from airflow_checkpoint_provider.cli import show
+    from airflow_checkpoint_provider.errors import InvalidName
+
+    pointer: str = options.pointer
+    if not by_pointer(options):
+        return show.pointer(store, pointer, options.run, options.id)
+    if options.run is not None:
+        raise InvalidName(f"{options.run!r} behind a pointer means nothing. Write POINTER alone, or JOB [RUN] chk-7")
+    return pointer
 
 
 def _wait_options(options: Namespace) -> WaitOptions:
@@ -175,7 +200,11 @@ _JOB = _argument("job", metavar="JOB", help="job id, as `jobs` prints it")
 _RUN = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: the newest run)")
 _RUNS = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: all runs)")
 _ID = _argument("id", metavar="ID", nargs="?", help="checkpoint id, such as chk-7; also directly after JOB")
-_POINTER = _argument("pointer", metavar="POINTER", help="URI of a checkpoint or savepoint, as `show JOB ID` prints it")
+_POINTER = _argument(
+    "pointer",
+    metavar="POINTER",
+    help="URI of a checkpoint or savepoint, as `show JOB ID` prints it; or the job, with RUN and ID behind it",
+)
 _DEEP = _argument("--deep", action="store_true", help="read all rows too, and compare each page with its checksum")
 _LIMIT = _argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"lines to print (default: {LIMIT})")
 _STATISTICS = _argument(
@@ -268,7 +297,7 @@ _OUTPUT = _argument(
     "--output",
     choices=("table", "json", "plain"),
     default="table",
-    help="plain separates columns by tabs (default: table)",
+    help="plain is for scripts: no header, tabs between columns; of trigger, savepoint and stop the pointer alone (default: table)",
 )
 
 Verb = Callable[["Store", Namespace], "Report"]
@@ -278,14 +307,14 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     list_: (_JOB, _RUNS, _LIMIT, _OUTPUT),
     show: (_JOB, _RUN, _ID, _STATISTICS, _OUTPUT),
     story: (_JOB, _RUN, _ATTEMPT, _OUTPUT),
-    verify: (_POINTER, _DEEP, _OUTPUT),
+    verify: (_POINTER, _RUN, _ID, _DEEP, _OUTPUT),
     trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
     preflight: (_JOB, _CHECKPOINT, _COMMAND, _OUTPUT),
     release: (_JOB, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
-    dispose: (_POINTER, _FORGET, _DRY_RUN, _YES, _OUTPUT),
+    dispose: (_POINTER, _RUN, _ID, _FORGET, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
 }
 

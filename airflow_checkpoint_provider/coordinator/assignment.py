@@ -100,11 +100,13 @@ def refuse_wrong_names(
 
 def _non_restored(kind: str, missing: Sequence[str], new: Sequence[str]) -> NonRestoredState:
     kept = json.dumps(dict.fromkeys(missing, KEEP), ensure_ascii=False)
+    old_ones, new_ones = (f"{kind}{'s' * (len(uids) > 1)} {_quoted(uids)}" for uids in (missing, new))
+    begin = "begin without restored states" if len(new) > 1 else "begins without a restored state"
     return NonRestoredState(
-        f"The script did not use the restored {kind} {_quoted(missing)}, and used the new {kind} {_quoted(new)}, which begins without a"
-        " restored state. Is that a wrong name? The attempt ended before its last checkpoint. Its stages and checkpoints are kept, and the"
-        f" corrected script reuses them. If the name is wrong, write {_quoted(missing)} in the script. To keep {_quoted(missing)} unused,"
-        f" set allow_non_restored_state={kept}. To drop it, set"
+        f"The script did not use the restored {old_ones}, and used the new {new_ones}, which {begin}. Is that a wrong name? The attempt"
+        " ended before its last checkpoint. Its stages and checkpoints are kept, and the corrected script reuses them."
+        f" If the name is wrong, write {_quoted(missing)} in the script. To keep {_quoted(missing)} unused,"
+        f" set allow_non_restored_state={kept}. To drop {'them' if len(missing) > 1 else 'it'}, set"
         f" allow_non_restored_state={json.dumps(missing, ensure_ascii=False)}",
         uid=missing[0],
     )
@@ -112,7 +114,8 @@ def _non_restored(kind: str, missing: Sequence[str], new: Sequence[str]) -> NonR
 
 def _quoted(uids: Iterable[str]) -> str:
     """Return uids for a sentence."""
-    return ", ".join(f"'{uid}'" for uid in uids)
+    *others, last = (f"'{uid}'" for uid in uids)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def check_kind(state: StateSnapshot, kind: str) -> None:

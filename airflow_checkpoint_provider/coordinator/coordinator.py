@@ -310,10 +310,12 @@ def _nonces(acks: Mapping[str, Acknowledgement]) -> dict[str, str]:
 
 def state_entries(seal: Seal) -> tuple[StateEntry, ...]:
     """Return the entries of a seal's states for the journal."""
-    return tuple(
-        replace(state.entry, new=True) if state.measures.checkpoint == seal.id else state.entry
-        for _, state in sorted(seal.states.items())
+    unused = {uid for ack in seal.applications.values() for uid in ack.unused}
+    marked = (
+        (state.entry, state.measures.checkpoint == seal.id, uid in unused) for uid, state in sorted(seal.states.items())
     )
+    # An entry without a mark is shared by all checkpoints that hand it on
+    return tuple(replace(entry, new=new, unused=idle) if new or idle else entry for entry, new, idle in marked)
 
 
 def open_history(store: Store, prefix: str, by: By = READER) -> Coordinator:

@@ -150,6 +150,8 @@ class Beat(Record):
     refusal: RefusedStart | None = None
     queries: tuple[QueryProgress, ...] = added(factory=tuple)  # that run
     earliest: tuple[EarliestOffsets, ...] = added(factory=tuple)  # also of queries that have ended
+    spark_application: str = added("")  # Spark's id of the application
+    spark_ui: str = added("")  # the address of its pages
     v: int = VERSION
 
 

@@ -18,17 +18,16 @@ Answer = dict[str, Any]
 
 IN_PROGRESS, COMPLETED, FAILED = "IN_PROGRESS", "COMPLETED", "FAILED"
 LISTED = 100  # checkpoints in the history: a policy such as KeepAll() bounds nothing
-MEASURES = ("end_to_end_duration", "checkpointed_size", "state_size")
+SIZES = ("checkpointed_size", "state_size")
 
 
 def checkpoints(state: State) -> Answer:
     """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
     history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
-    completed = [line for line in history if line["status"] == COMPLETED]
     done = [checkpoint for checkpoint in state.checkpoints if checkpoint.status not in (PENDING, ABORTED)]
     return {
         "counts": counts(state),
-        "summary": {name: spread([line[name] for line in completed]) for name in MEASURES},
+        "summary": summary(done),
         "latest": {
             "completed": latest(checkpoint for checkpoint in done if not checkpoint.savepoint),
             "savepoint": latest(checkpoint for checkpoint in done if checkpoint.savepoint),
@@ -36,6 +35,19 @@ def checkpoints(state: State) -> Answer:
             "restored": _restored(state),
         },
         "history": history[:LISTED],
+    }
+
+
+def summary(done: Sequence[Checkpoint]) -> Answer:
+    """Return the spread of durations and sizes of completed checkpoints.
+
+    Who asks for a checkpoint waits for a barrier, perhaps for hours, and nobody knows when that came. Such durations stand apart.
+    """
+    lines = [(bool(checkpoint.request.barrier), entry(checkpoint)) for checkpoint in done]
+    return {
+        "end_to_end_duration": spread([line["end_to_end_duration"] for at_barrier, line in lines if at_barrier]),
+        "requested_duration": spread([line["end_to_end_duration"] for at_barrier, line in lines if not at_barrier]),
+        **{name: spread([line[name] for _, line in lines]) for name in SIZES},
     }
 
 
@@ -90,10 +102,10 @@ def failure(checkpoint: Checkpoint) -> str:
 
 
 def spread(values: Sequence[int]) -> Answer:
-    """Return minimum, maximum, mean and percentiles (nearest rank); all are 0 if there are no values."""
+    """Return count, minimum, maximum, mean and percentiles (nearest rank); all are 0 if there are no values."""
     ordered = sorted(values) or [0]
     ranks = {f"p{p}": ordered[math.ceil(p / 100 * len(ordered)) - 1] for p in (50, 90, 99)}
-    return {"min": ordered[0], "max": ordered[-1], "avg": sum(ordered) // len(ordered), **ranks}
+    return {"count": len(values), "min": ordered[0], "max": ordered[-1], "avg": sum(ordered) // len(ordered), **ranks}
 
 
 def timestamp(at: str) -> int:

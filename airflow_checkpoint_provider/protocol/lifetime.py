@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.wording import suspension
 
 FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
 TABLE_KEPT = timedelta(days=30)  # of a run that finished
@@ -124,7 +125,7 @@ def _needed(state: State, now: datetime) -> str | None:
     if living := next(state.living(), None):
         return f"attempt {living.epoch} is not over"
     if state.suspended:
-        return f"it is suspended since {state.suspended}"
+        return f"it is suspended {suspension(state)}"
     started = {attempt.launch for attempt in state.attempts}
     waiting = [number for number in state.current_launches.values() if number is not None and number not in started]
     if waiting and not quiet(state, now):

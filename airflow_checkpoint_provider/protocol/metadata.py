@@ -31,6 +31,8 @@ from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Recor
 
 STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
 """The kinds of states: rows, small JSON, and what registered objects and streaming queries keep."""
+INLINE = (VALUE, REGISTERED)
+"""The kinds whose content lies in the metadata itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +236,7 @@ class StateEntry(Shared):
     bytes: Size = 0
     rows: Size = 0
     new: bool = False  # snapshotted for this checkpoint, not handed on
+    unused: bool = added(False)  # a stage that the script had not used when the checkpoint was acknowledged
     measures: Measures = field(default_factory=Measures)
     batch: Batch | None = added()  # the newest committed one of a streaming query
     # of a streaming query: number of a source that reads Kafka -> the offsets at which it reads on
@@ -311,6 +314,7 @@ class Acknowledgement(Record):
     states: tuple[StateSnapshot, ...]
     run_values: dict[str, Any] = field(default_factory=dict)  # the values with which the run began
     run_objects: tuple[str, ...] = added(factory=tuple)  # uids of the registered objects' states with which it began
+    unused: tuple[Uid, ...] = added(factory=tuple)  # stages that the script had not used yet
     versions: Versions = field(default_factory=Versions)
     v: int = VERSION
 

@@ -29,7 +29,9 @@ def over(state: State, epoch: int) -> Refusal:
 def suspended(state: State) -> Refusal:
     """Refuse whatever a suspended job cannot do."""
     resume = wording.restore(state, "latest")
-    return Refusal(errors.JobSuspended(f"{state.job} is suspended since {state.suspended}; to resume it: `{resume}`"))
+    return Refusal(
+        errors.JobSuspended(f"{state.job} is suspended {wording.suspension(state)}; to resume it: `{resume}`")
+    )
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import shlex
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap
 from airflow_checkpoint_provider.protocol.metadata import DELTA, ICEBERG, QueryDetail, delta_version, iceberg_number
@@ -56,6 +58,23 @@ def restore(state: State, where: str) -> str:
     """Return the command that restores this history, and no other history of its job, from ``where``."""
     run = [state.scope] if state.scope else []
     return command("restore", state.job, *run, "--from", where, state=state)
+
+
+def suspension(state: State) -> str:
+    """Return since when a job is suspended, by whom and with which savepoint. What the journal says otherwise is returned as it is."""
+    at, _, who = (state.suspended or "").partition(" (")
+    by, _, savepoint = who.removesuffix(")").partition(", ")
+    try:
+        since = datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    except ValueError:
+        return f"by {state.suspended}"
+    return f"since {since} by {by}" + (f", with savepoint {savepoint}" if savepoint else "")
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return a sentence that names the word that was perhaps meant; empty if none is like it."""
+    found = difflib.get_close_matches(word, list(words), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def list_of(job: str, state: State | None = None) -> str:

@@ -93,7 +93,7 @@ class Attempt:
         finally:
             self._copying = ""
 
-    def attach(self, application: str) -> None:
+    def attach(self, application: str, spark_application: str = "", spark_ui: str = "") -> None:
         """Show in the heartbeat that the states are read and the script's own code begins."""
         self.heart.update(
             lambda beat: replace(
@@ -102,6 +102,8 @@ class Attempt:
                 application_change=application,
                 activity=self.doing(),
                 protected_since=utc_now(),
+                spark_application=spark_application,
+                spark_ui=spark_ui,
             )
         )
         self.heart.pulse()

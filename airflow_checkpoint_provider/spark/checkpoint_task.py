@@ -102,6 +102,7 @@ class CheckpointContext:
             states=tuple(new_in(number, record) for record in records),
             run_values=self.states.run_values,
             run_objects=self.states.run_objects,
+            unused=self.states.unused_stages(),
             versions=self.versions,
         )
 

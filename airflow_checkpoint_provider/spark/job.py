@@ -199,7 +199,8 @@ class CheckpointedJob:
             application.digest, application.stored_parts, self._attempt_before(), self._attempt.run
         )
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {line}")
-        self._attempt.attach(line)
+        context = self.spark.sparkContext
+        self._attempt.attach(line, context.applicationId, context.uiWebUrl or "")
         self._checkpointer.remove_garbage()
 
     def _attempt_before(self) -> AttemptRecord | None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 
+CLEARED = "\r\x1b[K"
+
 
 def say(lines: str | Iterable[str]) -> None:
     """Print to the driver's standard output, at once: the process may be killed in the next moment."""
@@ -17,7 +19,12 @@ def say(lines: str | Iterable[str]) -> None:
     # An encoding may lack letters; a stream of the script's own may have no encoding.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError):  # the reader may be gone; the job goes on
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        print(_line_begin() + text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def _line_begin() -> str:
+    """Return what clears the line of a terminal: Spark's progress bar may stand there. It is drawn again below."""
+    return CLEARED if getattr(sys.stdout, "isatty", bool)() else ""
 
 
 def marked(lines: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.text.summary_table import status
 from airflow_checkpoint_provider.text.units import between
 
 _AT_WORK = ("running", "launched")
+_FIRST = (*_AT_WORK, "suspended")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def job_line(found: FoundHistory, now: str, *, silent: bool) -> JobLine:
 def at_work(found: FoundHistory) -> bool:
     """Return whether a driver is at work, by the journal. It may be dead."""
     return _state(found) in _AT_WORK
+
+
+def on_call(found: FoundHistory) -> tuple[bool, str]:
+    """Return the key by which jobs are listed, the greatest first: what runs, starts or is suspended, then what moved last."""
+    return _state(found) in _FIRST, found.state.at
 
 
 def _state(found: FoundHistory) -> str:

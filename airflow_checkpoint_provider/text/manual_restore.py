@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
-from airflow_checkpoint_provider.protocol.wording import title
+from airflow_checkpoint_provider.protocol.wording import suspension, title
 from airflow_checkpoint_provider.text.units import day_and_time, headline, labelled, plural, sealed, size, some
 
 CODES = {"CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced."}
@@ -28,10 +28,10 @@ def restored(
     if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
         lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
     if beyond := _abandoned(state, base):
-        text = f'{some(beyond)}: stay listed. Restore them by id; "latest" no longer means them'
+        text = f'{some(beyond)}. They stay listed, and can be restored by id; "latest" no longer means them'
         lines.append(labelled("abandoned", text))
     if state.suspended:
-        lines.append(labelled("lifted", f"the suspension ({state.suspended})"))
+        lines.append(labelled("lifted", f"the suspension {suspension(state)}"))
     if claim:
         lines.append(
             labelled(

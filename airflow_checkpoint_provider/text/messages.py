@@ -258,7 +258,7 @@ def nothing_to_stop(state: State) -> str:
     text = f"{title(state, state.scope)}: nothing to stop."
     if state.suspended:
         resume = restore(state, "latest")
-        return f"{text} The job is suspended ({state.suspended}). To resume it: RestoreOperator, or {resume}"
+        return f"{text} The job is suspended {wording.suspension(state)}. To resume it: RestoreOperator, or {resume}"
     point = state.restore_point() or "nothing"
     return f"{text} The next attempt starts from {point}, so an upgrade needs no savepoint. To hold the job back, pause its DAG"
 
@@ -351,7 +351,7 @@ def refusal_in(line: str) -> str | None:
 
 def suspended(state: State) -> list[str]:
     """Say that a job waits to be resumed, and how to resume it."""
-    text = f"{title(state)} is suspended ({state.suspended}). Waiting. Resume: {restore(state, 'latest')}"
+    text = f"{title(state)} is suspended {wording.suspension(state)}. Waiting. Resume: {restore(state, 'latest')}"
     return [coded(text, "CKP130")]
 
 

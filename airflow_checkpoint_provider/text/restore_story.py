@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.statistics import failure
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.metadata import STAGE, StateEntry, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
-from airflow_checkpoint_provider.text import query_progress
+from airflow_checkpoint_provider.text import query_progress, work
 from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
     ago,
     at_barrier,
     between,
-    brief,
     clock,
     coded,
     day_and_time,
@@ -125,7 +125,7 @@ def driver_says(beat: Beat) -> list[str]:
     parts = [f"attached {clock(beat.attached_at)}"] if beat.attached_at else []
     parts += [beat.application_change] if beat.application_change else []
     parts += [f"reused {some(beat.reused)}"] if beat.reused else []
-    parts += [f"now running {_doing(beat)}"] if beat.activity else []
+    parts += [f"now running {doing(beat)}"] if beat.activity else []
     return [labelled("driver says", "; ".join(parts) or "nothing yet")]
 
 
@@ -140,16 +140,17 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
         else f"the launch of try {launch.spec.try_number}, whose driver still starts,"
     )
     details = [f"heartbeat {ago(between(seen.beat.at, seen.now))} ago"] if seen.beat and seen.now else []
-    details += [_doing(seen.beat)] if seen.beat and seen.beat.activity else []
+    details += [doing(seen.beat)] if seen.beat and seen.beat.activity else []
     detail = f" ({', '.join(details)})" if details else ""
     return coded(
         f"ADOPT {title(state)}: {observed} is alive{detail}. Not submitted again; this try follows it.", "CKP110"
     )
 
 
-def _doing(beat: Beat) -> str:
+def doing(beat: Beat) -> str:
+    """Return what a driver did at its heartbeat, and how much of the tasks that Spark had planned for that was done."""
     activity = beat.activity + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
-    return f"{activity}, {query_progress.brief(beat)}" if beat.queries else activity
+    return printable(f"{activity}, {query_progress.brief(beat)}" if beat.queries else activity)
 
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
@@ -325,31 +326,23 @@ def _continuation(launch: Launch, attempt: AttemptRecord | None, restored: Resto
     if chosen is None:
         return f"from {restored.point}"
     elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
-    stages = [] if elsewhere else own_stages(chosen.checkpoint.states, launch.spec.run)
+    stages = [] if elsewhere else work.own_stages(chosen.checkpoint.states, launch.spec.run)
     if not stages:
         states = [state.uid for state in chosen.checkpoint.states if state.kind != STAGE]
         origin = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
         return f"{origin}; stages belong to their run and are computed"
-    work = sum(stage.measures.work_s for stage in stages)
-    parts = some([f"{stage.uid} {brief(stage.measures.work_s)}" for stage in stages])
-    saved = f"Not run again: {duration(work)} ({parts})"
     after = at_barrier(chosen.checkpoint.request.barrier or stages[-1].measures.barrier)
-    return f"after {after}. {saved}{_to_repeat(attempt, restored, seen)}"
+    stored = f"Stored: {work.in_words(stages)}; reused where the program and its inputs did not change"
+    return f"after {after}. {stored}{_not_stored(attempt, restored, seen)}"
 
 
-def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
-    """Return the stages of a run in the order in which they were computed. Another run computes its stages anew."""
-    stages = [state for state in states if state.kind == STAGE and state.run == run]
-    return sorted(stages, key=lambda stage: (stage.measures.checkpoint, stage.uid))
-
-
-def _to_repeat(attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
-    """Return the work between the chosen checkpoint and the last sign of the attempt before."""
+def _not_stored(attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
+    """Return the time between the chosen checkpoint and the last sign of the attempt before."""
     chosen = restored.chosen
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
     if chosen is None or attempt is None or attempt.outcome == "finished" or not last:
         return ""
-    return f". To repeat: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
+    return f". Not stored: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
 
 
 # -- told again --------------------------------------------------------------------------------------------------------
@@ -386,6 +379,8 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
     checkpoints = state.checkpoints_of(attempt.epoch)
     completed = [f"chk-{checkpoint.id}" for checkpoint in checkpoints if checkpoint.completed_at]
     yield labelled("completed", some(completed) or "no listed checkpoint")
+    if stages := work.reused_stages(state, attempt, launch.spec.run):
+        yield labelled("reused", work.in_words(stages))
     aborted = [checkpoint for checkpoint in checkpoints if checkpoint.status == ABORTED]
     for checkpoint in aborted[-SHOWN_REJECTED:]:
         yield labelled(

@@ -206,7 +206,7 @@ def application_line(digest: str, parts: Mapping[str, str], before: AttemptRecor
     if before is None:
         return f"first attempt of this job; the run began {day_and_time(run.started_at)}"
     if before.application_digest == digest:
-        return "application unchanged"
+        return f"application unchanged since attempt {before.epoch}"
     return f"application changed since attempt {before.epoch}{_changed_parts(before.application_parts, parts)}"
 
 
@@ -239,20 +239,25 @@ def too_many_modules(computed: str, limit: int, folder: str) -> str:
 def handed_on(states: Sequence[StateSnapshot]) -> str:
     """Say which restored states the script did not use and the next checkpoints still contain."""
     uids = ", ".join(f'"{state.uid}"' for state in states)
-    text = f"Restored state {_named(states)} was not used in this run and was kept."
-    return coded(f"{text} To drop it, set allow_non_restored_state=[{uids}]", "CKP426")
+    drop = f"To drop {'it' if len(states) == 1 else 'them'}, set allow_non_restored_state=[{uids}]"
+    return coded(f"{_unused(states)} kept: {_named(states)}. {drop}", "CKP426")
 
 
 def left_behind(states: Sequence[StateSnapshot]) -> str:
     """Say which restored states the script did not use and the next checkpoints do not contain."""
-    text = f"Restored state {_named(states)} was not used in this run and was dropped"
-    return coded(f"{text}, as allow_non_restored_state says", "CKP427")
+    return coded(f"{_unused(states)} dropped, as allow_non_restored_state says: {_named(states)}", "CKP427")
+
+
+def _unused(states: Sequence[StateSnapshot]) -> str:
+    if len(states) == 1:
+        return "A restored state that this run did not use was"
+    return f"{len(states)} restored states that this run did not use were"
 
 
 def unfinished_left_behind(states: Sequence[StateSnapshot]) -> str:
     """Say which values of earlier attempts of this run the next checkpoints do not contain."""
-    text = f"Restored state {_named(states)} was not used in this run and was dropped"
-    return coded(f"{text}, because only an attempt that did not finish has set it", "CKP427")
+    why = "because only an attempt that did not finish has set it"
+    return coded(f"{_unused(states)} dropped, {why}: {_named(states)}", "CKP427")
 
 
 def _named(states: Sequence[StateSnapshot]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.metadata import StateEntry
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
 from airflow_checkpoint_provider.protocol.state import (
     ABORTED,
     CONDEMNED,
@@ -22,7 +23,6 @@ from airflow_checkpoint_provider.protocol.state import (
     State,
 )
 from airflow_checkpoint_provider.protocol.wording import show, title
-from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.units import (
     NONE,
     batch,
@@ -38,10 +38,11 @@ from airflow_checkpoint_provider.text.units import (
     some,
     table,
 )
+from airflow_checkpoint_provider.text.work import own_stages, reused_stages, seconds, written_once
 
-HEADER = ("id", "att", "state", "barrier", "at", "sync", "async", "new", "total", "states", "why")
+HEADER = ("id", "att", "kind", "state", "barrier", "at", "sync", "async", "new", "total", "states", "note")
 SHOWN = 50  # checkpoints in a log's table, the newest
-CODES = {"CKP202": "The summary of a run: all its checkpoints, what they cost and what they saved."}
+CODES = {"CKP202": "The summary of a run: its checkpoints, what was measured, and what was not computed again."}
 _STATES = {RETAINED: "completed", FORGOTTEN: "deleted", CONDEMNED: "deleting"}
 
 
@@ -52,6 +53,7 @@ class Row:
     id: int
     run: str
     attempt: int
+    kind: str
     state: str
     barrier: str | None
     at: str | None
@@ -61,7 +63,12 @@ class Row:
     total_bytes: int | None
     states: int | None
     why: str
+    target: str | None = None  # where a savepoint lies, or was to lie
     position: str | None = None  # of its streaming queries
+
+    @property
+    def note(self) -> str:
+        return "; ".join(filter(None, (self.why, self.target)))
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of the row, below ``HEADER``."""
@@ -69,15 +76,17 @@ class Row:
         sizes = (NONE if count is None else size(count) for count in (self.new_bytes, self.total_bytes))
         states = NONE if self.states is None else f"{self.states}/{self.states}"
         barrier, at = self.position or self.barrier or NONE, clock(self.at or "") or NONE
-        return (f"chk-{self.id}", str(self.attempt), self.state, barrier, at, *times, *sizes, states, self.why)
+        kind = "savepoint, stop" if kind_named(self.kind).suspends else self.kind.replace("_", " ")
+        return (f"chk-{self.id}", str(self.attempt), kind, self.state, barrier, at, *times, *sizes, states, self.note)
 
 
 @dataclass(frozen=True)
 class Summary:
     """The numbers of one run.
 
-    ``cost_s`` are the seconds for which the job waited for checkpoints, ``ran_s`` those for which its attempts ran, ``saved_s``
-    those of stages that a restore did not compute again.
+    ``waited_s`` are the seconds for which its stages waited at their barriers, ``ran_s`` those for which its attempts ran, ``saved_s``
+    those of stages that a restore did not compute again. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted
+    apart: ``completed`` and ``aborted`` are without them.
     """
 
     job: str
@@ -87,7 +96,11 @@ class Summary:
     rows: tuple[Row, ...]
     completed: int
     aborted: int
-    cost_s: float
+    savepoints: int
+    savepoints_aborted: int
+    waited_s: float
+    stages_wrote: int
+    queries_copied: int
     ran_s: float
     saved_s: float
     next_start: Point | None
@@ -97,19 +110,26 @@ def summarize(state: State, run: str) -> Summary:
     """Return the numbers of a run."""
     attempts = attempts_of(state, run)
     epochs = {attempt.epoch for attempt in attempts}
-    rows = tuple(row(state, checkpoint) for checkpoint in state.checkpoints if epochs & set(checkpoint.epochs))
+    own = [checkpoint for checkpoint in state.checkpoints if epochs & set(checkpoint.epochs)]
+    completed = Counter(checkpoint.savepoint for checkpoint in own if checkpoint.completed_at)
+    aborted = Counter(checkpoint.savepoint for checkpoint in own if checkpoint.status == ABORTED)
+    new = [entry for checkpoint in own if checkpoint.completed_at for entry in checkpoint.states if entry.new]
     record = state.run(run)
     return Summary(
         job=state.job,
         run=run,
         status=status(state, record),
         attempts=len(attempts),
-        rows=rows,
-        completed=sum(line.total_bytes is not None for line in rows),
-        aborted=sum(line.state == ABORTED for line in rows),
-        cost_s=sum(line.sync_s or 0 for line in rows),
+        rows=tuple(row(state, checkpoint) for checkpoint in own),
+        completed=completed[False],
+        aborted=aborted[False],
+        savepoints=completed[True],
+        savepoints_aborted=aborted[True],
+        waited_s=sum(entry.measures.sync_s for entry in new),
+        stages_wrote=written_once(own_stages(new, run)),
+        queries_copied=sum(entry.measures.new_bytes for entry in new if entry.kind == QUERY),
         ran_s=sum(between(attempt.at, last_sign(state, attempt)) for attempt in attempts),
-        saved_s=sum(saved_s(state, attempt, run) for attempt in attempts),
+        saved_s=sum(seconds(reused_stages(state, attempt, run) or ()) for attempt in attempts),
         next_start=None if record and record.outcome == "finished" and state.of_one_run else state.restore_point(),
     )
 
@@ -177,6 +197,7 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
         id=checkpoint.id,
         run=launch.spec.run if launch else state.scope,
         attempt=epoch,
+        kind=checkpoint.kind,
         state=_state(state, checkpoint),
         barrier=checkpoint.request.barrier or None,
         at=checkpoint.completed_at or None,
@@ -186,6 +207,7 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
         total_bytes=checkpoint.bytes if completed else None,
         states=len(checkpoint.states) if completed else None,
         why=checkpoint.reason,
+        target=checkpoint.target,
         position=_position([state for state in checkpoint.states if state.batch is not None]),
     )
 
@@ -195,29 +217,6 @@ def _position(queries: Sequence[StateEntry]) -> str | None:
     if len(queries) > 1:
         return f"{len(queries)} queries"
     return batch(queries[0].batch) if queries else None
-
-
-def saved_s(state: State, attempt: AttemptRecord, run: str) -> float:
-    """Return the seconds of work of the stages that this attempt did not compute again. Its newest checkpoint holds them.
-
-    An attempt that neither finished nor completed a checkpoint saved nothing: the next one begins where it began.
-    """
-    point = attempt.restore_point
-    if point is None or point.id is None:
-        return 0.0
-    checkpoints = [checkpoint for checkpoint in state.checkpoints_of(attempt.epoch) if checkpoint.completed_at]
-    if not checkpoints and attempt.outcome != "finished":
-        return 0.0
-    newest = checkpoints[-1] if checkpoints else state.checkpoint(point.id)
-    stages = own_stages(newest.states, run) if newest else []
-    restored = state.checkpoint(point.id)
-    # Rows that were copied from a savepoint are new in this history, but not their work.
-    copied = {(held.uid, held.measures.work_s, held.rows) for held in (restored.states if restored else ())}
-    return sum(
-        stage.measures.work_s
-        for stage in stages
-        if stage.measures.checkpoint <= point.id or (stage.uid, stage.measures.work_s, stage.rows) in copied
-    )
 
 
 def _state(state: State, checkpoint: Checkpoint) -> str:
@@ -255,14 +254,23 @@ def _headline(state: State, about: Summary) -> str:
 
 
 def _totals(about: Summary) -> str:
-    parts = [f"{about.completed} completed, {about.aborted} aborted"]
-    if about.completed and about.ran_s:
-        percent = 100 * about.cost_s / about.ran_s
-        share = f"{percent:.1f} %" if percent >= 0.05 else "below 0.1 %"
-        parts.append(f"checkpointing cost {duration(about.cost_s)} of {duration(about.ran_s)} ({share})")
+    """Return what was counted and measured. The time in which a stage writes its rows cannot be told from its work."""
+    parts = [", ".join(_counted(about))]
+    if about.stages_wrote:
+        waited = f"waited {duration(about.waited_s)} of {duration(about.ran_s)} at their barriers"
+        parts.append(f"the stages wrote {size(about.stages_wrote)} of rows in their work, and {waited}")
+    if about.queries_copied:
+        parts.append(f"checkpoints copied {size(about.queries_copied)} of the files of queries")
     if about.attempts > 1:
         parts.append(f"restore saved {duration(about.saved_s) if about.saved_s else 'nothing'}")
     return " · ".join(parts)
+
+
+def _counted(about: Summary) -> list[str]:
+    counted = [f"{about.completed} completed", f"{about.aborted} aborted"]
+    counted += [plural(about.savepoints, "savepoint")] if about.savepoints else []
+    counted += [f"{plural(about.savepoints_aborted, 'savepoint')} aborted"] if about.savepoints_aborted else []
+    return counted
 
 
 # -- statistics --------------------------------------------------------------------------------------------------------
@@ -270,6 +278,7 @@ def _totals(about: Summary) -> str:
 SPREAD = ("completed", "min", "avg", "p50", "p90", "p99", "max")
 _MEASURED: dict[str, tuple[str, Callable[[int], str]]] = {
     "end_to_end_duration": ("duration", lambda milliseconds: duration(milliseconds / 1000)),
+    "requested_duration": ("duration, requested", lambda milliseconds: duration(milliseconds / 1000)),
     "checkpointed_size": ("new bytes", size),
     "state_size": ("size", size),
 }
@@ -300,9 +309,10 @@ def causes(state: State) -> list[tuple[str, int]]:
 
 
 def spreads(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row of cells for each measure of completed checkpoints, below ``SPREAD``."""
+    """Return a row of cells for each measure of completed checkpoints, below ``SPREAD``; none for one that was never measured."""
     summary = answer["summary"]
-    return [(label, *(text(summary[field][name]) for name in SPREAD[1:])) for field, (label, text) in _MEASURED.items()]
+    shown = {field: measured for field, measured in _MEASURED.items() if summary[field]["count"]}
+    return [(label, *(text(summary[field][name]) for name in SPREAD[1:])) for field, (label, text) in shown.items()]
 
 
 def _taken(line: Mapping[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.state import AttemptRecord
@@ -13,6 +15,7 @@ NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400
 CODE_COLUMN = 112
 LABEL = 12
+LONGEST_VALUE = 200  # characters of a value in a table
 ENDED = {
     "finished": "finished",
     "failed": "failed",
@@ -101,6 +104,14 @@ def between(begin: str, end: str) -> float:
 
 def _moment(at: str) -> datetime:
     return datetime.fromisoformat(at).astimezone(UTC)
+
+
+def value_text(value: Any) -> str:
+    """Return a small value as JSON, in one line; the beginning of a long one."""
+    text = printable(json.dumps(value, ensure_ascii=False))
+    return (
+        text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text)} characters; -o json prints all)"
+    )
 
 
 def plural(count: int, thing: str) -> str:

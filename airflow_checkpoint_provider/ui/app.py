@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,9 +34,9 @@ from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
 from airflow_checkpoint_provider.ui.threads import in_thread
-from airflow_checkpoint_provider.ui.views.checkpoints import checkpoint_row, files_page
+from airflow_checkpoint_provider.ui.views.checkpoints import Values, checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
-from airflow_checkpoint_provider.ui.views.job import drawn, job_page
+from airflow_checkpoint_provider.ui.views.job import drawn, job_page, with_values
 from airflow_checkpoint_provider.ui.views.job import version as version_of
 
 HERE = Path(__file__).parent
@@ -183,9 +184,19 @@ async def chart(
 
 async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
     reading = await _read(place, viewer, polls)
-    page = await in_thread(job_page, place, reading, utc_now())
+    values = await _values(place, reading, polls)
+    page = await in_thread(job_page, place, reading, utc_now(), values)
     others = await listing.other_runs(polls, viewer, place, reading)
     return await _page(request, "job.html", page=page, others=others, place=place, every=_pace(page.moves))
+
+
+async def _values(place: Place, reading: Reading, polls: Polls) -> Values:
+    """Return the values of the newest checkpoints; without those that cannot be read now, or are just being deleted."""
+    numbers = await in_thread(with_values, reading.found.state, place.run)
+    answers = await asyncio.gather(
+        *(polls.values(place.connection, place.history, number) for number in numbers), return_exceptions=True
+    )
+    return {number: answer for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, dict)}
 
 
 def _pace(moves: bool) -> float:

@@ -61,7 +61,7 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str, part: int) -> 
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
-    rows.sort(key=lambda row: (bool(row.problems), row.completed_at, row.job), reverse=True)
+    rows.sort(key=lambda row: (row.order, row.job), reverse=True)
     broken, cut = [row for _, found in answers for row in found], max(0, len(names) - part * JOBS)
     if administers:
         return Storage(connection, rows, broken, unread=_more(len(unread)), left_out=_more(cut))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -27,7 +28,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.metadata import INLINE, Seal
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.job_list import at_work
 
@@ -133,6 +134,15 @@ class Polls:
         # In a reader of its own: one reader serves one thread.
         return await self._ask(
             connection, ("seal", prefix, number), lambda: Reader(self._store(connection), prefix).seal(number)
+        )
+
+    async def values(self, connection: str, prefix: str, number: int) -> dict[str, Any]:
+        """Return what a checkpoint holds of values and registered objects, by uid. It never changes. Raise ``CheckpointError``."""
+        return await self._ask(
+            connection,
+            ("values", prefix, number),
+            lambda: _values(Reader(self._store(connection), prefix).seal(number)),
+            math.inf,
         )
 
     async def jobs(self, connection: str) -> list[str]:
@@ -257,6 +267,10 @@ class Polls:
             ended = [key for key, answer in self._answers.items() if answer.ended is not None]
             for key in ended[: over + 1]:
                 del self._answers[key]
+
+
+def _values(seal: Seal) -> dict[str, Any]:
+    return {uid: state.value for uid, state in seal.states.items() if state.kind in INLINE}
 
 
 def _where(store: Store) -> tuple[str, Any]:

@@ -260,6 +260,22 @@ def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
     expect(inside(page).get_by_role("heading", level=1)).to_contain_text(FLIGHTS)
 
 
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("DAG run", f"**/dags/flights_etl/runs/{RUN}"),
+        ("task and log of try 2", f"**/runs/{RUN}/tasks/delays?try_number=2"),
+    ],
+)
+def test_links_leave_airflows_frame(pages: Pages, page: Page, name: str, address: str) -> None:
+    page.goto(f"{pages.url}/plugin/checkpoints{FLIGHTS_PAGE}")
+    inside(page).get_by_role("link", name=name).first.click()
+    page.wait_for_url(address)
+    page.goto(f"{pages.url}{FLIGHTS_PAGE}")  # the page alone
+    page.get_by_role("link", name=name).first.click()
+    page.wait_for_url(address)
+
+
 def test_job_page_tells_of_the_failed_attempt(pages: Pages, page: Page) -> None:
     page.goto(f"{pages.url}{FLIGHTS_PAGE}")
     expect(page.get_by_text("chk-3  CHOSEN: sealed")).to_be_visible()
@@ -298,6 +314,8 @@ def test_page_follows_airflows_theme(pages: Pages, page: Page) -> None:
     for theme in ("dark", "light"):
         page.evaluate("theme => { document.documentElement.className = theme }", theme)
         expect(html).to_have_class(theme)
+        body = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        expect(inside(page).locator("body")).to_have_css("background-color", body)
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -305,6 +323,20 @@ def test_narrow_window_needs_no_scrolling_sideways(pages: Pages, page: Page, pat
     page.set_viewport_size({"width": 360, "height": 700})
     page.goto(f"{pages.url}{path}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    cut = "[...document.querySelectorAll('.wide:has(> .jobs, > .checkpoints)')].filter(box => box.scrollWidth > box.clientWidth).length"
+    assert page.evaluate(cut) == 0
+
+
+@pytest.mark.parametrize("width", [420, 760])
+def test_facts_are_whole_in_a_narrow_frame(pages: Pages, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    page.goto(f"{pages.url}/plugin/checkpoints{FLIGHTS_PAGE}")
+    expect(inside(page).locator(".facts dd").first).to_be_visible()
+    visible = "main => main.getBoundingClientRect().right <= window.innerWidth && document.documentElement.scrollWidth <= window.innerWidth"
+    assert inside(page).locator("main").evaluate(visible)
+    frame = page.locator("iframe[title=Checkpoints]").bounding_box()
+    assert frame
+    assert frame["x"] + frame["width"] <= width
 
 
 def test_command_is_copied(pages: Pages, page: Page) -> None:

@@ -38,6 +38,7 @@ def test_tab_follows_a_job_from_a_pending_checkpoint_to_its_end(lab: Lab) -> Non
         tab.get_by_text("Details of chk-1").click(timeout=ENOUGH)
         _pending_becomes_completed(tab, run)
         assert tab.locator("#chk-1").get_attribute("open") is not None  # it is as the viewer left it
+        _links_lead_to_the_log(page, tab)
         _link_leads_to_the_job(page, run)
         run.open("three")
         _says(page.frame_locator(FRAME), "h1 .label", "finished")
@@ -136,6 +137,13 @@ def _pending_becomes_completed(tab: FrameLocator, run: Run) -> None:
     run.open("two")
     expect(tab.locator(".pending")).to_have_count(0, timeout=ENOUGH)
     _says(tab, f"tr:has(> th:text-is('chk-{number}'))", "completed")
+
+
+def _links_lead_to_the_log(page: Page, tab: FrameLocator) -> None:
+    """By Airflow's own pages of a task and its try."""
+    tab.get_by_role("link", name="task and log of try 1").first.click(timeout=ENOUGH)
+    page.wait_for_url(f"**/tasks/{TASK}?try_number=1", timeout=ENOUGH)
+    expect(page.get_by_text("chk-1 completed at stage").first).to_be_visible(timeout=ENOUGH)
 
 
 def _link_leads_to_the_job(page: Page, run: Run) -> None:

@@ -212,7 +212,7 @@ def attack_beat(seed: str) -> None:
     except CheckpointError:
         return
     restore_story.driver_says(beat)
-    restore_story._doing(beat)
+    restore_story.doing(beat)
     query_progress.report(beat, 1.0)
     replay.lines(READS_KAFKA, beat.earliest)
     beat.process.lives()

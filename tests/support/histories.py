@@ -150,7 +150,10 @@ class History:
 
     def suspended(self) -> None:
         """Suspend the job, as a stop with a savepoint does."""
-        self.state = replace(self.state, suspended="task upgrade.stop: savepoint 41")
+        self.state = replace(
+            self.state,
+            suspended="2026-11-20T22:00:00.000Z (upgrade.stop, s3://lake/savepoints/savepoint-orders-41-9f3c)",
+        )
 
 
 def two_days(h: History) -> None:
@@ -197,7 +200,13 @@ def stopped(number: int, epoch: int, job: str = "orders") -> tuple[e.Event, ...]
             timeout_s=600.0,
             target=f"{request.folder}/savepoint-{job}-{number}-9f3c",
         ),
-        e.CheckpointCompleted(id=number, digest="d", bytes=0, states=(), suspended="task upgrade.stop: savepoint 41"),
+        e.CheckpointCompleted(
+            id=number,
+            digest="d",
+            bytes=0,
+            states=(),
+            suspended="upgrade.stop, s3://lake/savepoints/savepoint-orders-41-9f3c",
+        ),
         e.SavepointPublished(id=number),
     )
 

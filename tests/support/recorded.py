@@ -48,6 +48,7 @@ class Recorded:
         self.before = State()
         self.restored = Restored()
         self.states: dict[str, StateSnapshot] = {}
+        self.unused: tuple[str, ...] = ()  # stages that the script of this attempt does not use
 
     @property
     def state(self) -> State:
@@ -186,7 +187,7 @@ class Recorded:
         }
         ack = Acknowledgement(
             inc=self.state.incarnation, id=number, application="", epoch=self.state.last_epoch, nonce=f"nonce {number}",
-            run=self._run, states=tuple(self.states[uid] for uid in sorted(self.states)),
+            run=self._run, states=tuple(self.states[uid] for uid in sorted(self.states)), unused=self.unused,
         )  # fmt: skip
         self.coordinator.acknowledge(ack)
         self.coordinator.complete(number)

@@ -31,21 +31,14 @@ class Tasks:
         return self.done / self.total
 
 
-def working(uid: str, elapsed: float, now: Tasks | None, before: Tasks | None) -> str:
-    """Return the line about a stage after ``elapsed`` seconds. ``before`` are the tasks that the line before was about.
-
-    It estimates the time left only if some tasks are done, and no more were planned since the line before.
-    """
+def working(uid: str, elapsed: float, now: Tasks | None) -> str:
+    """Return the line about a stage after ``elapsed`` seconds. It estimates no time left: nobody knows which tasks Spark plans next."""
     after = _minutes(elapsed)
     if now is None:
         return f"stage '{uid}': working for {after}, Spark has not planned its tasks yet"
     if now.done >= now.total:
         return f"stage '{uid}': all {now.total} tasks planned so far are done after {after}; Spark continues"
-    if not now.done or before is None or before.total != now.total:
-        return f"stage '{uid}': {now.fraction:.0%} of the {now.total} tasks planned so far are done after {after}"
-    seconds = elapsed / now.fraction - elapsed
-    left = f"about {_minutes(seconds)}" if seconds >= 60 else "less than 1 min"
-    return f"stage '{uid}': {now.fraction:.0%} of its tasks are done after {after}, {left} to go"
+    return f"stage '{uid}': {now.fraction:.0%} of the {now.total} tasks planned so far are done after {after}"
 
 
 def _minutes(seconds: float) -> str:
@@ -59,20 +52,19 @@ class Progress:
         self._spark, self._attempt, self._protection = spark, attempt, protection
         self._uid: str | None = None
         self._since = self._logged = time.monotonic()
-        self._told: Tasks | None = None  # by the newest line about this stage
 
     def report(self, state: State) -> None:
         """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
         uid, now = self._attempt.stage, time.monotonic()
         if uid != self._uid:
-            self._uid, self._since, self._logged, self._told = uid, now, now, None
+            self._uid, self._since, self._logged = uid, now, now
         tasks = self._tasks(uid) if uid else None
         done = tasks.fraction if tasks else None
         self._attempt.heart.update(lambda beat: replace(beat, activity=self._attempt.doing(), fraction=done))
         if uid and now - self._logged >= LOG_EVERY:
-            say(working(uid, now - self._since, tasks, self._told))
-            self._logged, self._told = now, tasks
+            say(working(uid, now - self._since, tasks))
+            self._logged = now
 
     def _tasks(self, uid: str) -> Tasks | None:
         """Return the tasks of the jobs that Spark has started so far; None if there are none."""

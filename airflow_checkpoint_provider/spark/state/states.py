@@ -178,6 +178,12 @@ class States:
         finished = self.run_values.keys() | (self.claimed_values & self.values.keys())
         return tuple(uid for uid, state in self.snapshots.items() if state.kind == VALUE and uid not in finished)
 
+    def unused_stages(self) -> tuple[str, ...]:
+        """Return the uids of the restored stages that the script has not used so far."""
+        with self._lock:
+            stages = {uid for uid, snapshot in self.snapshots.items() if snapshot.kind == STAGE}
+            return tuple(sorted(stages - self.handed_out.keys()))
+
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
         with self._lock:

@@ -46,12 +46,25 @@ function followTheme() {
     return;  // in a page of another origin
   }
   if (!outside) return;
+  const page = document.documentElement;
   const copy = () => {
-    for (const theme of ["light", "dark"]) document.documentElement.classList.toggle(theme, outside.classList.contains(theme));
+    page.style.setProperty("--page", getComputedStyle(outside.ownerDocument.body).backgroundColor);
+    for (const theme of ["light", "dark"]) page.classList.toggle(theme, outside.classList.contains(theme));
   };
   copy();
   new MutationObserver(copy).observe(outside, { attributes: true, attributeFilter: ["class"] });
 }
+
+// -- links that leave these pages ---------------------------------------------------------------------------------------
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[target]");
+  if (!link || window.parent === window) return;
+  event.preventDefault();  // Airflow's frame lets nothing out of it, but its own page may go there
+  const outside = window.top.document.createElement("a");
+  Object.assign(outside, { href: link.href, target: link.target, rel: link.rel });
+  outside.click();
+});
 
 // -- commands ---------------------------------------------------------------------------------------------------------
 

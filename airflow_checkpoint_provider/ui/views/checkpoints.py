@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
 from airflow_checkpoint_provider.text import messages, replay
 from airflow_checkpoint_provider.text.summary_table import row
-from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size
+from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size, value_text
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.commands import Command, Commands
 from airflow_checkpoint_provider.ui.views.jobs import Label
+
+Values = Mapping[int, Mapping[str, Any]]
+"""Values and states of registered objects: by the id of their checkpoint, then by uid."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class StateRow:
     since: str
     barrier: str
     work: str
+    value: str
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,10 @@ class CheckpointRow:
         return f"chk-{self.id}"
 
 
-def checkpoint_row(reading: Reading, checkpoint: Checkpoint, commands: Commands) -> CheckpointRow:
-    """Return the row of a checkpoint of a history that was read."""
+def checkpoint_row(
+    reading: Reading, checkpoint: Checkpoint, commands: Commands, values: Mapping[str, Any] | None = None
+) -> CheckpointRow:
+    """Return the row of a checkpoint of a history that was read. ``values``: by uid, as far as they are known."""
     state, request = reading.found.state, checkpoint.request
     about, pointer = row(state, checkpoint), reading.found.pointer(reading.root, checkpoint)
     return CheckpointRow(
@@ -82,7 +89,7 @@ def checkpoint_row(reading: Reading, checkpoint: Checkpoint, commands: Commands)
         cost=_cost(state, checkpoint),
         waits_for=_waits_for(reading, checkpoint),
         story=_story(state, reading, checkpoint),
-        states=[_state_row(entry) for entry in checkpoint.states],
+        states=[_state_row(entry, values or {}) for entry in checkpoint.states],
         pointer=pointer or "",
         commands=commands.of_checkpoint(checkpoint, pointer),
     )
@@ -172,7 +179,7 @@ def _story(state: State, reading: Reading, checkpoint: Checkpoint) -> list[str]:
     return [*lines, *replay.lines(checkpoint, reading.earliest)]
 
 
-def _state_row(entry: StateEntry) -> StateRow:
+def _state_row(entry: StateEntry, values: Mapping[str, Any]) -> StateRow:
     return StateRow(
         uid=entry.uid,
         kind=kind_in_words(entry.kind),
@@ -181,6 +188,7 @@ def _state_row(entry: StateEntry) -> StateRow:
         since=f"chk-{entry.measures.checkpoint}",
         barrier=at_barrier(entry.measures.barrier) if entry.batch is None else batch(entry.batch),
         work=duration(entry.measures.work_s),
+        value=value_text(values[entry.uid]) if entry.uid in values else "",
     )
 
 

@@ -19,6 +19,13 @@ class Command:
     changes: bool = False
 
     @property
+    def effect(self) -> str:
+        """Return what a person must know before they paste it."""
+        if not self.changes:
+            return ""
+        return f"changes something without {DRY_RUN}" if self.text.endswith(DRY_RUN) else "changes something"
+
+    @property
     def key(self) -> str:
         """Return the same short name for the same command, whatever stands beside it."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:10]

@@ -14,19 +14,23 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import INLINE
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, AttemptRecord, Checkpoint, Launch, State
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
-from airflow_checkpoint_provider.text.restore_story import SHOWN_OLDER, retold
+from airflow_checkpoint_provider.text.restore_story import SHOWN_OLDER, doing, retold
 from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, causes, spreads, status
 from airflow_checkpoint_provider.text.units import NONE, duration, size
 from airflow_checkpoint_provider.ui.polling import Reading
-from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, checkpoint_row
+from airflow_checkpoint_provider.ui.views import links
+from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, Values, checkpoint_row
 from airflow_checkpoint_provider.ui.views.commands import Command, Commands
 from airflow_checkpoint_provider.ui.views.jobs import JobRow, Label, job_row
+from airflow_checkpoint_provider.ui.views.links import Link
 
 LISTED = statistics.LISTED
 ATTEMPTS = 20  # whose stories are told
+VALUES = 5  # checkpoints whose values are read: each costs a request, once
 OVER = ("finished", "closed")  # states in which no retry is to be expected
 
 
@@ -55,6 +59,7 @@ class AttemptRow:
     started_from: str
     completed: Sequence[str]
     aborted: Sequence[str]
+    links: Sequence[Link]
     story: Sequence[str]
     candidates: Sequence[CandidateRow]
     commands: Sequence[Command]
@@ -66,11 +71,12 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class Fact:
-    """A line of the head: a text, or a moment."""
+    """A line of the head: a text, or a moment, and links."""
 
     label: str
     text: str = ""
     at: str = ""
+    links: Sequence[Link] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Statistics:
 @dataclass(frozen=True)
 class JobPage:
     """A history, or one run of it. It ``moves`` while something is to be expected soon. ``queries`` were so ``queries_at``. Another
-    ``version`` has other charts.
+    ``version`` has other charts. It ``compares`` checkpoints in charts if there are several.
     """
 
     place: Place
@@ -120,6 +126,7 @@ class JobPage:
     attempts_left_out: int
     checkpoints: Sequence[CheckpointRow]
     checkpoints_left_out: int
+    compares: bool
     statistics: Statistics
     configuration: Table
     queries: Table
@@ -135,11 +142,14 @@ def drawn(reading: Reading, now: str) -> State:
     return replace(state, at=seen) if seen > state.at else state
 
 
-def job_page(place: Place, reading: Reading, now: str) -> JobPage:
-    """Return the page of the history at ``place``, or of a run in it."""
+def job_page(place: Place, reading: Reading, now: str, values: Values | None = None) -> JobPage:
+    """Return the page of the history at ``place``, or of a run in it. ``values`` are those of checkpoints, by their ids."""
     state, commands = reading.found.state, Commands(place.connection, reading.found.state, place.run)
     shown, epochs = shown_checkpoints(state, place.run), {attempt.epoch for attempt in attempts_of(state, place.run)}
-    rows = [checkpoint_row(reading, checkpoint, commands) for checkpoint in shown[:LISTED]]
+    rows = [
+        checkpoint_row(reading, checkpoint, commands, (values or {}).get(checkpoint.id))
+        for checkpoint in shown[:LISTED]
+    ]
     attempts, about = _attempts(state, place.run, commands), job_row(place.connection, reading, now)
     beat = running_beat(reading) if _is_newest(place, about) else Beat()
     return JobPage(
@@ -153,12 +163,22 @@ def job_page(place: Place, reading: Reading, now: str) -> JobPage:
         attempts_left_out=max(0, len(attempts) - ATTEMPTS),
         checkpoints=rows,
         checkpoints_left_out=max(0, len(shown) - LISTED),
+        compares=sum(bool(checkpoint.completed_at) for checkpoint in shown) > 1,
         statistics=_statistics(state),
         configuration=_configuration(state.config, queries_run=bool(running_beat(reading).queries)),
         queries=Table(query_progress.HEADER, query_progress.rows(beat)),
         queries_at=beat.at,
         commands=commands.of_job(),
     )
+
+
+def with_values(state: State, run: str) -> list[int]:
+    """Return the ids of the newest checkpoints whose values the page shows."""
+    return [
+        checkpoint.id
+        for checkpoint in shown_checkpoints(state, run)
+        if checkpoint.status == RETAINED and any(entry.kind in INLINE for entry in checkpoint.states)
+    ][:VALUES]
 
 
 def version(state: State) -> str:
@@ -199,7 +219,7 @@ def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
         *(_facts_of_newest_run(reading, about) if _is_newest(place, about) else ()),
         _last_checkpoint(shown),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
-        Fact("Task", _task(state, launch, place.run)),
+        Fact("Task", _task(state, launch, place.run), links=links.of_task(launch)),
         Fact("Savepoints", str(sum(checkpoint.savepoint and checkpoint.status == RETAINED for checkpoint in shown))),
         Fact("Suspended by", by.removesuffix(")"), suspended_at),
         Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
@@ -227,7 +247,8 @@ def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
     return [
         Fact("Problems", "; ".join(about.problems)),
         Fact("A crash loses all work since", "", unprotected),
-        Fact("Last heartbeat", beat.activity, beat.at),
+        Fact("Last heartbeat", doing(beat) if beat.activity else "", beat.at),
+        Fact("Spark application", printable(beat.spark_application), links=links.of_spark(beat)),
     ]
 
 
@@ -314,6 +335,7 @@ def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, comman
         started_from=str(point) if point else "nothing",
         completed=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.completed_at],
         aborted=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.status == ABORTED],
+        links=links.of_task(launch),
         story=[printable(line) for line in retold(state, launch, attempt)],
         candidates=_candidates(state, launch, attempt),
         commands=commands.of_attempt(attempt.epoch) if attempt else (),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
-from airflow_checkpoint_provider.text.job_list import at_work, job_line
+from airflow_checkpoint_provider.text.job_list import at_work, job_line, on_call
 from airflow_checkpoint_provider.text.units import MINUTE, TONES, between, plural
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.commands import Command, of_storage
@@ -44,6 +44,7 @@ class JobRow:
     next_start: str
     savepoints: int
     pending: int
+    order: tuple[bool, str]
     problems: Sequence[str] = ()
 
 
@@ -130,6 +131,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
         next_start=line.next_start or "",
         savepoints=len(found.state.savepoints),
         pending=len(found.state.pending),
+        order=on_call(found),
         problems=problems(reading),
     )
 
@@ -151,6 +153,8 @@ def problems(reading: Reading) -> list[str]:
     works, found = at_work(reading.found), list[str]()
     if works and reading.alive is False and not refusal:
         found.append("its driver shows no sign of life")
+    if reading.found.state.suspended is not None:
+        found.append("suspended: nothing starts it before a restore")
     if refusal:
         found.append(f"its driver was refused: {refusal.text}  [{refusal.code}]")
     if failed:

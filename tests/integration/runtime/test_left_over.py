@@ -10,6 +10,7 @@ import pytest
 from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, NonRestoredState
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.text.work import reused_stages
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
 
@@ -42,7 +43,7 @@ def held(script: Script) -> dict[str, StateSnapshot]:
 
 def said(out: str) -> list[str]:
     """Return the codes of the lines that name unused state."""
-    lines = [line for line in out.splitlines() if "was not used in this run" in line]
+    lines = [line for line in out.splitlines() if "this run did not use" in line]
     return [line[line.index("[CKP") + 1 : -1] for line in lines]
 
 
@@ -67,6 +68,9 @@ def test_unclaimed_states_are_kept_or_dropped_at_the_end(
     assert after.keys() == left
     assert all(after[uid] == before[uid] for uid in left - {"count"}), "handed on as restored"
     assert said(capsys.readouterr().out) == codes
+    state = begun.coordinator().state
+    reused = reused_stages(state, state.attempts[-1], state.runs[-1].key)
+    assert [stage.uid for stage in reused or ()] == ["clean"], "'named' was stored, and nobody has used it"
 
 
 def test_dropped_state_causes_a_last_checkpoint(begun: Script) -> None:

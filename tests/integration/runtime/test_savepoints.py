@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPo
 from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, copies, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
-from airflow_checkpoint_provider.text.summary_table import saved_s
+from airflow_checkpoint_provider.text.work import reused_stages
 from tests.integration.runtime.conftest import Script
 from tests.support.waiting import wait_until
 
@@ -293,7 +293,7 @@ def test_own_job_continues_from_a_savepoint_without_computing(
     assert f"chk-{number} is a savepoint of this job. Copying" in said
     assert f"reused, 5 rows of chk-{number}," in said
     state = script.coordinator().state
-    assert saved_s(state, state.attempts[-1], state.runs[-1].key) > 0
+    assert reused_stages(state, state.attempts[-1], state.runs[-1].key)
     shutil.rmtree(tmp_path / "saved")
     script.lose_beats()
     with script.attempt() as job:

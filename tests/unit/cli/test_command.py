@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
-from tests.unit.cli.conftest import ABORTED, FLIGHTS, Command
+from tests.unit.cli.conftest import ABORTED, FLIGHTS, ORDERS, Command
 
 
 class Failing(MemoryStore):
@@ -232,3 +232,33 @@ def test_help_of_a_verb_explains_every_argument(verb: Verb, capsys: pytest.Captu
     assert ended.value.code == 0
     for flags, options in VERBS[verb]:
         assert options["help"] in shown, flags
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "meant"),
+    [
+        (["shwo", ORDERS], 2, "show"),
+        (["list", ORDERS, "-o", "jsn"], 2, "json"),
+        (["show", ORDERS, "--statisticks"], 2, "--statistics"),
+        (["restore", ORDERS, "--from", "latest", "--dryrun"], 2, "--dry-run"),
+        (["show", "etl.order"], 4, ORDERS),
+        (["story", "etl.ordres", "run"], 4, ORDERS),
+        (["verify", "flights_etl.delay", "chk-3"], 4, FLIGHTS),
+        (["release", "etl.order", "clicks", "--to", "/new"], 4, ORDERS),
+        (["list", ORDERS, "scheduled__2026-11-91"], 4, "scheduled__2026-11-19"),
+    ],
+)
+def test_typo_gets_the_nearest_word(
+    lake: LocalStore, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, meant: str
+) -> None:
+    try:
+        ended = command.main(["--root", str(lake.uri), *arguments])
+    except SystemExit as left:
+        ended = int(left.code or 0)
+    assert ended == code
+    assert f"Did you mean {meant!r}?" in capsys.readouterr().err
+
+
+def test_word_that_is_like_no_other_gets_none(lake: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--root", str(lake.uri), "show", "zzz"]) == 4
+    assert "Did you mean" not in capsys.readouterr().err

@@ -44,6 +44,13 @@ def test_dispose_with_dry_run_prints_what_it_would_delete(job: Job, saved: Check
     assert (job.state.n, files(saved)) == before
 
 
+def test_dispose_takes_a_job_and_an_id_as_show_does(job: Job, saved: Checkpoint, checkpoints: Command) -> None:
+    done = checkpoints("dispose", "orders", f"chk-{saved.id}", "--yes")
+    assert (done.code, done.lines[-1]) == (0, "done")
+    assert job.checkpoint(saved.id).status == FORGOTTEN
+    assert checkpoints("dispose", "orders", "chk-4", "--yes").code == 2, "a checkpoint belongs to its job"
+
+
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/_metadata"])
 def test_dispose_deletes_the_files_and_the_history_forgets_them(
     job: Job, saved: Checkpoint, checkpoints: Command, form: str
@@ -160,7 +167,7 @@ def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints
     [
         ("{root}/jobs/orders/job/chk-1", 2, "See `checkpoints prune`"),
         ("{root}/savepoints/savepoint-orders-9-9f3c", 4, "there is no savepoint"),
-        ("orders", 2, "'orders' is not a pointer"),
+        ("orders", 2, "orders is a job. Write which checkpoint of it"),
     ],
 )
 def test_dispose_of_anything_but_a_savepoint_fails(

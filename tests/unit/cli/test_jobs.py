@@ -132,7 +132,7 @@ def test_root_that_does_not_exist_is_refused(checkpoints: Command, store: LocalS
 
 def test_limit_leaves_out_older_jobs(lake: LocalStore, checkpoints: Command) -> None:
     done = checkpoints("jobs", "--limit", "1", "-o", "plain")
-    assert [line.split("\t")[0] for line in done.lines] == ["JOB", FLIGHTS]
+    assert [line.split("\t")[0] for line in done.lines] == [FLIGHTS]
     assert done.err == "1 older job left out; see --limit\n"
 
 
@@ -267,8 +267,27 @@ def test_unreadable_history_hides_no_other_job(lake: LocalStore, checkpoints: Co
     key = Recorded(lake, job=ORDERS, scope="").keys.entry(2)
     lake.overwrite(key, b"{")
     done = checkpoints("jobs", "-o", "plain")
-    assert (done.code, len(done.lines)) == (1, 2)
-    assert FLIGHTS in done.lines[1]
+    assert (done.code, len(done.lines)) == (1, 1)
+    assert FLIGHTS in done.lines[0]
     assert done.err.startswith(key)
     assert done.err.endswith("[CKP621]\n")
     assert done.err.count("\n") == 1
+
+
+def test_what_runs_or_is_suspended_stands_first_then_what_moved_last(store: LocalStore, checkpoints: Command) -> None:
+    for job, time in (("old", "20:00:00"), ("starting", "20:10:00"), ("new", "23:00:00"), ("stopped", "20:20:00")):
+        recorded = Recorded(store, job=job, scope="")
+        recorded.launched(time, run="one")
+        if job == "starting":
+            continue
+        recorded.attached(time)
+        if job == "stopped":
+            recorded.suspended(time)
+        else:
+            recorded.ended(time)
+    found = json.loads(checkpoints("jobs", "-o", "json").out)
+    assert [line["job"] for line in found] == ["stopped", "starting", "new", "old"]
+    assert [line["job"] for line in json.loads(checkpoints("jobs", "-o", "json", "--limit", "2").out)] == [
+        "stopped",
+        "starting",
+    ]

@@ -50,6 +50,19 @@ def test_trigger_completes_a_checkpoint(job: Job, checkpoints: Command, options:
     assert (made.kind, made.request.origin, made.request.owner.partition("@")[1]) == (kind, "cli", "@")
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_plain_output_is_the_pointer_alone(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+    """As in ``P=$(checkpoints savepoint orders -o plain)``."""
+    with serving(job):
+        done = checkpoints(*verb, "-o", "plain")
+    made = job.checkpoint(2)
+    assert (done.code, done.out) == (0, f"{made.target or f'{job.store.uri}/{job.keys.prefix}/chk-2'}\n")
+
+
+def test_plain_output_of_a_request_that_waits_is_empty(job: Job, checkpoints: Command) -> None:
+    assert checkpoints("savepoint", "orders", "--no-wait", "-o", "plain").out == ""
+
+
 def test_each_call_is_a_new_request(job: Job, checkpoints: Command) -> None:
     with serving(job):
         found = [json.loads(checkpoints("trigger", "orders", "-o", "json").out) for _ in range(2)]

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, Sa
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
-from tests.support.recorded import Recorded, at
+from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
 from tests.unit.cli.driver import savepoint
 from tests.unit.cli.test_replay import AT, beat, save
@@ -84,7 +84,10 @@ def test_restore_from_another_history_by_its_pointer(lake: LocalStore, checkpoin
 def test_restore_ends_a_suspension(running: Recorded, checkpoints: Command) -> None:
     running.suspended("03:00:00")
     done = checkpoints("restore", FLIGHTS, "--from", "chk-3", "--yes")
-    assert f"  lifted      the suspension ({at('03:00:00')} (task upgrade.stop: savepoint 41))" in done.lines
+    assert (
+        "  lifted      the suspension since 2026-11-21 03:00 by upgrade.stop, with savepoint s3://lake/savepoints/savepoint-orders-41-9f3c"
+        in done.lines
+    )
     assert running.coordinator.journal.catch_up().suspended is None
     assert "still waits, it starts the driver within a minute" in done.lines[-1]
 

@@ -60,8 +60,7 @@ def test_show_as_json(lake: LocalStore, checkpoints: Command) -> None:
 
 def test_show_as_columns(lake: LocalStore, checkpoints: Command) -> None:
     rows = [line.split("\t") for line in checkpoints("show", FLIGHTS, RUN, "-o", "plain").lines]
-    assert rows[0][:4] == ["id", "att", "state", "barrier"]
-    assert rows[3][:4] == ["chk-3", "1", "restored", "stage 'planes'"]
+    assert rows[2][:5] == ["chk-3", "1", "checkpoint", "restored", "stage 'planes'"]
 
 
 @pytest.mark.parametrize(
@@ -75,10 +74,39 @@ def test_show_of_a_checkpoint(lake: LocalStore, checkpoints: Command, named: lis
         "etl.orders, run scheduled__2026-11-20, attempt 2: completed 2026-11-20 20:10",
         "chk-2 completed at stage 'clean': 2 states, 4.0 KiB, 4.0 KiB new  [CKP200]",
         f"  pointer     {pointer}",
-        " state       kind   rows  size     since  barrier        work",
+        " state       kind   rows  size     since  barrier        work   value",
         " clean       stage  1000  4.0 KiB  chk-2  stage 'clean'  9 min",
-        " high_water  value  0     0 B      chk-2  end            0.0 s",
+        ' high_water  value  0     0 B      chk-2  end            0.0 s  "2026-11-20"',
     ]
+
+
+def test_show_of_values_is_one_line_each_whatever_is_in_them(store: LocalStore, checkpoints: Command) -> None:
+    recorded = Recorded(store, job=ORDERS, scope="")
+    recorded.started("19:00:00", run="one")
+    values = {"escape": "a\x1b[2J\nb", "long": "x" * 500, "none": None, "nested": {"day": ["2026-11-20", 1.5]}}
+    for uid, value in values.items():
+        recorded.value(uid, value)
+    recorded.value("source", {"offset": 7}, kind="registered")
+    recorded.completed("end", "19:10:00", "19:10:01")
+    lines = checkpoints("show", ORDERS, "chk-1").lines[-5:]
+    shown = [line.split("  ")[-1] for line in lines]
+    assert shown == [
+        r'"a\u001b[2J\nb"',
+        f'"{"x" * 199}… (502 characters; -o json prints all)',
+        '{"day": ["2026-11-20", 1.5]}',
+        "null",
+        '{"offset": 7}',
+    ]
+    found = json.loads(checkpoints("show", ORDERS, "chk-1", "-o", "json").out)["states"]
+    assert {state["uid"]: state["value"] for state in found} == values | {"source": {"offset": 7}}
+    recorded.aborted(recorded.triggered("checkpoint()", "19:20:00"), "19:21:00", "expired")
+    assert json.loads(checkpoints("show", ORDERS, "chk-2", "-o", "json").out)["states"] == []
+
+
+def test_show_of_a_deleted_checkpoint_has_no_values(lake: LocalStore, checkpoints: Command) -> None:
+    found = json.loads(checkpoints("show", FLIGHTS, RUN, "chk-6", "-o", "json").out)
+    assert found["state"] == "deleted"
+    assert all("value" not in state for state in found["states"])
 
 
 def test_show_of_queries_that_run(job: Job, checkpoints: Command) -> None:
@@ -190,3 +218,10 @@ def test_show_of_anything_absent_exits_with_4(
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith(message)
     assert done.err.endswith("[CKP624]\n")
+
+
+def test_show_of_a_checkpoint_whose_values_are_damaged_shows_the_rest(lake: LocalStore, checkpoints: Command) -> None:
+    lake.overwrite(f"jobs/{ORDERS}/job/chk-2/_metadata", b"{}")
+    done = checkpoints("show", ORDERS, "chk-2")
+    assert (done.code, done.lines[-1].split()[:3]) == (1, ["high_water", "value", "0"])
+    assert "[CKP621]" in done.err

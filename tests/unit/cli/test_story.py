@@ -62,7 +62,7 @@ def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:
     assert [(one["id"], one["verdict"]) for one in story["candidates"]] == [
         (4, "rejected"), (3, "chosen"), (2, "older"), (1, "older"),
     ]  # fmt: skip
-    assert story["not_run_again"][0] == {"uid": "clean", "work_s": 4320}
+    assert story["stored"][0] == story["reused"][0] == {"uid": "clean", "work_s": 4320}
     assert (story["completed"], story["aborted"]) == ([5, 6], [])
     first = json.loads(checkpoints("story", FLIGHTS, RUN, "--attempt", "1", "-o", "json").out)
     assert first["aborted"] == [{"id": 4, "reason": "attempt replaced", "phase": "acknowledge", "details": ""}]
@@ -70,9 +70,8 @@ def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:
 
 def test_story_as_columns(lake: LocalStore, checkpoints: Command) -> None:
     rows = [line.split("\t") for line in checkpoints("story", FLIGHTS, RUN, "-o", "plain").lines]
-    assert rows[0] == ["ID", "VERDICT", "WHY", "TAKEN", "SIZE"]
-    assert rows[1][:3] == ["chk-4", "rejected", "never sealed (attempt replaced)"]
-    assert rows[2][:2] == ["chk-3", "chosen"]
+    assert rows[0][:3] == ["chk-4", "rejected", "never sealed (attempt replaced)"]
+    assert rows[1][:2] == ["chk-3", "chosen"]
 
 
 @pytest.mark.parametrize(

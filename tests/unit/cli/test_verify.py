@@ -36,6 +36,30 @@ def test_verify_of_a_complete_checkpoint(running: Recorded, checkpoints: Command
     assert json.loads(checkpoints("verify", pointer(running, 3), "-o", "json").out)["files"] == 6
 
 
+@pytest.mark.parametrize("named", [["chk-3"], ["3"], ["scheduled__2026-11-20", "chk-3"]])
+def test_verify_takes_a_job_and_an_id_as_show_does(running: Recorded, checkpoints: Command, named: list[str]) -> None:
+    assert checkpoints("verify", running.job, *named) == checkpoints("verify", pointer(running, 3))
+
+
+def test_verify_of_a_job_without_an_id_asks_for_one(running: Recorded, checkpoints: Command) -> None:
+    for named in ([], ["scheduled__2026-11-20"]):
+        done = checkpoints("verify", running.job, *named)
+        assert done.code == 2
+        assert "Write which checkpoint of it" in done.err
+    assert "means nothing" in checkpoints("verify", pointer(running, 3), "chk-3").err
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [("chk-1", "it was deleted"), ("chk-4", "waits for the driver"), ("chk-9", "no such checkpoint")]
+)
+def test_verify_of_a_jobs_checkpoint_that_is_not_there_says_why(
+    running: Recorded, checkpoints: Command, number: str, why: str
+) -> None:
+    done = checkpoints("verify", running.job, number)
+    assert (done.code, done.out) == (4, "")
+    assert why in done.err
+
+
 def test_verify_finds_the_root_by_the_pointer(
     running: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

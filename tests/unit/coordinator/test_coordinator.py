@@ -371,6 +371,14 @@ def test_state_entries_mark_new_and_reused_states() -> None:
     assert [(state.uid, state.new) for state in state_entries(seal)] == [("clean", False), ("joined", True)]
 
 
+def test_state_entries_mark_stages_that_the_script_did_not_use() -> None:
+    ack = replace(acknowledgement(2, stage("joined", 2), stage("clean", 1)), unused=("clean",))
+    seal = Seal(
+        inc="i", job="j", scope="", item=None, id=2, kind="checkpoint", branch=0, epochs=(1,), plan=("",), applications={"": ack}
+    )  # fmt: skip
+    assert [(state.uid, state.unused) for state in state_entries(seal)] == [("clean", True), ("joined", False)]
+
+
 def test_checkpoints_that_hand_on_a_state_share_its_entry() -> None:
     """A history keeps a thousand checkpoints of a hundred states each."""
     coordinator = driver(MemoryStore())

@@ -55,3 +55,13 @@ def test_letter_that_the_log_cannot_hold_ends_no_job(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(body, encoding=encoding))
     say("stage '変更 é'")
     assert body.getvalue().decode(encoding) == f"stage '{shown}'\n"
+
+
+def test_line_in_a_terminal_takes_the_place_of_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as shown:
+        monkeypatch.setattr(sys, "stdout", shown)
+        shown.write("[Stage 0:====>      (1 + 2) / 4]")
+        say("chk-1 completed")
+    assert os.read(screen, 1000).endswith(b"]\r\x1b[Kchk-1 completed\r\n")
+    os.close(screen)

@@ -233,7 +233,10 @@ def test_lines_of_a_refused_launch(golden: Golden) -> None:
 def test_lines_of_a_suspended_job(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="x")
-    state = replace(recorded.state, suspended="task upgrade_orders.stop: savepoint 41-9f3c")
+    state = replace(
+        recorded.state,
+        suspended="2026-11-21T02:14:33.560Z (upgrade_orders.stop, file:///lake/savepoints/savepoint-orders-41-9f3c)",
+    )
     golden("suspended", messages.suspended(state))
 
 

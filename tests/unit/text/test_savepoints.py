@@ -74,7 +74,7 @@ def test_lines_of_a_stop(golden: Golden) -> None:
 def test_resume_command_names_run_and_restore_point(says: Callable[[State, Checkpoint], str], where: str) -> None:
     """The job id alone would mean the history that changed last."""
     recorded = asked("suspend_savepoint")
-    state = replace(recorded.state, scope="daily 1", suspended="ann")
+    state = replace(recorded.state, scope="daily 1", suspended="2026-11-21T02:14:33.560Z (ann, file:///s)")
     assert f"restore orders 'daily 1' --from {where}" in says(state, recorded.state.pending[0])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from airflow_checkpoint_provider.coordinator import statistics
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.text import summary_table
 from tests.support.garbage import expire
-from tests.support.recorded import Recorded, second_attempt, three_stages
+from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
 
@@ -106,3 +108,66 @@ def test_long_table_shows_the_newest_rows() -> None:
     shown = [line.split()[0] for line in lines if line.startswith(" chk-")]
     assert shown == [f"chk-{number}" for number in range(11, 61)]
     assert any(line.startswith(" 10 older ones are not shown: ") for line in lines)
+
+
+def with_savepoints() -> Recorded:
+    """Return a run with a savepoint for whose barrier somebody has waited three minutes, and one that was aborted."""
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.started("22:00:00", run="one")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    for time, token in (("22:11:00", "first"), ("22:15:00", "second")):
+        recorded.clock = at(time)
+        recorded.coordinator.trigger(
+            Request(
+                token=token, kind="savepoint", folder="s3://lake/savepoints", nonce="9f3c", origin="cli", owner="ann"
+            )
+        )
+        number = recorded.state.pending[-1].id
+        if token == "first":
+            recorded.clock = at("22:14:00")
+            recorded.completed_now(number)
+    recorded.aborted(number, "22:20:00", "store failed", "denied")
+    recorded.ended("22:20:03")
+    return recorded
+
+
+def test_savepoints_are_told_apart_with_their_place(golden: Golden) -> None:
+    recorded = with_savepoints()
+    golden(
+        "summary_savepoints",
+        [
+            *summary(recorded, "one"),
+            "",
+            *summary_table.statistics(recorded.state, statistics.checkpoints(recorded.state)),
+        ],
+    )
+
+
+def test_stage_that_the_next_script_does_not_use_is_not_counted_as_saved() -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.started("03:02:10", try_number=2)
+    recorded.unused = ("clean",)
+    recorded.stage("delays", "03:42:01", "03:42:02", work_s=2380, kib=1.9)
+    assert summary_table.summarize(recorded.state, recorded.scope).saved_s == 6000 + 4920
+
+
+def test_rows_that_were_copied_are_not_written_by_a_stage() -> None:
+    """A full checkpoint, or a start from an own savepoint, makes the file sets anew: the same work, other files."""
+    recorded = Recorded()
+    three_stages(recorded)
+    written = summary_table.summarize(recorded.state, recorded.scope).stages_wrote
+    recorded.aborted(4, "02:51:00", "expired")
+    recorded.stage("clean", "02:52:00", "02:52:01", work_s=4320, kib=18.0)
+    assert (
+        summary_table.summarize(recorded.state, recorded.scope).stages_wrote
+        == written
+        == int(18.0 * 512) * 2 + int(29.1 * 512) * 2 + int(14.1 * 512) * 2
+    )
+
+
+def test_run_without_stages_says_nothing_of_their_rows() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.completed("checkpoint()", "22:10:00", "22:10:01")
+    assert summary(recorded)[-2] == " 1 completed, 0 aborted"

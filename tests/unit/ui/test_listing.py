@@ -237,3 +237,21 @@ def test_list_of_jobs_reads_each_history_once(
 
     asyncio.run(two_viewers())
     assert dict(counted.requests) == first
+
+
+def test_what_runs_or_is_suspended_stands_first_as_on_the_command_line(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job, time in (
+        ("a.old", "20:00:00"),
+        ("a.starting", "20:10:00"),
+        ("a.new", "23:00:00"),
+        ("a.stopped", "20:20:00"),
+    ):
+        recorded = Recorded(store, job, scope="")
+        recorded.launched(time, run="one")
+        if job != "a.starting":
+            recorded.attached(time)
+            recorded.suspended(time) if job == "a.stopped" else recorded.ended(time, "failed", 1)
+    storage = only(listed(store, Reads("a"), monkeypatch))
+    assert [row.job for row in storage.rows] == ["a.stopped", "a.starting", "a.new", "a.old"]

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE
 from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.checkpoints import Cost, Split, files_page, split
-from airflow_checkpoint_provider.ui.views.job import JobPage, job_page
+from airflow_checkpoint_provider.ui.views.job import JobPage, job_page, with_values
 from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
 from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, shared_by_two_runs
 
@@ -215,7 +215,10 @@ def test_head_of_a_run_has_no_fact_of_another_run() -> None:
     }
     assert facts(one).keys().isdisjoint({"Last heartbeat", "A crash loses all work since"})
     assert (len(one.queries.rows), len(two.queries.rows)) == (0, 1)
-    assert facts(two).items() >= {("Last checkpoint", "chk-2"), ("Last heartbeat", "stage 'weather'")}
+    assert facts(two).items() >= {
+        ("Last checkpoint", "chk-2"),
+        ("Last heartbeat", "stage 'weather', query 'totals', batch 7"),
+    }
     recorded.aborted(recorded.triggered("stage 'weather'", "23:12:00"), "23:22:00", "expired")
     assert "Problems" not in facts(page(recorded, "one"))
     assert "Problems" in facts(page(recorded, "two"))
@@ -389,3 +392,75 @@ def test_suspension_has_its_time_apart() -> None:
     assert fact.at == at("22:30:00")
     assert not fact.text.startswith("2026")
     assert recorded.state.suspended == f"{fact.at} ({fact.text})"
+
+
+# -- links and values --------------------------------------------------------------------------------------------------
+
+
+def links(shown: JobPage, label: str) -> dict[str, str]:
+    (fact,) = (fact for fact in shown.head.facts if fact.label == label)
+    return {link.text: link.address for link in fact.links}
+
+
+def test_page_leads_to_the_task_its_log_and_its_dag_run() -> None:
+    recorded = Recorded(job="etl.group.load", scope="manual__2026-11-20T00:00:00+00:00")
+    recorded.started("22:00:20", try_number=3)
+    shown = page(recorded)
+    dag_run = "../dags/etl.group/runs/manual__2026-11-20T00%3A00%3A00%2B00%3A00"
+    found = {"task and log of try 3": f"{dag_run}/tasks/load?try_number=3", "DAG run": dag_run}
+    assert links(shown, "Task") == found
+    assert {link.text: link.address for link in shown.attempts[0].links} == found
+
+
+def test_script_without_airflow_has_no_links() -> None:
+    recorded = Recorded(job="alone", scope="")
+    recorded.started("22:00:20", run="alone-1")
+    assert links(page(recorded), "Task") == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("http://driver:4040", {"Spark's pages": "http://driver:4040"}),
+        ("javascript:alert(1)", {}),
+        ("driver:4040", {}),
+        ("", {}),
+    ],
+)
+def test_page_leads_to_spark_if_its_address_is_one(running: Recorded, address: str, found: dict[str, str]) -> None:
+    beat = Beat(at=NOW, activity="stage 'delays'", fraction=0.33, spark_application="app-1", spark_ui=address)
+    shown = page(running, beat=beat, alive=True)
+    assert (facts(shown)["Last heartbeat"], facts(shown)["Spark application"]) == ("stage 'delays' 33 %", "app-1")
+    assert links(shown, "Spark application") == found
+    running.ended("02:59:30", "failed", 1)
+    assert "Spark application" not in facts(page(running, beat=beat))
+
+
+def test_values_are_shown_with_their_checkpoint() -> None:
+    recorded = Recorded(job="orders", scope="")
+    recorded.started("19:00:00", run="one")
+    recorded.value("high_water", "2026-11-20")
+    recorded.stage("clean", "19:10:00", "19:10:01", work_s=540, kib=4)
+    assert with_values(recorded.state, "") == [1]
+    place = Place("checkpoint_default", recorded.keys.prefix)
+    shown = job_page(place, reading(recorded), NOW, {1: {"high_water": "2026-\x1b11-20"}})
+    assert [(state.uid, state.value) for state in shown.checkpoints[0].states] == [
+        ("clean", ""),
+        ("high_water", r'"2026-\u001b11-20"'),
+    ]
+    assert not shown.compares, "a chart of one checkpoint says nothing"
+
+
+def test_suspended_job_is_a_problem() -> None:
+    recorded = shared_by_two_runs()
+    recorded.suspended("23:30:00")
+    assert problems(recorded) == ["suspended: nothing starts it before a restore"]
+
+
+def test_command_says_when_it_changes_something(running: Recorded) -> None:
+    effects = {command.text.split()[2]: command.effect for command in page(running).commands}
+    assert (effects["show"], effects["savepoint"], effects["stop"]) == (
+        "",
+        "changes something",
+        "changes something without --dry-run",
+    )
