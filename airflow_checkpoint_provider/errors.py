@@ -247,6 +247,10 @@ class NotRunning(Refused, code="CKP230"):
     """No attempt is running that could take a checkpoint."""
 
 
+class NotAttached(NotRunning, code="CKP245"):
+    """The job was launched, and its driver has not attached yet, so none can take a checkpoint."""
+
+
 class RunFinished(NotRunning, code="CKP236", permanent=True):
     """The run has finished. No attempt of it will take a checkpoint."""
 

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beats, EarliestOffs
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.state import Checkpoint
+from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.job_list import JobLine, at_work, job_line, on_call
@@ -42,6 +43,8 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     shown = [job_line(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
     notes = [] if newest or errors else [f"no jobs under {store.uri}"]
     notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
+    starting = ((found.state, found.state.starting()) for found in newest[:limit])
+    notes += [not_attached(state, launch) for state, launch in starting if launch and not state.suspended]
     data = [asdict(job) for job in shown]
     return Report(JOBS, [_job_cells(job) for job in shown], data, notes=notes, errors=tuple(errors))
 
@@ -53,7 +56,7 @@ def _say_waiting() -> None:
 
 def _job_cells(job: JobLine) -> list[str]:
     age = NONE if job.age_s is None else duration(job.age_s)
-    values = (job.job, job.run, job.state, str(job.attempt), job.last_checkpoint, age, job.next_start)
+    values = (job.job, job.run, job.state, str(job.attempt or ""), job.last_checkpoint, age, job.next_start)
     return [value or NONE for value in values]
 
 

@@ -70,6 +70,8 @@ def ask(
 ) -> Report:
     """Ask for a checkpoint or a savepoint of a job that continues."""
     dialogue = _Dialogue(store, job, run, wanted, request_id)
+    if waiting.wait and not dialogue.known():
+        dialogue.await_driver(waiting.seconds)
     outcome = dialogue.submit()
     if not waiting.wait:
         return dialogue.queued() if isinstance(outcome, outcomes.InQueue) else dialogue.report()
@@ -91,6 +93,8 @@ def stop(
     if not dialogue.known() and dialogue.stopped_before():
         return dialogue.report(["done already: the job is suspended, and nothing was changed"], dialogue.resume())
     if not dialogue.known():
+        if not approval.dry_run:
+            dialogue.await_driver(waiting.seconds)
         announced = dialogue.announced()
         lines = announced.lines or []
         if approval.dry_run:
@@ -136,6 +140,20 @@ class _Dialogue:
         """Return whether this request was sent before, by a command with the same ``--request-id``."""
         state = self._coordinator.journal.catch_up()
         return self._request_record.token in (*state.requests, *(queued.request.token for queued in state.queue))
+
+    def await_driver(self, seconds: float) -> None:
+        """Wait while a launched driver is starting, for up to ``seconds``. Nothing is requested before it has attached."""
+        deadline = time.monotonic() + seconds
+        self._refuse_other_run(self._coordinator.journal.catch_up())
+        try:
+            while time.monotonic() < deadline and (starting := self._request.starting()):
+                self._print(f"{starting}; waiting for its driver")
+                time.sleep(EVERY)
+                self._coordinator.journal.poll()
+        except KeyboardInterrupt:
+            raise errors.NotAttached(
+                f"{self.state.job}: interrupted; nothing was requested. Repeat the command"
+            ) from None
 
     def stopped_before(self) -> bool:
         """Return whether a stop with a savepoint has suspended the job, drained if that is wanted. Then the answer is about it."""
@@ -192,7 +210,8 @@ class _Dialogue:
 
     def _refusal(self, error: errors.Refused) -> errors.Refused:
         """Return the error for a person: a job that does not run needs no stop."""
-        not_needed = self._wanted.kind.suspends and type(error) is errors.NotRunning
+        never_attaches = isinstance(error, errors.NotAttached) and not self._request.starting()
+        not_needed = self._wanted.kind.suspends and (type(error) is errors.NotRunning or never_attaches)
         return errors.NotRunning(messages.nothing_to_stop(self.state)) if not_needed else error
 
     def _refuse_other_run(self, state: State) -> None:
@@ -230,7 +249,9 @@ class _Dialogue:
                 raise self._left("time is up")
 
     def _show(self, outcome: Outcome) -> None:
-        line = self._line(outcome)
+        self._print(self._line(outcome))
+
+    def _print(self, line: str) -> None:
         if line != self._printed:
             self._printed = line
             write_lines([line], sys.stderr)

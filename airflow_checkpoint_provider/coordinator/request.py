@@ -17,13 +17,13 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator import outcomes
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beat_keys
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests, wording
@@ -120,6 +120,18 @@ class CheckpointRequest:
             return outcomes.Dropped(dropped.reason)
         self.number = state.requests[self._token]
         return self._seen(state)
+
+    def starting(self) -> str | None:
+        """Return one line if the job was launched and its driver, which may attach soon, has not yet; else None. Call it after a look
+        or ``submit``. A launch of which nothing is heard does not count.
+
+        Raises ``StoreError``.
+        """
+        launch = self.state.starting()
+        keys = beat_keys(self.coordinator.keys, self.state) if launch else ()
+        if launch is None or not self._may_live(keys):
+            return None
+        return wording.not_attached(self.state, launch)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -254,6 +266,12 @@ class CheckpointRequest:
             self._beat = liveness.look(self._heartbeats(checkpoint))
             self._read_beat = time.monotonic()
         return liveness.alive(self._heartbeats(checkpoint))
+
+    def _may_live(self, keys: Sequence[str]) -> bool:
+        """Return whether a launch beats, or it is too early to say."""
+        liveness = self._observer()
+        liveness.look(keys)
+        return liveness.alive(keys) is not False
 
     def _observer(self) -> Liveness:
         if self._liveness is None:

@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.errors import Aborted, StoreDenied
 from airflow_checkpoint_provider.hooks.references import reference
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.messages import will_not_complete
 
@@ -103,6 +104,12 @@ class JobProgress(HistoryReader):
 
         completed = (checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
         return tuple(checkpoint for checkpoint in completed if not checkpoint.savepoint and counts(checkpoint))
+
+    def starting(self) -> str | None:
+        """Return one line if the job was launched and its driver has not attached yet; else None. Call it after ``completed``."""
+        state = self.coordinator.state
+        launch = state.starting()
+        return not_attached(state, launch) if launch else None
 
     def finished(self, run: str | None) -> bool:
         """Return whether the run has finished, so that it completes no more. Call it after ``completed``."""

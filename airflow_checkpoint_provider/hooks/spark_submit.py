@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,13 +14,19 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.connections import find_connection
+from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import MARK, SparkOutput
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.text import messages
 
 
 class CheckpointedSparkSubmitHook(SparkSubmitHook):
-    """Takes the parameters of ``SparkSubmitHook``, ``environment`` and ``output``.
+    """Takes the parameters of ``SparkSubmitHook``, ``archive``, ``environment`` and ``output``.
+
+    The deploy mode may also stand in ``conf``, in ``properties_file`` or in ``spark-defaults.conf``: as for ``spark-submit``, it then
+    counts if neither the parameter nor the connection has one.
+
+    :param archive: a file that is added to the Python files, wherever they are configured. ``--py-files`` alone would replace a conf.
 
     :param environment: variables for the environment of ``spark-submit`` only. On YARN and Kubernetes the parent puts its
         ``env_vars`` into the command line, which every user of the host can read.
@@ -29,11 +36,15 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     def __init__(
         self,
         *args: Any,
+        archive: str | None = None,
         environment: Mapping[str, str] | None = None,
         output: SparkOutput | None = None,
         **kwargs: Any,
     ) -> None:
+        self._confs: dict[str, str] = {}
         super().__init__(*args, **kwargs)
+        if archive is not None:
+            self._py_files = ",".join(filter(None, (self._py_files or self._confs.get(PY_FILES), archive)))
         self._environment = dict(environment or {})
         self._output = output or SparkOutput(self.log.info)
         self.refusal: str | None = None
@@ -45,6 +56,18 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         connection = find_connection(conn_id)
         if connection is None:
             raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
+        return connection
+
+    def _resolve_connection(self) -> dict[str, Any]:
+        connection: dict[str, Any] = super()._resolve_connection()
+        own = {} if "k8s" in connection["master"] else self._env_vars or {}  # there they are for the driver's pod
+        environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        self._confs = submitted_confs(self._conf, self._properties_file, environment)
+        mode = self._confs.get(DEPLOY_MODE) or environment.get("DEPLOY_MODE")
+        if mode and not connection["deploy_mode"]:
+            self._deploy_mode = mode
+            connection = super()._resolve_connection()  # which has more fields in cluster mode
+            connection["deploy_mode"] = mode  # also without a connection
         return connection
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:

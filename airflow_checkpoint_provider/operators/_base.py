@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.references import CheckpointReference
 from airflow_checkpoint_provider.operators._link import Linked, Place
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.keys import History, job_id_of
 
 GENERATION_KEY = "checkpoint_generation"  # in the task's state store, which the tries of a task share
 
@@ -78,7 +78,7 @@ def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History
     """
     check_rendered("scope", scope)
     run: str | None = {"run": ti.run_id, "job": None}.get(scope, scope)
-    return History(job_id if job_id is not None else f"{ti.dag_id}.{task_id}", run)
+    return History(job_id if job_id is not None else job_id_of(ti.dag_id, task_id), run)
 
 
 def check_rendered(name: str, value: object) -> None:

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     JobSuspended,
+    NotAttached,
     NotRunning,
     Queued,
     RequestDropped,
@@ -37,7 +38,7 @@ from airflow_checkpoint_provider.operators._waiting import EVERY
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.text import messages
-from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, seconds_to
+from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, Repetition, seconds_to
 
 SLICE = 0.5  # seconds; Airflow ends a killed task for good after 5
 
@@ -49,7 +50,8 @@ class RequestOperator(JobOperator):
     :param timeout: the longest time from the barrier to the acknowledgement: seconds, a ``timedelta``, or text such as
         "10 min"; by default the job's ``CheckpointConfig(timeout=)``.
     :param start_timeout: how long to wait for a job that does not run; written like ``timeout``. By default not at all, so the task
-        fails if a driver is just being restarted.
+        fails if a driver is just being restarted. While a launched driver is starting, the task waits in any case, until its
+        ``execution_timeout``.
     :param wait_for_completion: succeed when the checkpoint is completed, not when it is requested.
     :param deferrable: wait for completion in the triggerer.
     :param poke_interval: seconds between two polls.
@@ -70,7 +72,7 @@ class RequestOperator(JobOperator):
         self.start_timeout_s = seconds(start_timeout, "start_timeout")
         self.wait_for_completion, self.deferrable = wait_for_completion, deferrable
         self.poke_interval = seconds(poke_interval, "poke_interval")
-        self._logged = ""
+        self._repetition = Repetition()
 
     # -- for subclasses --------------------------------------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class RequestOperator(JobOperator):
 
     def _submit(self, context: Any, deadline: str) -> CheckpointRequest:
         """Submit the request again and again: while the job may still start, and while the request waits in the job's queue."""
-        started, ti = time.monotonic(), context["ti"]
+        until, ti = time.monotonic() + self.start_timeout_s, context["ti"]
         token = request_of(ti, generation_of(context, self.retries).number)
         request = CheckpointRequest(
             lambda: self.coordinator(ti), lambda coordinator: self._trigger(coordinator, ti, token), token
@@ -112,7 +114,10 @@ class RequestOperator(JobOperator):
                 self._wait_for(error, seconds_to(deadline))
                 continue
             self._raise_if_final(error, context)
-            remaining = started + self.start_timeout_s - time.monotonic()
+            if isinstance(error, NotAttached) and (starting := request.starting()):
+                until += self._wait_for_driver(starting, error, seconds_to(deadline))
+                continue
+            remaining = until - time.monotonic()
             if isinstance(error, NoConnection):
                 self._wait_for(_not_yet(error), remaining)
             elif request.state.n < 0:
@@ -165,10 +170,19 @@ class RequestOperator(JobOperator):
     def _wait_for(self, error: Exception, left: float) -> None:
         if left <= 0:
             raise error
-        if str(error) != self._logged:
-            self._logged = str(error)
+        if self._repetition.due(str(error)):
             self.log.info("%s; requesting again for up to %.0f s", error, left)
         self._sleep(left)
+
+    def _wait_for_driver(self, starting: str, error: Exception, left: float) -> float:
+        """Wait until the next poll for a driver that is starting. Return the seconds, which ``start_timeout`` does not count."""
+        if left <= 0:
+            raise error
+        if self._repetition.due(starting):
+            self.log.info("%s; waiting for its driver", starting)
+        began = time.monotonic()
+        self._sleep(left)
+        return time.monotonic() - began
 
     def _sleep(self, at_most: float) -> None:
         """Sleep until the next poll; less if the task is killed, which has seconds left to abort its checkpoint."""

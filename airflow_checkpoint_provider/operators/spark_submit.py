@@ -39,10 +39,17 @@ from airflow_checkpoint_provider.operators._base import failing_for_good, genera
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked, Place
+from airflow_checkpoint_provider.operators._parameters import (
+    refuse_fixed_key,
+    refuse_later,
+    refuse_no_application,
+    refuse_other_languages,
+    refuse_own_confs,
+)
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id
+from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
 from airflow_checkpoint_provider.protocol.state import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
@@ -60,6 +67,8 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     """Submits a Spark application whose retries and clears continue from its latest completed checkpoint.
 
     Takes all parameters of ``SparkSubmitOperator``. The application opens a ``CheckpointedJob``; see the README.
+
+    The application is a Python script.
 
     :param job_id: static name of the job; by default ``dag_id.task_id``.
     :param scope: "run": each DAG run has its own history. "job": all runs share one history. Any other template is the key of a
@@ -91,19 +100,21 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         on_clear: str = "auto",
         checkpointing: CheckpointConfig | None = None,
         checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
-        deferrable: bool | None = None,
         allow_non_restored_state: AllowanceOption = False,
         item: str | None = None,
         **kwargs: Any,
     ) -> None:
+        # No parameter of its own, so that it is not taken from default_args, where it means the DAG's other tasks.
+        deferrable = kwargs.pop("deferrable", None)
         super().__init__(**kwargs)
         self.job_id, self.scope, self.restore = job_id, scope, restore
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
+        self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
         self.allow_non_restored_state = allow_non_restored_state
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
-        _refuse_later(item=item, deferrable=deferrable)
-        _refuse_fixed_key(self.task_id, scope)
+        refuse_later(item=item, deferrable=deferrable)
+        refuse_fixed_key(self.task_id, scope)
         self._check()
         self._launch: DriverLaunch | None = None
         self._cluster = False  # deploy mode
@@ -119,11 +130,14 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
         constructed at parse."""
         dag = self._own_dag()
-        check_job_id(self._name(dag))
+        if self.job_id is not None:
+            check_job_id(self.job_id)
         if self.get_closest_mapped_task_group() is not None:
             raise NotSupportedYet(f"{self.task_id}: {MAPPED}")
         if dag:
             self._refuse_shared_name(dag)
+        refuse_other_languages(self.application, self._java_class)
+        refuse_own_confs(self.conf)
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
         check_allowance(self.allow_non_restored_state)
@@ -145,7 +159,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         """Return the job id."""
         if self.job_id is not None:
             return self.job_id
-        return f"{dag.dag_id}.{self.task_id}" if dag else self.task_id
+        return job_id_of(dag.dag_id, self.task_id) if dag else self.task_id
 
     def _refuse_shared_name(self, dag: DAG) -> None:
         """Raise ``InvalidConfig`` if another task of the DAG submits the same job with the same scope: the two would write one
@@ -188,6 +202,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             raise AirflowFailException(str(NotSupportedYet(MAPPED)))
         with failing_for_good():
             self._check()
+            refuse_no_application(self.application)
             self._refuse_backfill(context)
             hook, store = self._connect()
             self._log_why_not_deferred(hook)
@@ -256,24 +271,27 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             raise AirflowFailException(str(error))
 
     def _log_why_not_deferred(self, hook: CheckpointedSparkSubmitHook) -> None:
-        if (
-            hook.deploy_mode != "cluster"
-            and self.deferrable is None
-            and airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
-        ):
-            self._output.log(["not deferred: in client mode the driver is a child of this task"])
+        """Say that a default of the DAG or of Airflow does not hold for this task."""
+        default = self._default_deferrable
+        if default is None:
+            default = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
+        if self.deferrable is None and default:
+            cluster = "this version waits for the driver in the worker"
+            client = "in client mode the driver is a child of this task"
+            self._output.log([f"not deferred: {cluster if hook.deploy_mode == 'cluster' else client}"])
 
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
         """Return the hook; once a launch is planned, with the launch's settings. The parent calls this too, after it has
         added to ``conf``."""
         arguments = _airflow.spark_hook_arguments(self)
         keys: dict[str, str] = {}
+        archive: str | None = None
         if self._launch is not None and self._launch.record is not None:
             keys = {} if self._cluster else s3_credentials.keys(self._launch.store)
             settings = self._launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
-            arguments["py_files"] = ",".join(filter(None, (self.py_files, str(driver_archive()))))
-        return CheckpointedSparkSubmitHook(**arguments, environment=keys, output=self._output)
+            archive = str(driver_archive())
+        return CheckpointedSparkSubmitHook(**arguments, archive=archive, environment=keys, output=self._output)
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Submit the driver and wait for its end, by the parent's ``execute``. Threads run beside it."""
@@ -422,18 +440,3 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 self._launch.request_stop("the task was killed")
         if self._hook is not None:  # a new hook would look up its connection, for which there is no time
             super().on_kill()
-
-
-def _refuse_fixed_key(task_id: str, scope: object) -> None:
-    """Raise ``InvalidConfig`` for a scope that is neither a word that we know nor a template: perhaps a typing error."""
-    if scope not in ("run", "job") and known_at_parse(scope):
-        raise InvalidConfig(
-            f'{task_id}: scope={scope!r}: write "run", "job", or a template such as "{{{{ ds }}}}", whose text is the key of a history. For a'
-            ' history with a fixed key, give the task its own job_id= and scope="job"'
-        )
-
-
-def _refuse_later(**options: Any) -> None:
-    for name, value in options.items():
-        if value:
-            raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")

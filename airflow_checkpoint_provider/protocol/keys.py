@@ -66,6 +66,17 @@ def check_job_id(job: str) -> str:
     return job
 
 
+def job_id_of(dag_id: str, task_id: str) -> str:
+    """Return the job id of a task that names none: ``dag_id.task_id``. If that is no job id, the part of it that can be one, and a
+    digest of the whole.
+    """
+    name = f"{dag_id}.{task_id}"
+    if is_job_id(name):
+        return name
+    kept = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-")[:KEPT_OF_LONG_NAME]
+    return "-".join(filter(None, (kept, hashlib.sha256(name.encode()).hexdigest()[:16])))
+
+
 def check_uid(uid: str) -> str:
     """Return ``uid`` if it can name a state: printable text, not blank, at most 200 characters. Raises ``InvalidName``."""
     if not isinstance(uid, str) or not uid.strip() or len(uid) > LONGEST_NAME or not uid.isprintable():

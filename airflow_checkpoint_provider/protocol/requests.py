@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import launches, refusals
+from airflow_checkpoint_provider.protocol import launches, refusals, wording
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, is_savepoint
@@ -36,7 +36,7 @@ def trigger(state: State, command: c.Trigger) -> Decision:
     running = state.running(request.application)
     launch = state.launch(running.launch) if running else None
     if running is None or (launch and command.run not in (None, launch.spec.run)):
-        return _not_running(state, command.run)
+        return _not_running(state, command.run, request.application)
     if launch and launch.stop and (command.epoch is None or request.origin != BARRIER):
         return refusals.driver_stops(state, launch)
     queued = QueuedRequest(request=request, epoch=running.epoch)
@@ -78,8 +78,16 @@ def _known(state: State, request: e.Request) -> Decision | None:
     return DoneAlready(number)  # a request is remembered for longer than its checkpoint
 
 
-def _not_running(state: State, run: str | None) -> Refusal:
+def _not_running(state: State, run: str | None, application: str) -> Refusal:
     """Refuse a request without a driver. A run that has finished will not start another driver; any other run may."""
+    launch = state.starting(application)
+    if launch and run in (None, launch.spec.run):
+        return Refusal(
+            errors.NotAttached(
+                f"{wording.not_attached(state, launch)}: no driver is running that could take a checkpoint. Ask again when it has attached;"
+                " if its task has ended, start the job again"
+            )
+        )
     newest = state.run(run) if run is not None else state.runs[-1] if state.of_one_run and state.runs else None
     if newest is not None and newest.outcome == "finished":
         return Refusal(

@@ -273,6 +273,12 @@ class State(Record):
         """Return the newest attempt of a launch."""
         return next((attempt for attempt in reversed(self.attempts) if attempt.launch == launch), None)
 
+    def starting(self, application: str = "") -> Launch | None:
+        """Return the current launch if its driver has not attached yet. It may be dead: ask its heartbeat."""
+        launch = self.current_launch(application)
+        waits = launch is not None and not launch.outcome and not launch.stop and not self.attempt_of(launch.number)
+        return launch if waits else None
+
     def run(self, key: str) -> Run | None:
         return next((run for run in self.runs if run.key == key), None)
 

@@ -20,6 +20,17 @@ def title(state: State, run: str = "") -> str:
     return f"{state.job}{item}" + (f", run {run}" if run else "")
 
 
+def not_attached(state: State, launch: Launch) -> str:
+    """Say that a driver is starting: ``orders: launched 2026-11-20 02:14 by try 1, not attached yet``."""
+    return f"{title(state, state.scope)}: launched {starting_since(launch)}"
+
+
+def starting_since(launch: Launch) -> str:
+    """Return ``2026-11-20 02:14 by try 1, not attached yet``."""
+    by = f" by try {launch.spec.try_number}" if launch.spec.token.dag else ""
+    return f"{launch.at[:16].replace('T', ' ')}{by}, not attached yet"
+
+
 ALONE = ("checkpoints", "")
 DEFAULT_CONNECTION = "checkpoint_default"
 _TYPED: ContextVar[tuple[str, str] | None] = ContextVar("typed", default=None)

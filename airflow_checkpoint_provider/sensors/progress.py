@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.hooks.history import JobProgress
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
-from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
+from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger, Repetition
 
 
 class ProgressWait:
@@ -26,7 +26,7 @@ class ProgressWait:
     ) -> None:
         self._progress, self._count, self._run = progress, count, run
         self._why_unknown, self._log = why_unknown, log
-        self._completed, self._unknown = 0, ""
+        self._completed, self._unknown, self._starting = 0, "", Repetition()
 
     def poll(self, suspected: bool) -> dict[str, Any] | None:
         """Return the XCom of the newest checkpoint that counted. Raise ``RunFinished`` if the run completes no more."""
@@ -34,6 +34,8 @@ class ProgressWait:
         self._completed = len(completed)
         if self._completed < self._count:
             self._warn_if_unknown()
+            if (starting := self._progress.starting()) and self._starting.due(starting):
+                self._log.info("%s; waiting for its driver", starting)
             if self._progress.finished(self._run):
                 raise RunFinished(
                     f"{self.missed()}: run {self._run} has finished, so it completes no more. Clear it, or lower count="

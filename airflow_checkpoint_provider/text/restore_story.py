@@ -23,7 +23,6 @@ from airflow_checkpoint_provider.text.units import (
     coded,
     day_and_time,
     duration,
-    exit_code,
     headline,
     how_it_ended,
     labelled,
@@ -227,12 +226,9 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
     name = f"attempt {attempt.epoch}"
     if attempt.outcome:
         return f"{name} {how_it_ended(attempt.outcome, attempt.exit_code, when(attempt.ended_at or '', now))}{stop}"
-    if seen.alive:
-        return f"{name} is still running and is replaced{stop}"
-    if seen.alive is None:
-        return f"{name} had not ended, according to the journal{stop}"
-    last = f"last heartbeat {when(seen.beat.at, now)}, " if seen.beat else ""
-    return f"{name} vanished ({last}{exit_code(attempt.exit_code)}){stop}"
+    known = f", last heartbeat {when(seen.beat.at, now)}" if seen.beat else ""
+    known = ": it is still running and is replaced" if seen.alive else known
+    return f"{name} has not recorded its end{known}{stop}"
 
 
 def _launch_ended(launch: Launch, now: str) -> str:

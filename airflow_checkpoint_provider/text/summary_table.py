@@ -22,7 +22,8 @@ from airflow_checkpoint_provider.protocol.state import (
     Run,
     State,
 )
-from airflow_checkpoint_provider.protocol.wording import show, title
+from airflow_checkpoint_provider.protocol.wording import show, starting_since, title
+from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.units import (
     NONE,
     batch,
@@ -243,8 +244,11 @@ def _headline(state: State, about: Summary) -> str:
     newest = attempts_of(state, about.run)[-1:]
     launch = state.current_launch()
     if launch and launch.spec.run == about.run and state.attempt_of(launch.number) is None:
+        before = f"{plural(about.attempts, 'attempt')} before"
+        if not launch.outcome:
+            return f"{about.status.upper()} {starting_since(launch)}; {before}"
         code = f" ({exit_code(launch.exit_code)})" if launch.outcome in ("failed", "lost") else ""
-        return f"{about.status.upper()}{code}, no driver has attached; {plural(about.attempts, 'attempt')} before"
+        return f"{about.status.upper()}{code}, no driver has attached; {before}"
     if about.status == "resumed":
         return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
     if about.status in ("running", "replaced") or not newest:

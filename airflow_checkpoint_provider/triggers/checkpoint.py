@@ -16,13 +16,27 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.protocol.keys import History
 
-WARN_EVERY = 60.0  # seconds between two warnings that the journal cannot be read
+WARN_EVERY = 60.0  # seconds between two lines that say the same
 PATIENCE = 60.0  # seconds until a task is resumed because of an error that no later poll can avoid: perhaps only the triggerer has it
 
 
 def seconds_to(deadline: str) -> float:
     """Return the seconds until an ISO time."""
     return (datetime.fromisoformat(deadline) - datetime.now(UTC)).total_seconds()
+
+
+class Repetition:
+    """Says whether to log a line again: when it has changed, and once a minute while it stays the same."""
+
+    def __init__(self) -> None:
+        self._line, self._logged = "", 0.0
+
+    def due(self, line: str) -> bool:
+        now = time.monotonic()
+        if line == self._line and now - self._logged < WARN_EVERY:
+            return False
+        self._line, self._logged = line, now
+        return True
 
 
 class RepeatedError:
@@ -162,4 +176,13 @@ class ProgressTrigger(JournalTrigger):
     def look(self) -> Callable[[], bool]:
         history = History(self.job, self.key, self.item)
         progress = CheckpointStorageHook(self.checkpoint_conn_id).get_progress(history, self.after, "triggerer")
-        return lambda: len(progress.completed()) >= self.count or progress.finished(self.run_key)
+        repetition = Repetition()
+
+        def over() -> bool:
+            if len(progress.completed()) >= self.count or progress.finished(self.run_key):
+                return True
+            if (starting := progress.starting()) and repetition.due(starting):
+                self.log.info("%s; waiting for its driver", starting)
+            return False
+
+        return over

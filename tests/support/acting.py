@@ -69,6 +69,20 @@ class Job:
         )
         return asks
 
+    def beat_launch(self, process: Process | None = None) -> None:
+        """One of the task that submits the newest launch; by default it is this process, which lives as long as the test."""
+        number = self.state.launches[-1].number
+        heart = Heart(self.store, self.keys.launch_beat(number), Beat(launch=number))
+        heart.update(lambda beat: replace(beat, process=process or beat.process))
+        heart.pulse()
+
+    def attach(self) -> None:
+        """The driver of the newest launch attaches."""
+        spec = self.state.launches[-1].spec
+        start = c.StartAttempt(token=spec.token, try_number=spec.try_number, driver=f"{spec.try_number}")
+        self.coordinator.journal.append(start)
+        self.coordinator.epoch = self.state.last_epoch
+
     def beat(self, process: Process | None = None) -> None:
         """One of the newest driver; by default it is this process, which lives as long as the test."""
         heart = Heart(self.store, self.keys.attempt_beat(self.state.last_epoch), Beat(epoch=self.state.last_epoch))

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.cli import lists
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.storage.base import LARGEST
+from airflow_checkpoint_provider.text.units import NONE
 from tests.support.acting import RUN, Job
 from tests.support.beats import CLOCKS_OFF, beating
 from tests.support.faults import Call, Fault, FaultyStore
@@ -113,8 +114,13 @@ def test_launch_without_a_driver_is_launched(store: LocalStore, checkpoints: Com
     recorded = Recorded(store)
     recorded.launched("22:00:20")
     Heart(store, recorded.keys.launch_beat(1), Beat(launch=1)).pulse()
-    (found,) = listed(checkpoints)
+    (found,) = json.loads(checkpoints("jobs", "-o", "json").out)
     assert (found["state"], found["attempt"], found["last_checkpoint"]) == ("launched", 0, None)
+    done = checkpoints("jobs")
+    assert done.lines[1].split()[2:5] == ["launched", NONE, NONE]
+    assert done.err.startswith(
+        f"{found['job']}, run {found['run']}: launched 2026-11-20 22:00 by try 1, not attached yet"
+    )
 
 
 def test_empty_store_has_no_jobs(checkpoints: Command, store: LocalStore) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
+import re
 import socket
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_checkpoint_provider.cli import request, verbs
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart, Process
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Request
@@ -304,6 +308,69 @@ def test_request_is_refused_if_no_driver_runs(
     assert "[CKP230]" in done.err
     advice = "orders: nothing to stop" if verb[0] == "stop" else "start the job first"
     assert advice in done.err
+
+
+@pytest.fixture
+def launched(store: LocalStore) -> Job:
+    """``orders`` was launched by a task that is submitting its driver."""
+    job = Job(store)
+    job.plan()
+    job.beat_launch()
+    return job
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_request_waits_for_a_driver_that_is_starting(
+    launched: Job, checkpoints: Command, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as driver:
+
+        def attach(seconds: float) -> None:
+            if not launched.state.attempts:
+                launched.attach()
+                driver.enter_context(serving(launched))
+            time.sleep(seconds)
+
+        monkeypatch.setattr(request, "time", SimpleNamespace(sleep=attach, monotonic=time.monotonic))
+        done = checkpoints(*verb)
+    assert done.code == 0, done.err
+    first, *_ = done.err.splitlines()
+    assert re.fullmatch(r"orders: launched \S+ \S+ by try 1, not attached yet; waiting for its driver", first)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("trigger", "orders", "--no-wait"), ("savepoint", "orders", "--timeout", "1"), ("stop", "orders", "--dry-run")],
+    ids=lambda verb: verb[0],
+)
+def test_request_that_does_not_wait_says_that_the_driver_is_starting(
+    launched: Job, checkpoints: Command, verb: tuple[str, ...]
+) -> None:
+    done = checkpoints(*verb)
+    assert (done.code, done.out) == (3, "")
+    assert "by try 1, not attached yet: no driver is running" in done.err
+    assert "[CKP245]" in done.err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_dead_launch_is_not_waited_for(launched: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
+    launched.beat_launch(replace(Process.this(), start_ticks="another one's"))
+    done = checkpoints(*verb)
+    assert (done.code, done.out) == (3, "")
+    assert ("orders: nothing to stop" if verb[0] == "stop" else "not attached yet") in done.err
+
+
+def test_interrupted_wait_for_a_driver_requests_nothing(
+    launched: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    before = launched.state.n
+    monkeypatch.setattr(request, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
+    done = checkpoints("savepoint", "orders")
+    assert (done.code, done.out, launched.state.n) == (3, "", before)
+    assert "interrupted; nothing was requested" in done.err
 
 
 @pytest.mark.parametrize("verb", VERBS[:2], ids=lambda verb: verb[0])

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.operators import spark_submit as spark_submit_operator
+from airflow.sdk import DAG
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.hooks import spark_submit
+from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
 from airflow_checkpoint_provider.operators._base import GENERATION_KEY
-from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.handover import LINE_MARK
+from airflow_checkpoint_provider.protocol.keys import History, job_id_of
 from tests.support.state_store import TaskStateStore
 from tests.unit.operators.conftest import MASTERS, DagRun, TaskInstance, confs, execute, values
 
@@ -69,6 +75,138 @@ def test_archive_is_added_to_the_users_py_files(folder: Path, master: str) -> No
     assert (theirs, more) == ("theirs.py", "more.zip")
     assert Path(ours).name.startswith(f"airflow_checkpoint_provider-{__version__}-")
     assert Path(ours).exists()
+
+
+def _configured(folder: Path, where: str, monkeypatch: pytest.MonkeyPatch, **confs: str) -> dict[str, Any]:
+    """Return the options of a task that has ``confs`` in one of the places where spark-submit finds them."""
+    named = {f"spark.submit.{name}": value for name, value in confs.items()}
+    if where == "conf":
+        return {"conf": named}
+    file = folder / "spark-defaults.conf"
+    file.write_text("".join(f"{name} = {value}\n" for name, value in named.items()))
+    if where == "properties_file":
+        return {"properties_file": str(file)}
+    if where == "env_vars":
+        return {"env_vars": {"SPARK_CONF_DIR": str(folder)}}
+    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+    return {}
+
+
+PLACES = ["conf", "properties_file", "env_vars", "environment of the worker"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_archive_is_added_to_the_py_files_of_a_conf(folder: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--py-files`` replaces them."""
+    options = _configured(folder, where, monkeypatch, pyFiles="/x/theirs.py,/x/more.zip")
+    (files,) = values(execute(folder, **options), "--py-files")
+    theirs, more, ours = files.split(",")
+    assert (theirs, more) == ("/x/theirs.py", "/x/more.zip")
+    assert Path(ours).name.startswith("airflow_checkpoint_provider-")
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_py_files_of_the_task_replace_those_of_a_conf_as_without_checkpoints(
+    folder: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = _configured(folder, where, monkeypatch, pyFiles="/x/theirs.py")
+    (files,) = values(execute(folder, **options, py_files="mine.py"), "--py-files")
+    assert files.split(",")[0] == "mine.py"
+    assert "theirs" not in files
+
+
+def test_every_option_but_the_py_files_is_the_one_of_the_parent(folder: Path) -> None:
+    """Nothing else is added that could replace a conf of the user."""
+    options: dict[str, Any] = {
+        "conf": {"spark.files": "a", "spark.app.name": "b", "spark.jars": "c", "spark.archives": "d"},
+        "name": None,
+    }
+    argv = execute(folder, **options)
+    names = {word for word in argv if word.startswith("--")}
+    assert names == {"--master", "--conf", "--py-files"}
+    assert {name: found for name, found in confs(argv).items() if not name.startswith("spark.checkpointed.")} == (
+        options["conf"]
+    )
+
+
+@pytest.mark.parametrize("name", ["root", "job", "restore", "launch", "checkpointing"])
+def test_conf_that_the_task_writes_itself_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"conf= has spark\.checkpointed\.{name}.* job_id=, "):
+        execute(folder, conf={f"spark.checkpointed.{name}": "x"})
+
+
+def _hook(**options: Any) -> CheckpointedSparkSubmitHook:
+    task = CheckpointedSparkSubmitOperator(task_id="job", application="job.py", conn_id="client", **options)
+    return task._connect()[0]
+
+
+@pytest.fixture
+def on_yarn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that leaves the deploy mode to others."""
+    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+
+
+@pytest.mark.usefixtures("on_yarn")
+@pytest.mark.parametrize("where", PLACES)
+def test_deploy_mode_of_a_conf_is_that_of_the_task(folder: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = _configured(folder, where, monkeypatch, deployMode="cluster")
+    assert _hook(**options).deploy_mode == "cluster"
+    argv = execute(folder, conn_id="client", **options)
+    assert values(argv, "--deploy-mode") == ["cluster"]
+    assert LINE_MARK not in (folder / "environ").read_text()
+
+
+@pytest.mark.usefixtures("on_yarn")
+@pytest.mark.parametrize("where", PLACES)
+def test_deploy_mode_of_the_task_wins_over_a_conf_as_in_spark_submit(
+    folder: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = _configured(folder, where, monkeypatch, deployMode="cluster")
+    assert _hook(**options, deploy_mode="client").deploy_mode == "client"
+
+
+def test_deploy_mode_of_the_connection_wins_over_a_conf(folder: Path) -> None:
+    assert values(execute(folder, conn_id="yarn", conf={"spark.submit.deployMode": "client"}), "--deploy-mode") == [
+        "cluster"
+    ]
+
+
+@pytest.mark.usefixtures("on_yarn")
+def test_deploy_mode_of_the_environment_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOY_MODE", "cluster")
+    assert _hook().deploy_mode == "cluster"
+    assert _hook(conf={"spark.submit.deployMode": "client"}).deploy_mode == "client"
+
+
+def test_variables_of_a_pod_are_not_those_of_spark_submit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Kubernetes ``env_vars`` reach the driver only."""
+    kubernetes = {"conn_type": "spark", "host": "k8s://https://127.0.0.1", "port": 6443}
+    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps(kubernetes))
+    assert _hook(env_vars={"DEPLOY_MODE": "cluster"}).deploy_mode is None
+
+
+def test_cluster_mode_without_a_connection_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent then assumes the master yarn."""
+    monkeypatch.setattr(spark_submit, "find_connection", lambda conn_id: None)
+    argv = execute(folder, conn_id="nowhere", conf={"spark.submit.deployMode": "cluster"})
+    assert (values(argv, "--master"), values(argv, "--deploy-mode")) == (["yarn"], ["cluster"])
+
+
+def test_driver_of_a_standalone_cluster_is_tracked_if_a_conf_chose_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There spark-submit ends before its driver."""
+    standalone = {"conn_type": "spark", "host": "spark://master.example", "port": 7077}
+    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps(standalone))
+    hook = _hook(conf={"spark.submit.deployMode": "cluster"})
+    assert hook._should_track_driver_status
+    assert hook._connection["rest_endpoint"] == "http://master.example:6066"
+
+
+def test_master_of_a_conf_is_no_master_of_the_task(folder: Path) -> None:
+    """The parent always writes ``--master``, and that wins."""
+    argv = execute(folder, conn_id="yarn", conf={"spark.master": "local[2]"})
+    assert values(argv, "--master") == ["yarn"]
 
 
 def test_checkpointing_of_the_task_reaches_the_driver(folder: Path) -> None:
@@ -126,3 +264,54 @@ def test_backfill_with_job_scope_is_refused(folder: Path) -> None:
     with pytest.raises(AirflowFailException, match="backfill"):
         execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="job")
     execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="run")
+
+
+@pytest.mark.usefixtures("on_yarn")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "in client mode the driver is a child of this task"),
+        ({"conf": {"spark.submit.deployMode": "cluster"}}, "this version waits for the driver in the worker"),
+        ({"deferrable": False}, None),
+    ],
+)
+def test_default_that_defers_the_other_tasks_is_ignored_in_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: str | None
+) -> None:
+    execute(folder, conn_id="client", default_args={"deferrable": True}, **options)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "not deferred" in line]
+    assert len(lines) == (said is not None)
+    assert said is None or said in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("application", "said"),
+    [
+        ("/opt/etl.jar", "application='/opt/etl.jar': CheckpointedSparkSubmitOperator runs PySpark jobs"),
+        ("", "application='': write the path of the Python script"),
+        (None, "application=None: write the path of the Python script"),
+    ],
+)
+def test_application_that_a_template_gave_is_refused_before_the_submit(
+    folder: Path, application: Any, said: str
+) -> None:
+    with DAG("etl", schedule=None):
+        task = CheckpointedSparkSubmitOperator(task_id="job", application="{{ params.script }}", conn_id="local")
+    task.application = application  # as Airflow renders it
+    context = {"ti": TaskInstance(), "dag_run": DagRun(), "task_state_store": TaskStateStore()}
+    with pytest.raises(AirflowFailException, match=re.escape(said)):
+        task.execute(context)
+    assert not (folder / "argv").exists()
+
+
+@pytest.mark.parametrize("dag_id", ["_etl", "d" * 230, "täglich"])
+def test_job_id_that_is_made_of_other_ids_is_the_one_of_all_tasks(folder: Path, dag_id: str) -> None:
+    ti = TaskInstance(dag_id=dag_id)
+    with DAG(dag_id, schedule=None):
+        task = CheckpointedSparkSubmitOperator(task_id="job", application="job.py", conn_id="local")
+        trigger = TriggerCheckpointOperator(task_id="trigger", job=task)
+    task.execute({"ti": ti, "dag_run": DagRun(), "task_state_store": TaskStateStore()})
+    found = confs((folder / "argv").read_text().splitlines())
+    job = job_id_of(dag_id, "job")
+    assert found["spark.checkpointed.job"] == job
+    assert trigger.history(TaskInstance(dag_id=dag_id, task_id="trigger")).job == job

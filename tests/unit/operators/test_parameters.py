@@ -51,6 +51,70 @@ def test_supported_value_is_accepted(name: str, value: Any) -> None:
     assert getattr(operator(**{name: value}), name, value) == value
 
 
+@pytest.mark.parametrize(
+    "application",
+    [
+        "etl.jar",
+        "etl.JAR",
+        "s3://apps/etl.jar?versionId=7",
+        "etl.jar#main",
+        "{{ params.folder }}/etl.jar",
+        "model.R",
+        "model.r",
+        # spark-submit takes each of these for a jar
+        *(
+            "job.PY",
+            "job.py ",
+            "job.py?v=1",
+            "jobs.zip",
+            "jobs.egg",
+            "notebook.ipynb",
+            "%sh ls",
+            "job",
+            "hdfs:///apps/",
+        ),
+    ],
+)
+def test_application_that_is_no_python_script_is_refused_where_it_is_written(application: str) -> None:
+    with pytest.raises(NotSupportedYet, match=r"runs PySpark jobs.* must end with \.py"):
+        operator(application=application)
+
+
+def test_java_class_is_refused_where_it_is_written() -> None:
+    with pytest.raises(
+        NotSupportedYet, match=r"java_class='com\.example\.Etl': .*runs PySpark jobs.*SparkSubmitOperator"
+    ):
+        operator(application="{{ params.jar }}", java_class="com.example.Etl")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"application": "{{ var.value.get('SCRIPT', '/jobs/old.jar') }}"},
+        {"application": "{% if params.new %}new.py{% else %}old.py{% endif %}"},
+        {"application": "local:///opt/jobs/job.py"},
+        {"application": "job.py", "jars": "driver.jar", "packages": "org.example:etl:1"},
+        {"application": ""},
+    ],
+)
+def test_application_that_may_be_a_python_script_is_accepted(options: dict[str, Any]) -> None:
+    operator(**options)
+
+
+def test_deferrable_of_default_args_is_for_the_other_tasks() -> None:
+    """The parent ignores it, too. At the task itself it is refused."""
+    with DAG("etl", schedule=None, default_args={"deferrable": True}):
+        CheckpointedSparkSubmitOperator(task_id="job", application="job.py")
+        with pytest.raises(NotSupportedYet, match="deferrable"):
+            CheckpointedSparkSubmitOperator(task_id="written", application="job.py", deferrable=True)
+
+
+def test_ids_of_airflow_that_are_no_job_id_are_accepted() -> None:
+    for dag_id in ("_etl", "d" * 250, "täglich"):
+        with DAG(dag_id, schedule=None):
+            CheckpointedSparkSubmitOperator(task_id="t" * 250, application="job.py")
+
+
 def test_mapped_task_is_refused_where_it_is_written() -> None:
     with DAG("etl", schedule=None), pytest.raises(NotSupportedYet, match=r"'job': a mapped .* one task per item"):
         CheckpointedSparkSubmitOperator.partial(task_id="job", application="job.py").expand(name=["a", "b"])

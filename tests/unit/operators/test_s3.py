@@ -74,6 +74,13 @@ def test_cluster_mode_hands_over_no_keys(folder: Path, master: str) -> None:
     assert environ(folder) == {}
 
 
+@pytest.mark.usefixtures("root")
+def test_cluster_mode_by_a_conf_hands_over_no_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    execute(folder, conn_id="client", conf={"spark.submit.deployMode": "cluster"})
+    assert environ(folder) == {}
+
+
 def test_summary_and_journal_hold_no_key(root: str, s3: S3Server, folder: Path, bucket: str) -> None:
     execute(folder)
     for listed in s3.client.list_objects_v2(Bucket=bucket)["Contents"]:

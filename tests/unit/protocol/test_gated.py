@@ -163,12 +163,19 @@ def test_finalized_checkpoint_is_not_held_after_the_end_of_its_history() -> None
 # -- requests when nothing runs ------------------------------------------------------------------------------------------
 
 
+def launch_failed(history: History) -> None:
+    history.launched()
+    history.do(c.EndLaunch(launch=1, try_number=1, outcome="failed", exit_code=1))
+
+
 @pytest.mark.parametrize(
     ("scope", "given", "run", "error"),
     [
         pytest.param("", lambda h: None, None, errors.NotRunning, id="no history yet"),
         pytest.param("day-1", lambda h: None, "day-1", errors.NotRunning, id="no history of this run yet"),
-        pytest.param("day-1", lambda h: h.launched(), "day-1", errors.NotRunning, id="no driver yet"),
+        pytest.param("day-1", lambda h: h.launched(), "day-1", errors.NotAttached, id="no driver yet"),
+        pytest.param("day-1", lambda h: h.launched(), "day-2", errors.NotRunning, id="no driver yet, of another run"),
+        pytest.param("day-1", launch_failed, "day-1", errors.NotRunning, id="its driver failed before it attached"),
         pytest.param("day-1", in_turn(running, lambda h: h.ended()), "day-1", errors.RunFinished, id="its run has finished"),
         pytest.param("day-1", in_turn(running, lambda h: h.ended()), None, errors.RunFinished, id="the only run has finished"),
         pytest.param("", in_turn(running, lambda h: h.ended()), "day-1", errors.RunFinished, id="the run that is meant has finished"),

@@ -24,6 +24,8 @@ from airflow_checkpoint_provider.protocol.keys import (
     file_set_epoch,
     file_set_path,
     is_attempt_beat,
+    is_job_id,
+    job_id_of,
     pointer_of,
     safe_token,
     savepoint_name,
@@ -364,3 +366,16 @@ def test_prefix_of_a_history_is_known(prefix: str) -> None:
 def test_other_text_is_no_prefix(prefix: str) -> None:
     with pytest.raises(InvalidName):
         check_prefix(prefix)
+
+
+@pytest.mark.parametrize("dag_id", ["_etl", "-etl", ".", "d" * 250, "täglich", "毎日", "日本" * 100])
+def test_job_id_of_a_task_is_always_a_job_id(dag_id: str) -> None:
+    ids = {job_id_of(dag_id, "job"), job_id_of(dag_id, "other"), job_id_of(f"{dag_id}x", "job")}
+    assert len(ids) == 3
+    assert all(map(is_job_id, ids))
+    assert job_id_of(dag_id, "job") == job_id_of(dag_id, "job")
+
+
+def test_job_id_of_a_task_is_its_name_where_that_is_one() -> None:
+    assert job_id_of("etl", "group.job") == "etl.group.job"
+    assert job_id_of("_etl", "job").startswith("etl.job-")
