@@ -23,7 +23,6 @@ from airflow_checkpoint_provider.protocol.state import (
     State,
 )
 from airflow_checkpoint_provider.protocol.wording import show, starting_since, title
-from airflow_checkpoint_provider.text.restore_story import own_stages
 from airflow_checkpoint_provider.text.units import (
     NONE,
     batch,
