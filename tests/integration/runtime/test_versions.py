@@ -28,7 +28,7 @@ DELTA_WAYS = (
     "path",
     "changes",
 )
-REFUSED = ("snapshot-id", "as-of-timestamp", "tag", "branch")
+REFUSED = ("snapshot-id", "as-of-timestamp", "tag")
 """Options that older releases of Iceberg had."""
 ICEBERG_WAYS = (
     "sql-version",
