@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
 from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, Proof, StageSnapshot
+from airflow_checkpoint_provider.spark.stages.redaction import redaction
 from airflow_checkpoint_provider.spark.stages.reseeding import reseeded
 from airflow_checkpoint_provider.spark.stages.reuse import (
     AUTO,
@@ -154,7 +155,7 @@ class Stages:
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
-        return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan)
+        return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan, redaction(self._spark))
 
     def _moved(self, prior: StateSnapshot, listed: Listing) -> str:
         return moved_since_stored(self._attempt.store, self._beside(prior, INPUTS_FILE), listed)
