@@ -20,6 +20,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP123": "The options interval and min_pause pace only streaming queries. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
     "CKP125": "A streaming query begins, or continues from the batch that the line names.",
+    "CKP126": "Stages were reused, and the line names what was not compared with the earlier attempt.",
     "CKP127": "The inputs of a stage have other files, or another version, than when its rows were stored. The rows were used.",
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
@@ -46,6 +47,12 @@ def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", uns
 def stage_recomputed(uid: str, why: str) -> str:
     """Say that a stage was computed again; ``why`` is what changed."""
     return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
+
+
+def not_compared(names: Sequence[str]) -> str:
+    """Say once in an attempt which parts of the program or of its inputs may have changed unseen."""
+    text = f"not compared with the attempt whose rows are reused: {some(names)}"
+    return coded(printable(f"{text}. If one of them changed, give the stages another version="), "CKP126")
 
 
 def draws_kept(uid: str) -> str:

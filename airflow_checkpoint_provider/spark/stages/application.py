@@ -27,6 +27,8 @@ from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.confs import result_changing
 from airflow_checkpoint_provider.spark.stages.imports import Read, Source, closure
+from airflow_checkpoint_provider.spark.stages.installed import folders_elsewhere, read_elsewhere
+from airflow_checkpoint_provider.spark.stages.jars import jars
 from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
@@ -43,17 +45,21 @@ OLDEST, NEWEST = (4, 0), (4, 2)
 
 @dataclass(frozen=True)
 class Application:
-    """The ``digest`` of the program, the digest of each of its ``parts`` by name, and a ``note`` for the log if imports are computed."""
+    """The ``digest`` of the program, the digest of each of its ``parts`` by name, and a ``note`` for the log if imports are computed.
+
+    ``not_compared`` names what belongs to the program and is not in the digest.
+    """
 
     digest: str
     parts: dict[str, str]
     note: str | None = None
+    not_compared: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, parts: Mapping[str, bytes], note: str | None = None) -> Application:
+    def of(cls, parts: Mapping[str, bytes], note: str | None = None, not_compared: Sequence[str] = ()) -> Application:
         """Return the application that consists of ``parts``."""
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-        return cls(hashlib.sha256(canonical(digests)).hexdigest(), digests, note)
+        return cls(hashlib.sha256(canonical(digests)).hexdigest(), digests, note, tuple(not_compared))
 
     @property
     def stored_parts(self) -> dict[str, str]:
@@ -64,9 +70,10 @@ class Application:
 
 
 def digest(spark: SparkSession, script: Path | None, arguments: Sequence[str]) -> Application:
-    """Return the digest of main script, the modules that it imports, arguments, Spark's version and confs.
+    """Return the digest of main script, the modules that it imports, jars, arguments, Spark's version and confs.
 
-    Modules lie in the script's folder or in ``--py-files``. If an import is computed, all modules there count.
+    Modules lie in the script's folder, in ``--py-files``, or elsewhere where nothing is installed. If an import is computed, all
+    modules of the first two count.
     Only confs that change results count. Without a script, each call returns another digest.
     """
     if script is None:
@@ -76,15 +83,19 @@ def digest(spark: SparkSession, script: Path | None, arguments: Sequence[str]) -
     archives, missing = _py_files(spark)
     package = _package(script)
     root = script.parents[len(package)]
-    imported = closure(body, ".".join(package), [Source("", _reader(root, script)), *map(_source, archives)])
+    sources = [Source("", _reader(root, script)), *map(_source, archives), _elsewhere(spark)]
+    imported = closure(body, ".".join(package), sources)
     modules, note = imported.modules, None
+    found_jars, not_compared = jars(spark)
     if imported.computed:
+        not_compared += [f"modules below {folder}" for folder in folders_elsewhere(root)]
         modules |= {f"{name}/{member}".strip("/"): body for name, held in archives for member, body in held.items()}
         beside, note = _modules_beside(script, imported.computed)
         modules |= {name: path.read_bytes() for name, path in beside.items()}
     confs = {f"the conf {name}": value.encode() for name, value in result_changing(spark).items()}
     rest = {"the arguments": canonical(list(arguments)), "the version of Spark": spark.version.encode(), **confs}
-    return Application.of({**missing, **modules, "the script": body, **rest}, note)
+    parts = {**missing, **modules, **found_jars, "the script": body, **rest}
+    return Application.of(parts, note, not_compared)
 
 
 def _package(script: Path) -> tuple[str, ...]:
@@ -100,6 +111,12 @@ def _reader(folder: Path, script: Path) -> Read:
         return path.read_bytes() if path.is_file() and path != script else None
 
     return read
+
+
+def _elsewhere(spark: SparkSession) -> Source:
+    """Return what Python finds in other folders: ``PYTHONPATH``, also that of executors, and editable installations."""
+    folders = (spark.sparkContext._conf.get("spark.executorEnv.PYTHONPATH") or "").split(os.pathsep)
+    return Source("", lambda name: read_elsewhere(name, list(filter(None, folders))))
 
 
 def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], dict[str, bytes]]:

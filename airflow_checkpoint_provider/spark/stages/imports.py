@@ -1,6 +1,6 @@
 """The modules that a script imports, by its syntax tree, also those of its modules. Runs anywhere.
 
-A module is looked up in the given sources only: the script's folder and ``--py-files``. What is installed does not count.
+A module is looked up in the given sources only: the script's folder, ``--py-files``, and what else is not installed.
 """
 
 from __future__ import annotations

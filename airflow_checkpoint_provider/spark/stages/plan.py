@@ -11,16 +11,18 @@ by hash codes that change with the JVM.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.protocol.records import Record, canonical
-from airflow_checkpoint_provider.spark.stages.confs import overridden, result_changing
+from airflow_checkpoint_provider.spark.stages.confs import overridden, redacted_confs, result_changing
 from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
 from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks
 from airflow_checkpoint_provider.spark.stages.partitions import checkpointed, partition_facts
+from airflow_checkpoint_provider.spark.stages.redaction import Hide, redaction
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json
 
 if TYPE_CHECKING:
@@ -54,9 +56,14 @@ CODE_NODES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """The identity of one plan. ``text`` holds literals, maybe personal data: it is stored beside the rows, nowhere else."""
+    """The identity of one plan. ``text`` holds literals, maybe personal data: it is stored beside the rows, nowhere else.
+
+    What the session's redaction hides is not in ``text`` and ``leaves``. The digests are of the whole.
+    """
 
     digest: str
+    read: str
+    """A digest of what the leaves read: paths, options, rows of the driver, file sets of this job's stages."""
     text: str
     leaves: tuple[dict[str, Any], ...]
     python: bool
@@ -76,10 +83,14 @@ class Plan(Record):
     drawn_columns: tuple[str, ...] = field(default=(), compare=False)
     """Columns of the result whose names a library has drawn."""
 
-    @property
-    def read(self) -> str:
-        """Return a digest of what the leaves read: paths, options, rows of the driver, file sets of this job's stages."""
-        return hashlib.sha256(canonical(list(self.leaves))).hexdigest()
+    def redacted(self, hide: Hide) -> Plan:
+        """Return the plan with its text hidden part by part: a greedy pattern leaves the parts in their places."""
+        head, _, trees = self.text.partition("\nanalysed\n")
+        analysed, _, exact = trees.partition("\nexact\n")
+        schema, *confs = head.split("\n")
+        fields = json.dumps(_each_text(json.loads(schema.removeprefix("schema ")), hide))
+        text = "\n".join([f"schema {fields}", *map(hide, confs), "analysed", hide(analysed), "exact", hide(exact)])
+        return replace(self, text=text, leaves=tuple(_each_text(list(self.leaves), hide)))
 
 
 def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
@@ -96,11 +107,13 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         for text, pattern in ((tree, NUMBERED), (tree_without_ids, NUMBERED_NAMES))
     )
     leaves = tuple(Leaves(_jvm(df), readbacks).all(plan))
-    confs = [f"conf {name}={value}" for name, value in result_changing(df.sparkSession).items()]
-    text = "\n".join([f"schema {schema_json(df)}", *confs, "analysed", analysed, "exact", exact])
-    return Plan(
-        digest=hashlib.sha256(canonical([text, leaves])).hexdigest(),
-        text=text,
+    confs = result_changing(df.sparkSession)
+    trees = ["analysed", analysed, "exact", exact]
+    schema, shown = f"schema {schema_json(df)}", redacted_confs(df.sparkSession, confs)
+    plan_as_built = Plan(
+        digest=hashlib.sha256(canonical([schema, confs, trees, leaves])).hexdigest(),
+        read=hashlib.sha256(canonical(list(leaves))).hexdigest(),
+        text="\n".join([schema, *(f"conf {name}={value}" for name, value in shown.items()), *trees]),
         leaves=leaves,
         python=_has(df, plan, *CODE_PATTERNS)
         or bool(CODE_NODES.search(analysed))
@@ -113,6 +126,15 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         checkpointed=checkpointed(plan),
         drawn_columns=tuple(_drawn_columns(df, drawn)),
     )
+    return plan_as_built.redacted(redaction(df.sparkSession))
+
+
+def _each_text(value: Any, hide: Hide) -> Any:
+    if isinstance(value, dict):
+        return {name: _each_text(held, hide) for name, held in value.items()}
+    if isinstance(value, list):
+        return [_each_text(held, hide) for held in value]
+    return hide(value) if isinstance(value, str) else value
 
 
 def tree_text(plan: Any, version: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.spark.stages.plan import Plan
+from airflow_checkpoint_provider.spark.stages.redaction import Hide
 from airflow_checkpoint_provider.storage.base import Store
 
 LONGEST = 160  # characters of the line
@@ -26,8 +27,11 @@ OPENING = set("([{,)")
 NEWEST = "the newest version"
 
 
-def difference_from_stored(store: Store, key: str, new: Plan) -> str:
-    """Return what changed from the plan that is stored at ``key`` to ``new``, or why that cannot be said, in one line."""
+def difference_from_stored(store: Store, key: str, new: Plan, hide: Hide) -> str:
+    """Return what changed from the plan that is stored at ``key`` to ``new``, or why that cannot be said, in one line.
+
+    ``hide`` hides in the stored plan what the session hides now: it may have been stored before there was a pattern.
+    """
     try:
         body = store.read_range(key, 0, LARGEST + 1)
         if body is None:
@@ -38,7 +42,7 @@ def difference_from_stored(store: Store, key: str, new: Plan) -> str:
     except CheckpointError as error:
         return f"the text of the stored plan cannot be read ({error.message})"
     try:
-        return difference(old, new)
+        return difference(old.redacted(hide), new)
     except Exception as error:  # noqa: BLE001  # another shape can fail anywhere, and the stage must go on
         return f"the stored plan is not of the shape that this version writes ({_cut(repr(error), 80)})"
 
@@ -46,8 +50,10 @@ def difference_from_stored(store: Store, key: str, new: Plan) -> str:
 def difference(old: Plan, new: Plan) -> str:
     """Return what changed from ``old`` to ``new`` in one line: a literal, path, option, conf, alias or column.
 
-    Of long differences only the last ``COMPARED`` lines are compared; then the line says so.
+    If all that differs is hidden, it says that. Of long differences only the last ``COMPARED`` lines are compared; then the line says so.
     """
+    if (old.text, old.leaves) == (new.text, new.leaves):
+        return "a text that the session's redaction hides"
     comparisons: tuple[Callable[[Plan, Plan], str | None], ...] = (_conf, _leaf, _line, _schema)
     line = next((line for compare in comparisons if (line := compare(old, new))), None)
     return _cut(line or f"the plan differs ({_count(old.text, new.text)} lines)", LONGEST)

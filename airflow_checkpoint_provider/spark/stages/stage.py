@@ -24,9 +24,11 @@ from airflow_checkpoint_provider.spark.stages import observations, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing, listing, moved_since_stored
+from airflow_checkpoint_provider.spark.stages.jars import added_jars
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
 from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, Proof, StageSnapshot
+from airflow_checkpoint_provider.spark.stages.redaction import redaction
 from airflow_checkpoint_provider.spark.stages.reseeding import reseeded
 from airflow_checkpoint_provider.spark.stages.reuse import (
     AUTO,
@@ -60,6 +62,7 @@ class Stages:
     ) -> None:
         self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
         self._application = application
+        self._not_compared: list[str] | None = list(application.not_compared)  # None once it is said
         self._readbacks: dict[str, tuple[str, str]] = {}
         self._draws = SharedDraws()
         self._said_draws = False
@@ -143,7 +146,14 @@ class Stages:
         say(state_messages.stage_reused(snapshot, verdict.why, restored=restored, unseen=unseen))
         if verdict.moved:
             say(state_messages.inputs_moved(snapshot.uid, verdict.moved))
+        self._say_not_compared()
         return df
+
+    def _say_not_compared(self) -> None:
+        """Name once in an attempt what may have changed although a stage was reused."""
+        if self._not_compared is not None and (names := [*self._not_compared, *added_jars(self._spark)]):
+            say(state_messages.not_compared(names))
+            self._not_compared = None
 
     def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
         file_set = snapshot.file_sets[0]
@@ -154,7 +164,7 @@ class Stages:
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
-        return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan)
+        return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan, redaction(self._spark))
 
     def _moved(self, prior: StateSnapshot, listed: Listing) -> str:
         return moved_since_stored(self._attempt.store, self._beside(prior, INPUTS_FILE), listed)

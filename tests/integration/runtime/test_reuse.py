@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -251,3 +252,99 @@ def test_values_of_char_columns_are_kept_in_a_retry_and_by_open_checkpoint(scrip
             assert opened.schema == again.schema == frame.schema
     finally:
         spark.sql("drop table padded")
+
+
+# -- what else belongs to the program ------------------------------------------------------------------------------------
+
+
+def test_conf_that_lost_rows_is_taken_back_and_the_stage_is_computed_again(
+    script: Script, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """One of two files is damaged: its rows are left out at first; then the job fails, as it would without an earlier try."""
+    script.spark.range(1000).repartition(2).write.parquet(str(tmp_path / "in"))
+    damaged = min((tmp_path / "in").glob("part-*"))
+    damaged.write_bytes(b"\0" * damaged.stat().st_size)
+    damaged.with_name(f".{damaged.name}.crc").unlink()
+
+    def rows(job: CheckpointedJob, function: bool) -> int:
+        def build() -> DataFrame:
+            return job.spark.read.schema("id long").parquet(str(tmp_path / "in"))
+
+        return job.stage("clean", build if function else build()).count()
+
+    for function in (False, True):
+        script.spark.conf.set("spark.sql.files.ignoreCorruptFiles", True)
+        with script.failing() as job:
+            assert rows(job, function) == 500
+        script.spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+        with pytest.raises(Exception, match=r"FAILED_READ_FILE|is not a Parquet file"), script.attempt() as job:
+            rows(job, function)
+    out = capsys.readouterr().out
+    assert "application changed since attempt 1: the conf spark.sql.files.ignoreCorruptFiles" in out
+    assert "Its plan changed: spark.sql.files.ignoreCorruptFiles: `true` → `false`" in out
+
+
+def test_module_elsewhere_that_a_function_calls_is_part_of_the_application(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = tmp_path / "shared" / "fees_elsewhere.py"
+    rules.parent.mkdir()
+    monkeypatch.syspath_prepend(str(rules.parent))
+    script.change("def fee(amount):\n    from fees_elsewhere import fee")
+    fees = F.udf(
+        lambda number: int(rules.read_text()[6:]) * number, "long"
+    )  # a worker of Python is kept, and so its modules
+
+    def total(job: CheckpointedJob) -> int:
+        return sum(
+            row["fee"] for row in job.stage("fees", job.spark.range(3).select(fees("id").alias("fee"))).collect()
+        )
+
+    seen = []
+    for text in ("fee = 2", "fee = 1001"):
+        rules.write_text(text)
+        with script.failing() as job:
+            seen.append(total(job))
+    assert seen == [6, 3003]
+
+
+def test_what_was_not_compared_is_named_once_where_a_stage_is_reused(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    conf = script.spark.sparkContext._conf
+    conf.set("spark.jars", "s3a://lake/jars/rules.jar")
+    monkeypatch.setattr("sys.path", [path for path in sys.path if "site-packages" in path])
+    line = (
+        "not compared with the attempt whose rows are reused: the jar rules.jar."
+        " If one of them changed, give the stages another version=  [CKP126]"
+    )
+    try:
+        fail(script)
+        assert "CKP126" not in capsys.readouterr().out
+        with script.attempt() as job:
+            three_stages(job)
+        assert [text for text in capsys.readouterr().out.splitlines() if "CKP126" in text] == [line]
+    finally:
+        conf._jconf.remove("spark.jars")  # type: ignore[union-attr]
+    fail(script)
+    with script.attempt() as job:
+        three_stages(job)
+    assert "CKP126" not in capsys.readouterr().out
+
+
+def test_redacted_literal_is_neither_printed_nor_stored(script: Script, capsys: CaptureFixture) -> None:
+    def stage(job: CheckpointedJob, key: str) -> None:
+        job.stage("hidden", job.spark.range(3).select(F.expr(f"aes_encrypt('a', '{key}')").alias("secret")))
+
+    script.spark.conf.set("spark.sql.redaction.string.regex", "(secret|password)-[A-Za-z0-9]+")
+    try:
+        for name in ("Alpha", "Bravo"):
+            with script.failing() as job:
+                stage(job, f"secret-{name}1234")
+    finally:
+        script.spark.conf.unset("spark.sql.redaction.string.regex")
+    out = capsys.readouterr().out
+    assert "stage 'hidden': recomputed. Its plan changed: a text that the session's redaction hides." in out
+    stored = [path.read_bytes() for path in script.root.rglob("*") if path.is_file()]
+    assert any(b"aes_encrypt" in body for body in stored)
+    assert not any(name.encode() in body for body in [*stored, out.encode()] for name in ("Alpha", "Bravo"))

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import sys
+import threading
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -105,17 +112,182 @@ def test_script_among_thousands_of_files_counts_alone_with_a_note(spark: SparkSe
     assert "more than 2000 Python files" in found.note
 
 
+# -- modules elsewhere -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of Python's path, as PYTHONPATH or a .pth file names it."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("import shop_rules", "shop_rules.py"),
+        ("def f(x):\n    from shop_rules.fees import fee", "shop_rules/fees.py"),  # of a namespace package, in a UDF
+        ("import shop_rules.fees", "shop_rules/__init__.py"),
+    ],
+)
+def test_module_elsewhere_on_pythons_path_counts(
+    spark: SparkSession, script: Path, elsewhere: Path, line: str, name: str
+) -> None:
+    script.write_text(line)
+    seen = {digest(spark, script, []).digest}
+    for text in ("fee = 2\n", "fee = 2002\n"):
+        write(elsewhere / name, text)
+        found = digest(spark, script, [])
+        assert name in files(found)
+        seen.add(found.digest)
+    assert len(seen) == 3
+
+
+def test_module_in_an_archive_on_pythons_path_counts(
+    spark: SparkSession, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "shared.zip", "w") as archive:
+        archive.writestr("packed_rules/__init__.py", "fee = 2")
+    monkeypatch.syspath_prepend(str(tmp_path / "shared.zip"))
+    script.write_text("import packed_rules")
+    assert files(digest(spark, script, [])) == {"packed_rules/__init__.py"}
+
+
+def test_module_of_an_editable_installation_counts(
+    spark: SparkSession, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setuptools installs a finder: no folder of Python's path holds the module."""
+    write(tmp_path / "repository" / "python" / "edited.py", "fee = 2")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> object:
+            place = tmp_path / "repository" / "python" / "edited.py"
+            return spec_from_file_location(name, place) if name == "edited" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    script.write_text("import edited")
+    assert files(digest(spark, script, [])) == {"edited.py"}
+
+
+def test_module_where_only_executors_look_counts(spark: SparkSession, script: Path, tmp_path: Path) -> None:
+    write(tmp_path / "there" / "far_rules.py", "fee = 2")
+    script.write_text("def f(x):\n    import far_rules")
+    spark.sparkContext._conf.set("spark.executorEnv.PYTHONPATH", f"{tmp_path}/nowhere:{tmp_path}/there")
+    try:
+        assert files(digest(spark, script, [])) == {"far_rules.py"}
+    finally:
+        forget(spark, "spark.executorEnv.PYTHONPATH")
+
+
+def test_installed_module_does_not_count(spark: SparkSession, script: Path, elsewhere: Path) -> None:
+    write(elsewhere / "site-packages" / "installed.py", "")
+    write(elsewhere / "targeted.py", "")
+    write(elsewhere / "targeted-1.0.dist-info" / "RECORD", "")  # as `pip install --target` leaves it
+    script.write_text(
+        "import json, pandas, py4j.java_gateway, targeted, pyspark.sql, airflow_checkpoint_provider.spark"
+    )
+    assert files(digest(spark, script, [])) == set()
+
+
+def test_modules_elsewhere_are_named_if_an_import_is_computed(
+    spark: SparkSession, script: Path, elsewhere: Path
+) -> None:
+    assert digest(spark, script, []).not_compared == ()
+    script.write_text("import importlib")
+    assert f"modules below {elsewhere}" in digest(spark, script, []).not_compared
+
+
+# -- jars --------------------------------------------------------------------------------------------------------------
+
+
+def forget(spark: SparkSession, name: str) -> None:
+    spark.sparkContext._conf._jconf.remove(name)  # type: ignore[union-attr]
+
+
+def jar(path: Path, content: str, day: int = 1) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("Fees.class", (2026, 1, day, 0, 0, 0)), content)
+    return path
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
+    names = []
+
+    def give(name: str, value: object) -> None:
+        names.append(name)
+        spark.sparkContext._conf.set(name, str(value))
+
+    yield give
+    for name in set(names):
+        forget(spark, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("spark.jars", "{folder}/rules.jar"),
+        ("spark.jars", "file://{folder}/rules.jar"),
+        ("spark.jars", "local:{folder}/rules.jar"),
+        ("spark.driver.extraClassPath", "/nowhere:{folder}/rules.jar"),
+        ("spark.executor.extraClassPath", "{folder}/*"),
+    ],
+)
+def test_content_of_a_jar_counts(
+    spark: SparkSession, script: Path, tmp_path: Path, conf: Callable[[str, object], None], name: str, given: str
+) -> None:
+    without = digest(spark, script, []).digest
+    path = jar(tmp_path / "rules.jar", "fee = 2")
+    conf(name, given.format(folder=tmp_path))
+    first = digest(spark, script, [])
+    jar(path, "fee = 2", day=2)
+    assert digest(spark, script, []).digest == first.digest, "packed again"
+    jar(path, "fee = 2002")
+    assert len({without, first.digest, digest(spark, script, []).digest}) == 3
+    assert first.not_compared == ()
+
+
+def test_class_of_a_folder_counts(
+    spark: SparkSession, script: Path, tmp_path: Path, conf: Callable[[str, object], None]
+) -> None:
+    write(tmp_path / "classes" / "shop" / "Fees.class", "2")
+    conf("spark.driver.extraClassPath", f"{tmp_path}/classes:/nowhere")
+    first = digest(spark, script, []).digest
+    write(tmp_path / "classes" / "shop" / "Fees.class", "2002")
+    assert digest(spark, script, []).digest != first
+
+
+def test_jar_that_cannot_be_read_here_is_named(
+    spark: SparkSession, script: Path, conf: Callable[[str, object], None]
+) -> None:
+    conf("spark.jars", "s3a://key:secret@lake/jars/rules.jar,/nowhere/lost.jar")
+    conf("spark.jars.packages", "org.shop:rules:1.0")
+    found = digest(spark, script, [])
+    assert found.not_compared == ("the jar rules.jar", "the jar lost.jar")
+    conf("spark.jars.packages", "org.shop:rules:1.1")
+    assert digest(spark, script, []).digest != found.digest
+
+
 DIGESTS = """
 import json, os, sys, zipfile
 from pathlib import Path
 from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.spark.stages.application import digest
+from airflow_checkpoint_provider.spark.stages.jars import added_jars
 
 def f():
     import lib.a, loose
 
 spark = SparkSession.builder.getOrCreate()
-library, ours, loose = (Path(path) for path in sys.argv[1:])
+library, ours, loose, added = (Path(path) for path in sys.argv[1:])
 
 def pack(path, content):
     with zipfile.ZipFile(path, "w") as archive:
@@ -132,8 +304,23 @@ pack(library, "a = 1"); said["packed again"] = now()
 pack(ours, "other"); said["our archive"] = now()
 pack(library, "a = 2"); said["library"] = now()
 loose.write_text("b = 2"); said["loose file"] = now()
+said["not compared"] = [*digest(spark, Path(__file__), []).not_compared]
+spark.sql(f"ADD JAR '{added}'")
+said["added"] = added_jars(spark)
 print("SAID", json.dumps(said), flush=True)
 """
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A server of the folder's files: its address."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def test_digest_covers_the_content_of_py_files_except_our_archive(tmp_path: Path) -> None:
@@ -145,12 +332,18 @@ def test_digest_covers_the_content_of_py_files_except_our_archive(tmp_path: Path
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("lib/a.py", "a = 1")
     given[2].write_text("b = 1")
-    command = submit(tmp_path, script, *map(str, given), **{"spark.submit.pyFiles": ",".join(map(str, given))})
-    with started(command, tmp_path / "log") as driver:
-        assert driver.wait(300) == 0, (tmp_path / "log").read_text()
+    jar(tmp_path / "rules.jar", "fee = 2")
+    added = jar(tmp_path / "added.jar", "fee = 2")
+    with served(tmp_path) as address:
+        confs = {"spark.submit.pyFiles": ",".join(map(str, given)), "spark.jars": f"{address}/rules.jar"}
+        command = submit(tmp_path, script, *map(str, [*given, added]), **confs)
+        with started(command, tmp_path / "log") as driver:
+            assert driver.wait(300) == 0, (tmp_path / "log").read_text()
     said = json.loads((tmp_path / "log").read_text().partition("SAID ")[2].splitlines()[0])
     assert said["first"] == said["packed again"] == said["our archive"]
-    assert said["first"][1] == ["lib.zip/lib/a.py", "loose.py"]
+    assert said["first"][1] == ["lib.zip/lib/a.py", "loose.py", "rules.jar"]
+    assert said["not compared"] == [], "Spark has fetched the jar"
+    assert said["added"] == ["the jar added.jar"]
     assert len({said[when][0] for when in ("first", "library", "loose file")}) == 3
 
 

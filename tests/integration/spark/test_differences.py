@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -133,3 +134,56 @@ def test_difference_counts_lines_if_no_rule_matches(spark: SparkSession, rows: D
         return dataclasses.replace(plan, text=f"{plan.text.partition('exact')[0]}exact\n{exact}")
 
     assert difference(with_text("a\nb"), with_text("a\nc\nd")) == "the plan differs (2 lines)"
+
+
+# -- what the session hides ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def redacting(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.redaction.string.regex", "(secret|password)-.*")  # greedy: to the end of the line
+    yield
+    spark.conf.unset("spark.sql.redaction.string.regex")
+
+
+def _secrets(rows: DataFrame, key: str) -> list[DataFrame]:
+    """Frames that hold a secret as a literal, an alias, the comment of a column and in a list."""
+    return [
+        rows.where(f"s <> '{key}'"),
+        rows.select(lit(1).alias(key)),
+        rows.withMetadata("s", {"comment": key}),
+        rows.select(fn.lit([key, "other"]).alias("keys")),
+    ]
+
+
+@pytest.mark.usefixtures("redacting")
+def test_redacted_text_is_in_no_plan_but_in_its_digest(rows: DataFrame) -> None:
+    old, new = (
+        [fingerprint(frame, {}) for frame in _secrets(rows, f"secret-{key}")] for key in ("Alpha-123", "Bravo-123")
+    )
+    for before, after in zip(old, new, strict=True):
+        assert before.digest != after.digest
+        for plan in (before, after):
+            assert not any(key in str(plan.to_json()) for key in ("Alpha", "Bravo"))
+        assert difference(before, after) == "a text that the session's redaction hides"
+
+
+@pytest.mark.usefixtures("redacting")
+def test_difference_that_is_not_hidden_is_named_beside_hidden_texts(rows: DataFrame) -> None:
+    old, new = (rows.where("s <> 'password-abc'").where(f"id > {least}") for least in (1, 2))
+    assert _between(old, new) == "`id > 1` → `2`"
+
+
+def test_redacted_path_and_value_of_a_conf_are_in_no_plan(spark: SparkSession, folder: str) -> None:
+    spark.conf.set("spark.sql.redaction.string.regex", "2026-11-2\\d")
+    spark.conf.set("spark.sql.catalog.books.url", "jdbc:postgresql://books?password=Alpha")
+    try:
+        plans = [
+            fingerprint(spark.read.schema(SCHEMA).parquet(f"{folder}/in/day=2026-11-{day}"), {}) for day in (20, 21)
+        ]
+    finally:
+        spark.conf.unset("spark.sql.redaction.string.regex")
+        spark.conf.unset("spark.sql.catalog.books.url")
+    assert len({plan.digest for plan in plans}) == len({plan.read for plan in plans}) == 2
+    assert not any(text in str(plan.to_json()) for text in ("2026-11-2", "Alpha") for plan in plans)
+    assert difference(*plans) == "a text that the session's redaction hides"

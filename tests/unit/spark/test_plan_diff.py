@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,13 @@ SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable"
 
 def plan(tree: Sequence[str] = ("Relation [id]",), exact: str = "x", leaves: Any = (), **schema: Any) -> Plan:
     text = "\n".join(["schema " + json.dumps(SCHEMA | schema), "conf a=1", "analysed", *tree, "exact", exact])
-    return Plan(digest="d", text=text, leaves=tuple(leaves), python=False, local_rows=False, inputs=(), sorted=False)
+    return Plan(
+        digest="d", read="r", text=text, leaves=tuple(leaves), python=False, local_rows=False, inputs=(), sorted=False
+    )
+
+
+def as_it_is(text: str) -> str:
+    return text
 
 
 def stored(body: bytes) -> MemoryStore:
@@ -86,12 +93,12 @@ def test_line_is_bounded_whatever_the_names_are() -> None:
 
 
 def test_plan_that_is_gone_is_named() -> None:
-    assert difference_from_stored(MemoryStore(), KEY, plan()) == "the text of the stored plan is gone"
+    assert difference_from_stored(MemoryStore(), KEY, plan(), as_it_is) == "the text of the stored plan is gone"
 
 
 def test_plan_that_is_too_large_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_diff, "LARGEST", 100)
-    line = difference_from_stored(stored(body_of(plan())), KEY, plan())
+    line = difference_from_stored(stored(body_of(plan())), KEY, plan(), as_it_is)
     assert line == "the text of the stored plan is longer than 100 bytes, too long to compare"
 
 
@@ -111,12 +118,24 @@ def test_plan_that_is_too_large_is_not_read_whole(monkeypatch: pytest.MonkeyPatc
 )
 def test_stored_plan_of_another_shape_is_no_plan_to_compare_with(old: Plan) -> None:
     leaf = {"leaf": "Parquet", "paths": ["in"]}
-    line = difference_from_stored(stored(body_of(old)), KEY, plan(leaves=[leaf] * len(old.leaves)))
+    line = difference_from_stored(stored(body_of(old)), KEY, plan(leaves=[leaf] * len(old.leaves)), as_it_is)
     assert line.startswith("the stored plan is not of the shape that this version writes (")
     assert len(line) <= plan_diff.LONGEST
 
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"v":1}', b'{"v":1,"digest":7}', b'{"v":9}', b"\xff\x00"])
 def test_stored_plan_that_is_damaged_is_no_plan_to_compare_with(body: bytes) -> None:
-    line = difference_from_stored(stored(body), KEY, plan())
+    line = difference_from_stored(stored(body), KEY, plan(), as_it_is)
     assert line.startswith("the text of the stored plan cannot be read (")
+
+
+def test_difference_that_is_hidden_is_called_so() -> None:
+    assert difference(plan(), plan()) == "a text that the session's redaction hides"
+
+
+def test_plan_that_was_stored_before_there_was_a_pattern_is_hidden_now() -> None:
+    def hide(text: str) -> str:
+        return re.sub(r"secret-\w+", "***", text)
+
+    old, new = plan(["Filter (key = secret-alpha)"]), plan(["Filter (key = secret-bravo)"]).redacted(hide)
+    assert difference_from_stored(stored(body_of(old)), KEY, new, hide) == "a text that the session's redaction hides"

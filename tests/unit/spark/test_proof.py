@@ -40,7 +40,7 @@ def test_rows_are_durable_before_they_are_proved(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(proof, "read_footers", lambda *_: {})
     monkeypatch.setattr(parquet_files, "count_rows", counted)
     attempt, written = MagicMock(store=LocalStore(tmp_path)), MagicMock(sizes=dict.fromkeys(names, 4))
-    plan = Plan(digest="", text="", leaves=(), python=False, local_rows=False, inputs=(), sorted=False)
+    plan = Plan(digest="", read="", text="", leaves=(), python=False, local_rows=False, inputs=(), sorted=False)
     assert Proof(MagicMock(), attempt, "clean", FOLDER, written, plan, Listing()).files(lambda: None) == ()
     above = ["jobs", "jobs/daily", "jobs/daily/job", "jobs/daily/job/state", "jobs/daily/job/state/clean", FOLDER]
     assert synced == [*(f"{FOLDER}/{name}" for name in names), *above]

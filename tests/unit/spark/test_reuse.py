@@ -38,7 +38,9 @@ def request(
 
 def plan(digest: str = SAME, *, python: bool = False, local_rows: bool = False, path: str = "in") -> Plan:
     leaves = ({"leaf": "LogicalRelation", "paths": [path]},)
-    return Plan(digest=digest, text="", leaves=leaves, python=python, local_rows=local_rows, inputs=(), sorted=False)
+    return Plan(
+        digest=digest, read=path, text="", leaves=leaves, python=python, local_rows=local_rows, inputs=(), sorted=False
+    )
 
 
 STORED = StageDetail(

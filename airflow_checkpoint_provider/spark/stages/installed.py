@@ -1,0 +1,82 @@
+"""Modules that Python finds elsewhere than in the script's folder and ``--py-files``. Runs in the Spark driver.
+
+``PYTHONPATH`` and editable installations lead to modules that their author changes as the script; they count like those beside it.
+What is installed does not count: Python's own modules, and folders that an installer fills.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+OURS = {"airflow_checkpoint_provider", "pyspark", "py4j"}  # their versions are compared, or do not change rows
+INSTALLERS = {"site-packages", "dist-packages"}
+PYTHON = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+
+
+def read_elsewhere(name: str, folders: Sequence[str]) -> bytes | None:
+    """Return the content of a module's file by its relative path; None if Python finds none, or an installed one.
+
+    ``folders`` are where executors look, too.
+    """
+    top, _, rest = name.partition("/")
+    module = top.removesuffix(".py")
+    if module in OURS:
+        return None
+    for spec in _specs(module, folders):
+        for root, place in _places(spec, rest):
+            if not _installed(root) and (content := _content(spec, place)) is not None:
+                return content
+    return None
+
+
+def folders_elsewhere(script_folder: Path) -> list[str]:
+    """Return the folders of Python's path whose modules count: not the script's own, and nothing installed."""
+    folders = {Path(entry).resolve() for entry in sys.path if entry} - {script_folder}
+    return sorted(str(path) for path in folders if path.is_dir() and not _installed(path) and not _ours(path))
+
+
+def _ours(folder: Path) -> bool:
+    return any((folder / name).exists() for name in OURS)
+
+
+def _specs(module: str, folders: Sequence[str]) -> Iterator[ModuleSpec]:
+    for find in (find_spec, lambda name: PathFinder.find_spec(name, list(folders))):
+        try:
+            spec = find(module)
+        except (ImportError, ValueError, AttributeError):  # what a finder says of a module that is half imported
+            continue
+        if spec is not None:
+            yield spec
+
+
+def _places(spec: ModuleSpec, rest: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the folder in which a module lies, and its file: in a package's folders, of which a namespace may have many."""
+    if spec.submodule_search_locations is not None:
+        yield from ((Path(folder).parent, Path(folder, rest)) for folder in spec.submodule_search_locations if rest)
+    elif spec.origin and not rest:
+        yield Path(spec.origin).parent, Path(spec.origin)
+
+
+def _content(spec: ModuleSpec, place: Path) -> bytes | None:
+    if place.is_file():
+        return place.read_bytes()
+    read = getattr(spec.loader, "get_data", None)  # in an archive
+    try:
+        return read(str(place)) if read else None
+    except OSError:
+        return None
+
+
+@functools.cache
+def _installed(folder: Path) -> bool:
+    """Tell whether an installer fills the folder. ``pip install --target`` leaves records beside the packages."""
+    path = folder.resolve()
+    if INSTALLERS & set(path.parts) or any(path.is_relative_to(python) for python in PYTHON):
+        return True
+    return any(path.glob("*.dist-info"))
