@@ -41,7 +41,6 @@ READ = {
     "ignoreMissingFiles": "false",
 }
 REBASE = "spark.sql.parquet.datetimeRebaseModeInWrite"
-UNSHREDDED = {"spark.sql.variant.writeShredding.enabled": "false"}  # some sessions cannot read the parts of a variant
 READER = {"spark.sql.sources.useV1SourceList": "parquet"}  # the other one neither reads all types nor shows its paths
 NO_STAT_JOB = {"spark.sql.sources.parallelPartitionDiscovery.threshold": str(2**31 - 1)}
 PART = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-c\d+")
@@ -90,9 +89,8 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
 
 
 def _confs_for_write(spark: SparkSession) -> dict[str, str]:
-    """Return confs that have no option. Only ``EXCEPTION`` is changed, since others may write in this session meanwhile."""
-    refuses_old_dates = spark.conf.get(REBASE, None) == "EXCEPTION"
-    return UNSHREDDED | ({REBASE: "CORRECTED"} if refuses_old_dates else {})
+    """Return the conf that has no option, if Spark would refuse old dates. Others may write in this session meanwhile."""
+    return {REBASE: "CORRECTED"} if spark.conf.get(REBASE, None) == "EXCEPTION" else {}
 
 
 def _rights(uri: str) -> dict[str, str]:

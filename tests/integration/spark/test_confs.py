@@ -51,7 +51,7 @@ HOSTILE = {
         f"{PARQUET}filterPushdown": "false", f"{SQL}optimizer.nestedSchemaPruning.enabled": "false",
         f"{PARQUET}enableNestedColumnVectorizedReader": "false", f"{SQL}variant.pushVariantIntoScan": "false",
     },
-    "variants in one piece": {f"{SQL}variant.allowReadingShredded": "false"},
+    "variants that were not cut into parts": {f"{SQL}variant.allowReadingShredded": "false"},
     "variants without a mark": {
         f"{PARQUET}variant.annotateLogicalType.enabled": "false", f"{PARQUET}ignoreVariantAnnotation": "true",
         f"{SQL}variant.inferShreddingSchema": "false", f"{PARQUET}reader.respectUnknownTypeAnnotation.enabled": "true",
