@@ -332,8 +332,9 @@ def test_facts_are_whole_in_a_narrow_frame(pages: Pages, page: Page, width: int)
     page.set_viewport_size({"width": width, "height": 700})
     page.goto(f"{pages.url}/plugin/checkpoints{FLIGHTS_PAGE}")
     expect(inside(page).locator(".facts dd").first).to_be_visible()
-    visible = "main => main.getBoundingClientRect().right <= window.innerWidth && document.documentElement.scrollWidth <= window.innerWidth"
-    assert inside(page).locator("main").evaluate(visible)
+    widths = "main => [main.getBoundingClientRect().right, document.documentElement.scrollWidth, innerWidth]"
+    right, scrolled, seen = inside(page).locator("main").evaluate(widths)
+    assert max(right, scrolled) < seen + 1  # a frame may end within a pixel
     frame = page.locator("iframe[title=Checkpoints]").bounding_box()
     assert frame
     assert frame["x"] + frame["width"] <= width
