@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.policies import arguments
 from airflow_checkpoint_provider.policies.arguments import Check
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import check_job_id, check_uid
+from airflow_checkpoint_provider.spark.stages.reuse import INPUTS
 
 ON_SPARK = "pyspark.pandas"
 MODELS = "pyspark.ml"
@@ -67,6 +68,11 @@ def _uids(name: str, value: Any) -> None:
         check_uid(uid)
 
 
+def _inputs(name: str, value: Any) -> None:
+    if value not in INPUTS:
+        raise InvalidConfig(f"{name}={value!r} is not one of {', '.join(map(repr, INPUTS))}")
+
+
 def _not_a_class(name: str, value: Any) -> None:
     if isinstance(value, type):
         raise WrongUse(f"{name} is the class {value.__name__}: give an object of it, {value.__name__}(...)")
@@ -86,7 +92,7 @@ JOB: dict[str, Check] = {
     "restore": _restore,
     "allow_non_restored_state": lambda name, value: check_allowance(value),
 }
-STAGE: dict[str, Check] = {"uid": _uid, "version": arguments.text}
+STAGE: dict[str, Check] = {"uid": _uid, "version": arguments.text, "inputs": _inputs}
 UID: dict[str, Check] = {"uid": _uid}
 REGISTER: dict[str, Check] = {"uid": _uid, "obj": _not_a_class}
 QUERY: dict[str, Check] = {

@@ -41,7 +41,6 @@ from airflow_checkpoint_provider.spark.stages.application import (
     refuse_connect,
     untried,
 )
-from airflow_checkpoint_provider.spark.stages.inputs import check_inputs
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
@@ -265,7 +264,6 @@ class CheckpointedJob:
             "auto": a retry keeps the rows, and a line says so; if the application changed, or the task was cleared, they are
             computed again. "compare": they are always computed again, and a function is called to look. "keep": they are kept.
         """
-        check_inputs(uid, inputs)
         self._claim(uid)
         while self._unsaid:
             say(self._unsaid.pop())

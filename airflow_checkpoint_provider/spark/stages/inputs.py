@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig
+from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical
 from airflow_checkpoint_provider.spark.stages.leaves import (
     DELTA,
@@ -23,7 +23,6 @@ from airflow_checkpoint_provider.spark.stages.leaves import (
     nodes,
     root_paths,
 )
-from airflow_checkpoint_provider.spark.stages.reuse import INPUTS
 from airflow_checkpoint_provider.storage.base import Store
 from airflow_checkpoint_provider.text.units import plural, some
 
@@ -70,12 +69,6 @@ class Listing(Record):
 
     def to_bytes(self) -> bytes:
         return canonical({"v": VERSION, **self.to_json()})
-
-
-def check_inputs(uid: str, inputs: object) -> None:
-    """Raise ``InvalidConfig`` if ``inputs`` is not a word that decides about inputs."""
-    if inputs not in INPUTS:
-        raise InvalidConfig(f"inputs={inputs!r} of stage '{uid}' is not one of {', '.join(map(repr, INPUTS))}")
 
 
 def listing(df: DataFrame, readbacks: Readbacks) -> Listing:

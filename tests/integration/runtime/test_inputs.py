@@ -315,6 +315,6 @@ def test_looking_starts_no_job(landing: Landing) -> None:
 @pytest.mark.parametrize("word", ["Auto", "", None, True, ["auto"]])
 def test_another_word_is_refused_at_the_call(landing: Landing, word: object) -> None:
     with landing.script.attempt() as job:
-        with pytest.raises(InvalidConfig, match=r"inputs=.* of stage 'clean' is not one of 'auto', 'compare', 'keep'"):
+        with pytest.raises(InvalidConfig, match=r"inputs=.* is not one of 'auto', 'compare', 'keep'"):
             job.stage("clean", landing.frame(), inputs=word)  # type: ignore[arg-type]
         assert landing.rows(job) == [1, 2], "the uid is not used up"

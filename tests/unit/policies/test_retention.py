@@ -127,9 +127,9 @@ def test_invalid_age_is_refused(age: Any) -> None:
 
 @pytest.mark.parametrize("other", [5, "KeepAll()", None])
 def test_policy_joins_only_policies(other: Any) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidConfig, match="is not a retention policy: join policies"):
         KeepLatest(2) | other
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidConfig, match="is not a retention policy: join policies"):
         KeepLatest(2) & other
 
 

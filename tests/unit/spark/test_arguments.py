@@ -26,7 +26,7 @@ TIMES = [True, "ten", [1], -1, float("nan")]
 ELSEWHERE = "another test has it"
 MADE_HERE = ("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value")
 """What authors get and do not make, and values, whose content has tests of its own."""
-STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS}
+STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]]}
 QUERY: dict[str, Any] = {
     "uid": UIDS, "writer": [None, 3, "df", pd.DataFrame()], "after": ["uid", None, 3, [1], [""], [None]], "adopt": PATHS,
     "rescale": FLAGS,
