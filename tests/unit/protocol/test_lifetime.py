@@ -227,7 +227,9 @@ def closed(h: History) -> None:
         pytest.param(nothing, "this history is not closed: there is no history", id="nothing"),
         pytest.param(running, "attempt 1 is not over", id="an attempt"),
         pytest.param(
-            in_turn(published, History.suspended), "it is suspended since task upgrade.stop", id="a suspension"
+            in_turn(published, History.suspended),
+            "it is suspended since 2026-11-20 22:00 by upgrade.stop",
+            id="a suspension",
         ),
         pytest.param(lambda h: h.launched(), "launch 1 waits for its driver", id="a launch"),
         pytest.param(claims, f"it owns {TARGET}", id="a savepoint that it claimed"),

@@ -167,7 +167,12 @@ class PlayedOnTables(Played):
             whole = [all(file.path in read for file in files) for files in commits]
             version = whole.index(False) if False in whole else len(commits)
             index = sum(file.path in read for file in commits[version]) - 1 if version < len(commits) else -1
-            offset = {"reservoirVersion": 2 * version, "index": index, "isStartingVersion": False}
+            offset = {
+                "reservoirId": "table",
+                "reservoirVersion": 2 * version,
+                "index": index,
+                "isStartingVersion": False,
+            }
             self._put(f"offsets/{batch}", '{"batchWatermarkMs": 0}', json.dumps(offset))
         return True
 
