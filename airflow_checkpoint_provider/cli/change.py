@@ -102,7 +102,8 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        return manual_restore.restored(going.state, going.restored, claim=source.claim, rename=names)
+        again = going.read_again(names)
+        return manual_restore.restored(going.state, going.restored, claim=source.claim, rename=names, again=again)
 
     if approval.dry_run:
         return _report(found, base, lines(), DRY_RUN)

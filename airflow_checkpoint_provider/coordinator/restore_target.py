@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory, earliest_offsets
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
+from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain, read_again
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedYet, SinkMoved, SourceMoved
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
@@ -88,6 +89,24 @@ class RestoreTarget:
             rewind_sink=rewind_sink,
         )
 
+    def read_again(self, names: Mapping[str, str]) -> list[ReadAgain]:
+        """Return what the queries of the point read again. Raises ``Damaged``."""
+        restored, found = self.restored, list[ReadAgain]()
+        store, keys = restored.store, restored.keys
+        if restored.seal is None or store is None or keys is None or self._where == "latest":
+            return found
+        sinks = [query.newest.sink for query in self.state.queries if query.newest.sink]
+        for snapshot in restored.seal.states.values():
+            uid, saved = names.get(snapshot.uid, snapshot.uid), snapshot.query
+            if saved is None:
+                continue
+            query, of_history = self.state.query(uid), restored.point is not None and restored.point.pointer is None
+            back = query and of_history and self._newest_batch(query) > saved.batch
+            left = self._location(query) if query and back else None
+            again = read_again(uid, snapshot, saved, store, keys, left, sinks)
+            found += [again] if again else []
+        return found
+
     def _refuse_queries(self, names: Mapping[str, str], *, rewind_sink: bool) -> None:
         """Raise an error for a query that cannot go back, before anything is fenced. The driver looks at the sinks themselves.
 
@@ -126,5 +145,7 @@ class RestoreTarget:
 
     def _newest_batch(self, query: Query) -> int:
         """Return the newest committed batch of a query."""
-        key = self._coordinator.keys.file_set(query.newest.path)
-        return Location(self._coordinator.store, key).committed()
+        return self._location(query).committed()
+
+    def _location(self, query: Query) -> Location:
+        return Location(self._coordinator.store, self._coordinator.keys.file_set(query.newest.path))

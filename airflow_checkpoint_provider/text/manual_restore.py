@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
@@ -15,9 +16,16 @@ CODES = {"CKP104": "A restore set the checkpoint from which the next attempt sta
 
 
 def restored(
-    state: State, restored: Restored, *, claim: bool = False, rename: Mapping[str, str] | None = None
+    state: State,
+    restored: Restored,
+    *,
+    claim: bool = False,
+    rename: Mapping[str, str] | None = None,
+    again: Iterable[ReadAgain] = (),
 ) -> list[str]:
-    """Return what a restore by hand does. ``state`` is the state before it, ``restored`` the verified restore point."""
+    """Return what a restore by hand does. ``state`` is the state before it, ``restored`` the verified restore point, ``again`` what
+    queries read again.
+    """
     base = restored.point
     chosen = restored.chosen
     history = title(state, state.runs[-1].key) if state.scope and state.runs else title(state)
@@ -39,7 +47,22 @@ def restored(
             )
         )
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
-    return lines
+    return [*lines, *(line for query in again for line in _read_again(query))]
+
+
+def _read_again(query: ReadAgain) -> Iterator[str]:
+    """Yield what is gone of the files that a query reads again, and what was not looked for."""
+    if query.gone:
+        files = f"{len(query.gone)} of the {plural(query.asked, 'file')} that query '{query.uid}' reads again {_are(len(query.gone))} gone"
+        effect = "The query will be refused (CKP405), unless its source has ignoreMissingFiles=true"
+        yield labelled("gone", f"{files}, by what this host has: {some(query.gone)}. {effect}")
+    if query.not_asked:
+        text = f"whether the sources of query '{query.uid}' have all rows that it reads again. Its driver asks, before it changes the sink"
+        yield labelled("not asked", text)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _content(checkpoint: Checkpoint, files: int | None) -> str:
