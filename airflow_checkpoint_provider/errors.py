@@ -318,14 +318,14 @@ class SinkMoved(Refused, code="CKP401", permanent=True):
 
 
 class SourceMoved(Refused, code="CKP405", permanent=True):
-    """Kafka no longer has all rows that a query reads next, so rows would be missing.
+    """A source no longer has all rows that a query reads next, so rows would be missing.
 
-    ``about`` has them by topic and partition.
+    ``about`` names what is missing: files, commits, snapshots, or offsets of Kafka.
     """
 
 
 class SourceUnavailable(CheckpointError, ConnectionError, code="CKP406"):
-    """Kafka does not answer, so nobody knows whether it has the rows that a query reads next. Another try may help."""
+    """A source does not answer, so nobody knows whether it has the rows that a query reads next. Another try may help."""
 
 
 class RenameConflict(Refused, ValueError, code="CKP421", permanent=True):

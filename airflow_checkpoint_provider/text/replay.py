@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.histories import reads_kafka
 from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, gaps, kafka_offsets
-from airflow_checkpoint_provider.protocol.metadata import StateEntry
-from airflow_checkpoint_provider.protocol.state import Checkpoint
+from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
+from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.text.units import day_and_time, labelled, some
 
 UNKNOWN = "not known: no heartbeat of the newest attempts says what Kafka has"
+NOT_ASKED = "not known here: the driver asks the sources of its queries when it starts, before it changes a sink"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ def replay(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> Repla
 
 
 def lines(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> list[str]:
-    """Return at which offsets the queries of a checkpoint read on, and whether Kafka had the rows there."""
+    """Return at which offsets the queries of a checkpoint read on, and whether Kafka had the rows there. Others are asked by the driver."""
     if not reads_kafka(checkpoint):
-        return []
+        queries = checkpoint.status == RETAINED and any(state.kind == QUERY for state in checkpoint.states)
+        return [labelled("replayable", NOT_ASKED)] if queries else []
     found = replay(checkpoint, earliest)
     needed = [
         f"{topic}-{partition} from offset {offset}"

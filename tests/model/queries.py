@@ -175,7 +175,7 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
         mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.catch_up())),
         mock.patch.object(running, "spark_uri", lambda _, key: key),
         mock.patch.object(file_sink, "SinkLog", return_value=spark.SinkLog(process)),
-        mock.patch.object(queries_, "KafkaSources"),  # its sources are files
+        mock.patch.object(queries_, "SourceRows"),  # the model has no files to ask for
     ):
         yield
 

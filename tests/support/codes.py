@@ -8,12 +8,13 @@ from airflow_checkpoint_provider.text import (
     manual_restore,
     messages,
     restore_story,
+    source_messages,
     spark_output,
     state_messages,
     summary_table,
 )
 
 ERRORS = [(error.code, meaning(error)) for error in all_errors()]
-TEXTS = (manual_restore, messages, restore_story, spark_output, state_messages, summary_table)
+TEXTS = (manual_restore, messages, restore_story, source_messages, spark_output, state_messages, summary_table)
 LINES = [line for module in TEXTS for line in module.CODES.items()]
 CODES = dict(sorted([*ERRORS, *LINES]))

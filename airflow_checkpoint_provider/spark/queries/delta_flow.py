@@ -6,15 +6,14 @@ has read. Commits of others may lie between.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, NOTHING, Position
 from airflow_checkpoint_provider.errors import Damaged, Declined
 from airflow_checkpoint_provider.protocol.metadata import File
-from airflow_checkpoint_provider.spark.queries.delta_table import Commit
+from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaOffset
 from airflow_checkpoint_provider.spark.queries.flow import Flow
 
 if TYPE_CHECKING:
@@ -31,17 +30,11 @@ class Read:
 
     @classmethod
     def parse(cls, offset: str) -> Read:
-        """Return it from an offset, as Delta 4.4 writes it.
-
-        ``index`` counts the files of the commit ``reservoirVersion`` that were read; below zero it stands for none of them. With
-        ``isStartingVersion``, the files are those of the whole table at that commit.
-        """
-        parsed: dict[str, Any] = json.loads(offset)
-        version, index = int(parsed["reservoirVersion"]), int(parsed["index"])
-        touched = version if index < 0 else version + 1
-        if parsed["isStartingVersion"]:
-            return cls(0, 0 if index < 0 else touched)
-        return cls(version, touched)
+        """Return it from an offset. Of the table at a commit, files that others have added before it may be unread."""
+        read = DeltaOffset.parse(offset)
+        if read.initial:
+            return cls(0, 0 if read.index < 0 else read.touched)
+        return cls(read.version, read.touched)
 
 
 class DeltaFlow(Flow):

@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.metadata import DELTA, File, delta_commit
-from airflow_checkpoint_provider.spark.queries.sink_log import place
+from airflow_checkpoint_provider.spark.queries.sink_log import logged, place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +36,31 @@ class Commit:
     batches: Mapping[str, int]
     files: tuple[File, ...]
     restored_to: int | None = None
+
+
+@dataclass(frozen=True)
+class DeltaOffset:
+    """How far a source has read the table with the id ``table``: of the commit ``version``, the files up to ``index``.
+
+    Below zero, ``index`` stands for none of them. With ``initial``, the files are those of the whole table at that commit.
+    """
+
+    table: str
+    version: int
+    index: int
+    initial: bool
+
+    @classmethod
+    def parse(cls, offset: str) -> DeltaOffset:
+        """Return it from an offset, as Delta 4.4 writes it. Raises ``ValueError``, ``KeyError``, and ``TypeError``."""
+        parsed: dict[str, Any] = json.loads(offset)
+        version, index = int(parsed["reservoirVersion"]), int(parsed["index"])
+        return cls(str(parsed["reservoirId"]), version, index, bool(parsed["isStartingVersion"]))
+
+    @property
+    def touched(self) -> int:
+        """Return the number behind the last commit of which rows were read."""
+        return self.version if self.index < 0 else self.version + 1
 
 
 class DeltaTable:
@@ -74,6 +102,26 @@ class DeltaTable:
     def is_empty(self) -> bool:
         """Return whether a reader finds no file, or there is no table."""
         return self.version == NOTHING or int(self._snapshot().numOfFiles()) == 0
+
+    def first_logged(self, first: int) -> int | None:
+        """Return the first commit from ``first`` on that the log still has; None if it has none."""
+        found = self._table.getChangeLogFiles(first, self._jvm.scala.Option.empty(), False)
+        return int(found.next()._1()) if found.hasNext() else None
+
+    def files_gone(self, version: int) -> list[str] | None:
+        """Return the files of the table at ``version`` that it does not hold any more; None if the log does not say which they were."""
+        nothing = self._jvm.scala.Option.empty()
+        try:
+            then = self._table.getSnapshotAt(version, nothing, nothing, False)
+            old, now = (DataFrame(at.allFiles().toDF(), self._spark).select("path") for at in (then, self._snapshot()))
+            return [str(row.path) for row in old.subtract(now).collect()]
+        except Py4JJavaError:
+            return None
+
+    def uri(self, file: str) -> str:
+        """Return the path of a file that a commit names, encoded as in a URI."""
+        whole = file.startswith("/") or ":/" in file  # a clone of a table names those of the other
+        return file if whole else f"{logged(self._jvm.org.apache.hadoop.fs.Path(self.folder))}/{file}"
 
     def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
         """Yield the commits from the newest to ``first``, as far as the log still has them. Raises ``Damaged``."""

@@ -32,7 +32,7 @@ class IcebergSink(CountingSink):
 
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
         super().__init__(uid, target)
-        self._table = IcebergTable(spark, target.path)
+        self._table = IcebergTable.named(spark, target.path)
 
     @property
     def path(self) -> str:

@@ -46,17 +46,23 @@ class Snapshot:
 
 
 class IcebergTable:
-    """The Iceberg table ``name``, as Spark's catalogs spell it.
+    """An Iceberg table; ``table`` is Iceberg's own object.
 
     Each use of it raises ``WrongUse`` if there is none, and ``CheckpointError`` if its catalog does not answer.
     """
 
-    def __init__(self, spark: SparkSession, name: str) -> None:
+    def __init__(self, spark: SparkSession, table: Any) -> None:
+        jvm: Any = spark._jvm
+        self._table = table
+        self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
+        self.name = str(table.name())
+
+    @classmethod
+    def named(cls, spark: SparkSession, name: str) -> IcebergTable:
+        """Return the table that a catalog has under a name."""
         jvm: Any = spark._jvm
         with _typed_errors(name):
-            self._table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
-        self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
-        self.name = str(self._table.name())
+            return cls(spark, jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""

@@ -14,23 +14,21 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Heart
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
-from airflow_checkpoint_provider.errors import SourceMoved, SourceUnavailable
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING
+from airflow_checkpoint_provider.errors import SourceUnavailable
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets
-from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.sources import streaming_leaves
-from airflow_checkpoint_provider.text.units import some
+from airflow_checkpoint_provider.spark.queries.reading import NEWER, Loss, Reading
+from airflow_checkpoint_provider.spark.queries.sources import Leaf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 RELATION = "StreamingRelationV2"
 TABLE = "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"
@@ -45,47 +43,17 @@ PACE = 60.0  # seconds between two looks at the earliest offsets
 Offsets = dict[Partition, int]
 
 
-@dataclass(frozen=True)
-class Loss:
-    """What Kafka lacks of the rows that a source reads next. ``allowed``: Spark skips them, because of ``failOnDataLoss=false``."""
-
-    gaps: Sequence[Gap]
-    allowed: bool
-
-    def since(self, batch: int) -> str:
-        """Return what is said of rows that came after ``batch``."""
-        left_out = f". Spark skips them, because {LOSS_ALLOWED}=false" if self.allowed else ""
-        return f"Kafka does not have all rows since batch {batch}: {some([str(gap) for gap in self.gaps])}{left_out}"
-
-
 class KafkaSources:
     """The sources of the query ``uid`` that read Kafka, by their numbers in its offsets."""
 
-    def __init__(self, spark: SparkSession, uid: str, writer: DataStreamWriter) -> None:
+    def __init__(self, spark: SparkSession, uid: str, leaves: Sequence[Leaf]) -> None:
         self._jvm: Any = spark._jvm
         self._uid = uid
-        self._sources = {number: leaf for number, leaf in enumerate(streaming_leaves(writer)) if _reads_kafka(leaf)}
+        self._sources = {leaf.offset: leaf.relation for leaf in leaves if _reads_kafka(leaf.relation)}
 
-    def meet(self, own: Location, position: Position, batch: int) -> None:
-        """Make sure that the brokers have all rows that the query reads behind ``position`` of its location.
-
-        ``batch`` is the number that its newest committed batch had before the query went back.
-        Raises ``SourceMoved`` if some are gone, unless the source has ``failOnDataLoss=false``, and ``SourceUnavailable``.
-        """
-        for loss in self.losses(own, position):
-            told = f"query '{self._uid}': {loss.since(batch)}"
-            if not loss.allowed:
-                raise SourceMoved(
-                    f"{told}. The query was not started. A newer checkpoint may still have all its rows: `checkpoints list` says"
-                    f' which. To continue without these rows, set .option("{LOSS_ALLOWED}", "false") on the source, and remove'
-                    f" deleted topics from its `{TOPICS}`",
-                    checkpoint=batch,
-                    gaps=loss.gaps,
-                )
-            say(told)
-
-    def losses(self, own: Location, position: Position) -> Iterator[Loss]:
-        """Yield what the brokers lack behind ``position`` of a location of the query. Raises ``SourceUnavailable``."""
+    def losses(self, reading: Reading) -> Iterator[Loss]:
+        """Yield what the brokers lack of the rows that the query reads next. Raises ``SourceUnavailable``."""
+        own, position = reading.own, reading.position
         if not self._sources or position.committed == NOTHING:
             return
         needed, until = own.offsets(position.committed).sources, own.offsets(position.begun).sources
@@ -93,7 +61,7 @@ class KafkaSources:
             wanted = kafka_offsets(needed.get(number))
             if wanted is not None:
                 loss = self._loss(source, wanted, kafka_offsets(until.get(number)))
-                if loss.gaps:
+                if loss.missing:
                     yield loss
 
     def _loss(self, source: Any, wanted: Offsets, until: Offsets | None) -> Loss:
@@ -112,9 +80,9 @@ class KafkaSources:
                 missing = [Gap(place, at, None) for place, at in places if place[0] not in topics]
                 if not missing:  # another broker knows them all
                     raise
-                return Loss(missing, allowed=False)
+                return _loss_of(missing)
             lost = gaps(wanted, self._offsets(earliest), self._offsets(latest), until)
-            return Loss(lost, allowed=_allows_loss(source))
+            return _loss_of(lost, f"{LOSS_ALLOWED}=false" if _allows_loss(source) else "")
 
     def follow(self, runs: Callable[[], bool], heart: Heart) -> None:
         """Show the earliest offsets in the heartbeat, every minute while the query runs.
@@ -165,6 +133,14 @@ class KafkaSources:
 
     def _text(self, found: Any) -> str:
         return str(self._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(found))
+
+
+def _loss_of(missing: Sequence[Gap], allowed: str = "") -> Loss:
+    remedy = (
+        f'{NEWER.rstrip(".")}: `checkpoints list` says which. To continue without these rows, set .option("{LOSS_ALLOWED}", "false") on the'
+        f" source, and remove deleted topics from its `{TOPICS}`"
+    )
+    return Loss("Kafka", missing, remedy, allowed)
 
 
 def _with(beat: Beat, *, found: EarliestOffsets) -> Beat:

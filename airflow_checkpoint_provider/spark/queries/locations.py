@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     location_at,
 )
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, reached, seal, stays_sealed
-from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, WrongUse
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, SourceMoved, WrongUse
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
@@ -37,10 +37,11 @@ from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
-from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
+from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import Links
 from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
 from airflow_checkpoint_provider.text import state_messages
 
 
@@ -51,7 +52,7 @@ class Start:
     uid: str
     restored: StateSnapshot | None
     sink: Sink
-    sources: KafkaSources
+    sources: SourceRows
     links: Links
     """What it had to do with other queries of the restored checkpoint."""
     adopt: str | None
@@ -89,7 +90,7 @@ class Locations:
         sink is filled up before the journal names the location: if this attempt is killed between the two, the next one does it again. A
         sink goes back after that: the next attempt reads in the journal that it must, and to where.
 
-        Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if Kafka lacks rows that it reads next, ``Damaged`` if the
+        Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if a source lacks rows that it reads next, ``Damaged`` if the
         newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
         """
         query = self._attempt.state.query(start.uid)
@@ -120,19 +121,33 @@ class Locations:
             self._refuse_another_place(uid)
             position = self._copy_checkpoint(start, own)
         start.sink.location = own
-        older = tuple(self._at(location.path) for location in query.locations) if query else ()
-        return Located(uid, path, own, chain, older, position, gone_back)
+        return Located(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
 
     def _compare(self, start: Start, query: Query | None, located: Located) -> None:
         """Raise an error unless the query can go on there: its sources have the rows, and its sink has the batches. If it has gone back,
         the sink was looked at before.
         """
         position, gone_back = located.position, located.gone_back
-        start.sources.meet(located.own, position, gone_back.batch if gone_back else position.committed)
+        start.sources.meet(self._reading(query, located.own, position, gone_back, adopted=bool(located.chain)))
         if not gone_back:
             if query and query.newest.sink == start.sink.path:
                 start.sink.remind(position)
             start.sink.meet(position, _known_sinks(query, start.restored))
+
+    def _reading(
+        self,
+        query: Query | None,
+        own: Location,
+        position: Position,
+        gone_back: GoneBack | None = None,
+        *,
+        adopted: bool = False,
+    ) -> Reading:
+        """Return where a query reads on. One that has gone back reads again what its older locations have read."""
+        back = bool(gone_back or (query and query.newest.gone_back))
+        left = self._older(query) if query and back else ()
+        batch = gone_back.batch if gone_back else position.committed
+        return Reading(own, position, batch, left, restored=back or not (query or adopted))
 
     def _new_path(self, uid: str) -> str:
         return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
@@ -170,6 +185,9 @@ class Locations:
         """Return the newest location, and those from which it was copied."""
         return chain_at(self._attempt.store, self._attempt.keys, query.locations)
 
+    def _older(self, query: Query) -> tuple[Location, ...]:
+        return tuple(self._at(location.path) for location in query.locations)
+
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
@@ -186,6 +204,8 @@ class Locations:
             _refuse_loss(query, position, restored)
             on_the_way = position == Position(query.newest.begun, query.newest.committed)
             if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
+                if not self._attempt.state.branch.goes_back(query):
+                    start.sources.meet(self._reading(query, old, position))
                 start.sink.go_back(query.newest.gone_back, query.newest.committed)
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             gone_back = None
@@ -212,8 +232,7 @@ class Locations:
             )
         start.sink.location = location
         examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
-        position = reached(location)
-        start.sources.meet(location, position, position.committed)
+        position = _met(start, location)
         if start.rescaling:
             start.rescaling.refuse_to_adopt(location, position)
         return location
@@ -327,6 +346,21 @@ class Locations:
         for older in located.older:
             self._attempt.check_deleting()
             empty(older)
+
+
+def _met(start: Start, location: Location) -> Position:
+    """Return how far a query has come that may still run elsewhere. Raises ``SourceMoved`` if its sources lack rows that it reads next."""
+    while True:
+        position = reached(location)
+        try:
+            start.sources.meet(Reading(location, position, position.committed))
+        except SourceMoved:
+            if (
+                reached(location) == position
+            ):  # else the query itself may have read these rows since, and let them be deleted
+                raise
+        else:
+            return position
 
 
 def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | None) -> None:

@@ -1,7 +1,7 @@
 """Whether a query could go on from a checkpoint, found out by Spark itself. Runs in the Spark driver.
 
 Spark starts the query on a copy of its files, for one batch that reads nothing and writes nothing. What Spark goes on with in silence is
-compared here: the confs in the checkpoint, the folders of file sources, and the sink. Brokers of Kafka are asked as at a start.
+compared here: the confs in the checkpoint, the folders of file sources, and the sink. Sources are asked for their rows as at a start.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailabl
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
-from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
+from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
+from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
 from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, examine
 from airflow_checkpoint_provider.spark.s3a import spark_uri
@@ -65,8 +66,8 @@ class Preflight:
                 return fit
             position = Position(saved.begun, saved.batch)
             # First, because Spark gets other offsets of a batch that had begun
-            kafka = self._of_kafka(uid, writer, position)
-            fit = replace(kafka, differences=(*fit.differences, *kafka.differences))
+            rows = self._of_rows(uid, writer, position)
+            fit = replace(rows, differences=(*fit.differences, *rows.differences))
             spark = self._of_location(uid, writer, position, rescale=rescale)
             return replace(fit, differences=(*fit.differences, *spark))
         except CheckpointError as error:
@@ -79,14 +80,18 @@ class Preflight:
         upstreams(self._spark, uid, writer, after, started)
         return sink
 
-    def _of_kafka(self, uid: str, writer: DataStreamWriter, position: Position) -> QueryFit:
-        """Return what the brokers say. If they do not answer, that is no difference."""
+    def _of_rows(self, uid: str, writer: DataStreamWriter, position: Position) -> QueryFit:
+        """Return which rows the sources lack. If they do not answer, that is no difference."""
+        reading = Reading(copy_at(self._folder, uid), position, position.committed, restored=True)
         try:
-            losses = list(KafkaSources(self._spark, uid, writer).losses(copy_at(self._folder, uid), position))
+            sources = SourceRows(self._spark, uid, writer, {sink.path for sink in self._sinks.values()})
+            losses = list(sources.losses(reading))
         except SourceUnavailable as error:
             return _with_error(QueryFit(uid), error)
-        left_out = "; ".join(loss.since(position.committed) for loss in losses if loss.allowed)
-        return QueryFit(uid, tuple(loss.since(position.committed) for loss in losses if not loss.allowed), left_out)
+        notes = (*(loss.since(position.committed) for loss in losses if loss.allowed), *sources.notes(reading))
+        return QueryFit(
+            uid, tuple(loss.since(position.committed) for loss in losses if not loss.allowed), "; ".join(notes)
+        )
 
     def _of_location(self, uid: str, writer: DataStreamWriter, position: Position, *, rescale: bool) -> Iterator[str]:
         own, batch, rescaling = copy_at(self._folder, uid), position.committed, Rescaling(self._spark, uid)

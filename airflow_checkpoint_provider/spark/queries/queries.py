@@ -29,7 +29,6 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries import progress
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
-from airflow_checkpoint_provider.spark.queries.kafka_sources import KafkaSources
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
@@ -38,6 +37,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
+from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
 from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
 from airflow_checkpoint_provider.spark.queries.writer import NOTES, Target, examine
@@ -150,7 +150,7 @@ class Queries:
             uid=uid,
             restored=self._states.claim_query(uid),
             sink=sink_of(self._spark, uid, target, writer),
-            sources=KafkaSources(self._spark, uid, writer),
+            sources=SourceRows(self._spark, uid, writer, self._written()),
             links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
@@ -167,6 +167,11 @@ class Queries:
             running.stop()
             raise
         return running
+
+    def _written(self) -> set[str | None]:
+        """Return the paths to which queries of the job write, or have written."""
+        started = (sink.path for sink in self._sinks.values())
+        return {*started, *(query.newest.sink for query in self._attempt.state.queries)}
 
     @property
     def _sinks(self) -> dict[str, Sink]:

@@ -22,6 +22,8 @@ LEAVE_OUT = (
     *("startingVersion", "startingTimestamp", "excludeRegex"),  # of Delta
 )
 """Options by which a source does not read all that is written to a path."""
+OLDER_KIND, NEWER_KIND = "StreamingRelation", "StreamingRelationV2"
+FILES, FILE_SOURCE = "files", "FileSource["
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,53 @@ def streaming_leaves(writer: DataStreamWriter) -> list[Any]:
     return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
 
 
-def path_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
-    """Return the sources of a query that read a path, as its plan names them."""
+@dataclass(frozen=True)
+class Leaf:
+    """A stream that a query reads: the numbers of its offset and of its folder, its format, its options, and Spark's own object.
+
+    The names of the options are in lower case. Those of Spark's newer kind of sources are not read.
+    """
+
+    offset: int
+    folder: int
+    format: str
+    options: Mapping[str, str]
+    relation: Any
+
+
+def leaves(writer: DataStreamWriter) -> list[Leaf]:
+    """Return the streams that a query reads, in the order of their offsets."""
     distinct: list[Any] = []  # a source that is read in several places has one folder
     found = []
-    for number, leaf in enumerate(streaming_leaves(writer)):
-        if leaf not in distinct:
-            distinct.append(leaf)
-            options = _options(leaf)
-            if path := options.get("path"):
-                leaves_out = next((name for name in LEAVE_OUT if name.lower() in options), None)
-                found.append(Source(number, len(distinct) - 1, place(spark, path), leaves_out))
+    for number, relation in enumerate(streaming_leaves(writer)):
+        if relation not in distinct:
+            distinct.append(relation)
+        folder = distinct.index(relation)
+        found.append(Leaf(number, folder, _format(relation), _options(relation), relation))
     return found
+
+
+def _format(relation: Any) -> str:
+    """Return ``files`` for a source of files of any format, or the name by which Spark knows another source."""
+    if relation.getClass().getSimpleName() not in (OLDER_KIND, NEWER_KIND):
+        return str(relation.getClass().getSimpleName())
+    name = str(relation.sourceName())
+    return FILES if name.startswith(FILE_SOURCE) else name.lower()
+
+
+def path_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
+    """Return the sources of a query that read a path, as its plan names them. One that is read in several places counts once."""
+    found: dict[int, Source] = {}
+    for leaf in leaves(writer):
+        if path := leaf.options.get("path"):
+            leaves_out = next((name for name in LEAVE_OUT if name.lower() in leaf.options), None)
+            found.setdefault(leaf.folder, Source(leaf.offset, leaf.folder, place(spark, path), leaves_out))
+    return list(found.values())
 
 
 def _options(leaf: Any) -> dict[str, str]:
     """Return the options of a leaf of a plan, with their names in lower case, if it is a source of Spark's older kind."""
-    if leaf.getClass().getSimpleName() != "StreamingRelation":
+    if leaf.getClass().getSimpleName() != OLDER_KIND:
         return {}
     entries = leaf.dataSource().options().toList()
     pairs = (entries.apply(number) for number in range(entries.size()))

@@ -45,7 +45,7 @@ class PlayedSink(Sink):
 
 
 class Sources:
-    """The Kafka sources of a query, whose location or brokers do not answer."""
+    """The sources of a query, whose location or brokers do not answer."""
 
     def __init__(self, error: CheckpointError) -> None:
         self._error = error
@@ -65,7 +65,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, of_sink: object = None, of_source:
 
     monkeypatch.setattr(preflight, "examine", lambda *_: None)
     monkeypatch.setattr(preflight, "sink_of", sink)
-    monkeypatch.setattr(preflight, "KafkaSources", lambda *_: Sources(of_source))  # type: ignore[arg-type]
+    monkeypatch.setattr(preflight, "SourceRows", lambda *_: Sources(of_source))  # type: ignore[arg-type]
     nobody: Any = None
     return Preflight(nobody, Location(MemoryStore(), "copies")).compare("q", nobody, SAVED, rescale=False)
 

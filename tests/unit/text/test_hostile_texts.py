@@ -15,6 +15,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
+from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
@@ -26,12 +27,13 @@ from airflow_checkpoint_provider.text import (
     messages,
     query_progress,
     restore_story,
+    source_messages,
     state_messages,
     summary_table,
 )
 from tests.fuzz.hostile import HOSTILE, OBJECTS, planted_everywhere
 
-MODULES = (manual_restore, messages, query_progress, restore_story, state_messages, summary_table)
+MODULES = (manual_restore, messages, query_progress, restore_story, source_messages, state_messages, summary_table)
 ELSEWHERE = {  # what becomes of these texts
     *(
         "ended_after_stop",
@@ -94,6 +96,7 @@ def values(hint: Any, state: State) -> list[Any]:
         restore_story.Seen: [restore_story.Seen(HOSTILE, BEAT, alive, state.at) for alive in (True, False, None)],
         StateEntry: [StateEntry(uid=HOSTILE, kind=HOSTILE, run=HOSTILE, batch=batch) for batch in (-1, 7)],
         StateSnapshot: [StateSnapshot(uid=HOSTILE, kind=HOSTILE, run=HOSTILE)],
+        ReadAgain: [ReadAgain(HOSTILE, 2, (HOSTILE,), not_asked=True)],
         Edge: [Edge(upstream=HOSTILE, path=HOSTILE, ahead=2)],
         OlderRun: [OlderRun(HOSTILE, (1,), 1, closed=True), OlderRun(HOSTILE, error=ERROR)],
         CheckpointConfig: [CheckpointConfig(interval=1)],

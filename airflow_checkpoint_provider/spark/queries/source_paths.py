@@ -1,0 +1,64 @@
+"""Files of sources by their paths: whether they are there, and when they were changed. Runs in the Spark driver.
+
+Each file is asked for by itself: the folder of a source may hold millions of others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.errors import SourceUnavailable, without_userinfo
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.text import source_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOGETHER = 16  # files that are asked for at the same time
+AT_MOST = 100_000  # files; a store answers some hundreds of questions in a second
+PACE = 30.0  # seconds between two lines
+MISSING = "java.io.FileNotFoundException"
+
+
+class SourcePaths:
+    """Asks for files by their paths, which are encoded as in Spark's logs, for the query ``uid``."""
+
+    def __init__(self, spark: SparkSession, uid: str) -> None:
+        session: Any = spark._jsparkSession
+        self._jvm: Any = spark._jvm
+        self._conf = session.sessionState().newHadoopConf()
+        self._uid = uid
+
+    def changed(self, paths: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+        """Yield when each file was changed, in milliseconds since 1970; None if it is not there. Raises ``SourceUnavailable``."""
+        told = time.monotonic()
+        with ThreadPoolExecutor(TOGETHER, thread_name_prefix="source-files") as threads:
+            for number, answer in enumerate(threads.map(self._changed, paths)):
+                if time.monotonic() > told + PACE:
+                    told = time.monotonic()
+                    say(source_messages.asking(self._uid, number, len(paths)))
+                yield paths[number], answer
+
+    def _changed(self, path: str) -> int | None:
+        try:
+            where = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(path))
+            return int(where.getFileSystem(self._conf).getFileStatus(where).getModificationTime())
+        except Py4JJavaError as error:
+            why = str(error.java_exception.getClass().getName())
+            if why == MISSING:
+                return None
+            raise SourceUnavailable(
+                f"query '{self._uid}': nobody can tell whether {shown(path)} is still there ({why}), so nobody knows whether the query could"
+                " continue. Look at the storage and at the credentials of the job, and try again"
+            ) from None
+
+
+def shown(path: str) -> str:
+    """Return a path as people write it, without what is secret."""
+    return without_userinfo(unquote(path))

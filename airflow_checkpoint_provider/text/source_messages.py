@@ -1,0 +1,37 @@
+"""Log lines of a driver about the sources of its queries. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.text.units import coded, plural, some
+
+CODES = {  # what the line means; docs/behaviour.md shows it
+    "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads what is there.",
+    "CKP141": "A query reads rows again, and this package cannot ask its source whether it still has them.",
+}
+
+
+def left_out(uid: str, what: str) -> str:
+    """Say what a source lacks, and why the query starts all the same."""
+    return coded(f"query '{uid}': {what}", "CKP140")
+
+
+def replaced(uid: str, files: Sequence[str]) -> str:
+    """Say which files have another content than they had when the query first read them."""
+    what = (
+        f"{plural(len(files), 'file')} that it reads again changed since it found them, and it reads what they hold now"
+    )
+    return coded(f"query '{uid}': {what}: {some(files)}", "CKP140")
+
+
+def not_asked(uid: str, what: Sequence[str]) -> str:
+    """Say which sources nobody has asked."""
+    text = f"query '{uid}' reads rows again, and whether they are all there was not asked of {some(what)}. Rows that are gone will be missing"
+    return coded(text, "CKP141")
+
+
+def asking(uid: str, done: int, count: int) -> str:
+    """Say how many files were looked for."""
+    return printable(f"query '{uid}': looks for the files that it reads again: {done} of {count}")
