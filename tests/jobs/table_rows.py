@@ -51,6 +51,7 @@ def ask(step: str, own: str = "older", left: str | None = "newest") -> None:
 
 def of_delta() -> None:
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # of 10,000 tasks for a VACUUM
     spark.sql(f"OPTIMIZE {table}")
     ask("optimized")
     spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
