@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_copy, refuse_sealed
 from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import Links
@@ -232,6 +232,7 @@ class Locations:
             )
         start.sink.location = location
         examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
+        refuse_copy(location, uid, {query.uid: self._at(query.newest.path) for query in self._attempt.state.queries})
         position = _met(start, location)
         if start.rescaling:
             start.rescaling.refuse_to_adopt(location, position)

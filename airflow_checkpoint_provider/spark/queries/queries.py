@@ -17,19 +17,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.liveness import QueryProgress
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries import progress
+from airflow_checkpoint_provider.spark.queries.batch_sink import claim
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries.one_writer import (
+    refuse_own_rows,
+    refuse_path_of_another,
+    refuse_second_writer,
+)
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import restored_links
@@ -38,9 +43,9 @@ from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
-from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
 from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
-from airflow_checkpoint_provider.spark.queries.writer import NOTES, Target, examine
+from airflow_checkpoint_provider.spark.queries.writer import NOTES, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
@@ -95,7 +100,6 @@ class Queries:
         self._config = config
         self._locations = Locations(attempt)
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
-        self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
         self._unstarted = Unstarted()
         self._script_waits = _ScriptWaits()
@@ -125,11 +129,17 @@ class Queries:
         target = examine(self._spark, uid, writer)
         if note := NOTES.get(target.format):
             say(f"query '{uid}' writes to {target.format}: {note}.")
+        sink = sink_of(self._spark, uid, target, writer)
+        refuse_own_rows(uid, sink, path_sources(self._spark, writer))
+        refuse_second_writer(uid, sink, self._sinks)
+        refuse_path_of_another(uid, sink, self._sinks, self._attempt.state, self._states.snapshots)
         reads = upstreams(self._spark, uid, writer, after, self._sinks)
         with self._unstarted.starting():
             with self._checkpointer.between_barriers():  # a stop must find all queries or none
-                running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
+                running = self._started(uid, writer, sink, reads, adopt, rescale=rescale)
                 self._running = {**self._running, uid: running}
+                if sink.path and sink.target.format in FILE_SINKS:
+                    claim(sink.path, str(running.spark_query.id))
                 if not self._thread.is_alive():
                     self._thread.start()
             self._catch_up(running)
@@ -140,7 +150,7 @@ class Queries:
         self,
         uid: str,
         writer: DataStreamWriter,
-        target: Target,
+        sink: Sink,
         reads: Mapping[str, Sequence[Source]],
         adopt: str | None,
         *,
@@ -149,7 +159,7 @@ class Queries:
         start = Start(
             uid=uid,
             restored=self._states.claim_query(uid),
-            sink=sink_of(self._spark, uid, target, writer),
+            sink=sink,
             sources=SourceRows(self._spark, uid, writer, self._written()),
             links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
@@ -223,8 +233,9 @@ class Queries:
 
     def report(self) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
-        self._progress = now = progress.shown(self._running, self._progress)
-        self._attempt.heart.update(lambda beat: replace(beat, queries=now))
+        attempt = self._attempt
+        attempt.queries = progress.shown(self._running, attempt.queries)
+        attempt.heart.update(lambda beat: replace(beat, queries=attempt.queries, activity=attempt.doing()))
 
     def _raise_failed(self) -> None:
         for running in self._running.values():
