@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
@@ -44,6 +45,7 @@ from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
 from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
+from airflow_checkpoint_provider.spark.queries.standing import Standing
 from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
 from airflow_checkpoint_provider.spark.queries.writer import NOTES, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
@@ -102,6 +104,7 @@ class Queries:
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
         self._unstarted = Unstarted()
+        self._standing = Standing(spark, attempt, states)
         self._script_waits = _ScriptWaits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
@@ -164,6 +167,7 @@ class Queries:
             links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
+            after=tuple(reads),
         )
         located = self._locations.locate(start)
         if located.older or located.chain:
@@ -254,7 +258,11 @@ class Queries:
                 traceback.print_exc()
 
     def _drain(self, check: Check) -> None:
-        """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes."""
+        """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes.
+
+        Raises ``Declined`` if the script may soon start another one.
+        """
+        self._unstarted.refuse_to_drain(self._not_started())
         try:
             for uid, running in self._running.items():
                 self._attempt.draining = uid
@@ -290,7 +298,8 @@ class Queries:
             uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, before.get(uid), cuts.get(uid))
             for uid, running in self._running.items()
         }
-        return {**started, **self._unstarted.snapshots(self._running, before)}
+        standing = self._standing.snapshots(self._running, barrier)
+        return {**standing, **started, **self._unstarted.snapshots(self._running, before)}
 
     def _hurry(self) -> bool:
         """Return whether a stop waits, or a query has failed: this thread serves the one, and sees to the other."""
@@ -316,10 +325,18 @@ class Queries:
                 why = f"its queries can take no more checkpoints: {error}"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
 
+    def _not_started(self) -> set[str]:
+        """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
+        saved = {uid for uid, state in self._states.snapshots.items() if state.query}
+        return ({query.uid for query in self._attempt.state.queries} | saved) - self._running.keys()
+
     def _others_wait(self) -> bool:
         """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
-        would hold an old batch of it.
+        would hold an old batch of it. If the job is to be drained, every query counts that the script may start soon.
         """
+        stop = self._checkpointer.savepoints.stopping() if self._unstarted.may_start_more() else None
+        if stop and kind_named(stop.kind).drains and self._not_started():
+            return True
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
         if catches_up and any(query.uid not in self._running for query in self._attempt.state.queries):
             return True
