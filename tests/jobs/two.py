@@ -35,6 +35,7 @@ def main(job: CheckpointedJob, out: str) -> None:
 
 if __name__ == "__main__":
     hold = Path(os.environ.get("TWO_HOLD", "/nowhere"))
-    with CheckpointedJob(checkpointing=CheckpointConfig(interval="1 d"), root=(sys.argv[2:] or [None])[0]) as running:
+    root = sys.argv[2] if len(sys.argv) > 2 else None
+    with CheckpointedJob(checkpointing=CheckpointConfig(interval="1 d"), root=root) as running:
         main(running, sys.argv[1])
     running.spark.stop()

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.errors import SinkTaken
+from airflow_checkpoint_provider.errors import SinkMoved, SinkTaken
 from airflow_checkpoint_provider.spark import CheckpointedJob, batch_sink
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
@@ -146,3 +146,15 @@ def test_functions_of_two_queries_do_not_write_to_one_folder(script: Script, tmp
         query.handled()
     for path in ("out", "more", "plain"):
         assert rows_in(tmp_path / path) == expected(2)
+
+
+def test_query_does_not_come_back_to_a_folder_that_it_has_left(script: Script, tmp_path: Path) -> None:
+    """The folder lacks the batches since."""
+    for number, folder in enumerate(("first", "second")):
+        add_files(tmp_path / "in", number)
+        run(script, tmp_path, one=folder)
+    add_files(tmp_path / "in", 2)
+    with pytest.raises(SinkMoved, match="first has batches up to 0: it would lack 1 of them"):
+        run(script, tmp_path, one="first")
+    run(script, tmp_path, one="second")
+    assert rows_in(tmp_path / "first") + rows_in(tmp_path / "second") == expected(3)
