@@ -321,6 +321,10 @@ class SinkMoved(Refused, code="CKP401", permanent=True):
     """The sink of a query has other batches than the state of the query, so rows would be skipped or missing."""
 
 
+class SinkTaken(Refused, code="CKP408", permanent=True):
+    """Two queries of a job would write to one folder, or one would read the folder that it writes, so rows would be lost."""
+
+
 class SourceMoved(Refused, code="CKP405", permanent=True):
     """A source no longer has all rows that a query reads next, so rows would be missing.
 

@@ -320,6 +320,12 @@ class Liveness:
         silences = [self._sightings[key].silent_for(now) for key in keys if key in self._sightings]
         return min(silences, default=now - self._began)
 
+    def lost(self, epoch: int, keys: Iterable[str]) -> str:
+        """Say why the driver of attempt ``epoch``, which beats under ``keys``, is taken for dead."""
+        if self.silent_for(keys) == math.inf:
+            return f"the process of attempt {epoch} has ended"
+        return f"nothing was heard of attempt {epoch} for {self.beats.still:g} s"
+
     def wait(
         self, keys: Iterable[str], on_wait: Callable[[], object] = lambda: None, bound: float | None = None
     ) -> bool:

@@ -328,8 +328,7 @@ class CheckpointRequest:
         missing = self.coordinator.missing(checkpoint)
         with contextlib.suppress(errors.NotPending):  # the driver lives after all, or another process was faster
             if missing:
-                seconds = self._observer().beats.still
-                details = f"nothing was heard of attempt {checkpoint.epochs[-1]} for {seconds:g} s"
+                details = self._observer().lost(checkpoint.epochs[-1], self._heartbeats(checkpoint))
                 self.coordinator.abort(checkpoint.id, LOST, missing=missing, details=details)
             else:
                 self.coordinator.complete(checkpoint.id)

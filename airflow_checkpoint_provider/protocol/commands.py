@@ -199,6 +199,8 @@ class LocateQuery(Command):
     gone_back: GoneBack | None = None
     adopted: str | None = None
     sink: str | None = None
+    format: str | None = None
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -299,7 +299,8 @@ class QueryLocated(Event):
     """The streaming query ``uid`` runs in the location ``path`` from now on. ``taken_from`` was its newest one, and is sealed; None:
     there was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the
     query went back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this
-    package. ``sink`` is the path or the table of a sink that counts batches, None for another kind.
+    package. ``sink`` is the path or the table of a sink that counts batches, None for another kind; ``format`` is Spark's name of its
+    format. ``after`` are the queries whose rows it reads.
     """
 
     uid: str
@@ -310,6 +311,8 @@ class QueryLocated(Event):
     gone_back: GoneBack | None = added(None)
     adopted: Uri | None = added(None)
     sink: str | None = added(None)
+    format: str | None = added(None)
+    after: tuple[Uid, ...] = added(())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,8 +217,12 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
 
 
 def _renamed(query: _Query, rename: Mapping[str, str]) -> _Query:
-    new = rename.get(query.uid, query.uid)
-    return query if new == query.uid else replace(query, uid=new, was=(*query.was, query.uid))
+    def now(uid: str) -> str:
+        return rename.get(uid, uid)
+
+    locations = tuple(replace(location, after=tuple(map(now, location.after))) for location in query.locations)
+    was = query.was if now(query.uid) == query.uid else (*query.was, query.uid)
+    return replace(query, uid=now(query.uid), was=was, locations=locations)
 
 
 def _claims(state: State, event: e.BranchOpened) -> tuple[Claim, ...]:

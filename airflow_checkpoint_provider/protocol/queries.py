@@ -39,6 +39,8 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
         gone_back=command.gone_back,
         adopted=command.adopted,
         sink=command.sink,
+        format=command.format,
+        after=command.after,
     )
     return (located,)
 

@@ -21,6 +21,8 @@ class QueryLocation(Record):
     gone_back: GoneBack | None = None
     adopted: Uri | None = None
     sink: str | None = None
+    format: str | None = added(None)
+    after: tuple[Uid, ...] = added(())
 
 
 def chain_of(locations: tuple[QueryLocation, ...]) -> tuple[QueryLocation, ...]:

@@ -20,6 +20,8 @@ def locate(state: State, event: e.QueryLocated) -> State:
         gone_back=event.gone_back,
         adopted=event.adopted,
         sink=event.sink,
+        format=event.format,
+        after=event.after,
         extra=event.extra,
     )
     query = state.query(event.uid)

@@ -17,7 +17,7 @@ from typing import NoReturn
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import Busy, CheckpointError, CommitStateUnknown, Fenced, NotPending, StoreError
@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.state.file_sets import FileSets
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import messages, query_progress
 
 POLL = 1.0  # seconds between two reads of the journal
 END_TIMEOUT = 3.0  # seconds for the last entry after a signal; Airflow kills the driver after five
@@ -58,6 +58,7 @@ class Attempt:
         self._watch = threading.Thread(target=self._watch_journal, name="checkpoint-watch", daemon=True)
         self.on_state: Callable[[State], None] = lambda state: None
         self.stage: str | None = None  # the stage that is being computed
+        self.queries: tuple[QueryProgress, ...] = ()  # that run
         self.draining: str | None = None  # the query that reads to its end before the job stops
         self._copying = ""  # the pointer whose files are copied before the script runs
 
@@ -71,7 +72,9 @@ class Attempt:
             return f"copying {self._copying}"
         if self.draining:
             return f"draining query '{self.draining}'"
-        return f"stage '{self.stage}'" if self.stage else "the script's own code"
+        if self.stage:
+            return f"stage '{self.stage}'"
+        return query_progress.running(self.queries) or "the script's own code"
 
     def leave_if_over(self) -> None:
         """End the process if the watch has seen that this attempt is over. Reads nothing from the store."""

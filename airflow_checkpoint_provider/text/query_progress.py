@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.text.units import NONE, ago, batch, between, clock, size, table
 
 OF_QUERIES = ("interval_s", "min_pause_s", "mode", "aligned_timeout_s")
 """The options that are in force only while a query runs, as a configuration stores them."""
 NO_QUERY = "not in force (no query runs)"
 
+NAMED = 5
+"""Queries whose batches a short text names."""
 HEADER = ("query", "newest batch", "ended", "rows/s in", "rows/s done", "rows behind", "state rows", "state")
 
 
@@ -37,6 +42,17 @@ def _cells(query: QueryProgress, at: str) -> tuple[str, ...]:
 
 def _ended(query: QueryProgress, at: str) -> str:
     return f"{ago(between(query.ended_at, at))} ago" if query.ended_at else ""
+
+
+def running(queries: Sequence[QueryProgress]) -> str:
+    """Return which queries run, and the newest batch of each; empty if there are none."""
+    if not queries:
+        return ""
+    if len(queries) == 1:
+        return f"query '{printable(queries[0].uid)}', {batch(queries[0].batch)}"
+    numbers = [NONE if query.batch < 0 else str(query.batch) for query in queries[:NAMED]]
+    more = ", …" if len(queries) > NAMED else ""
+    return f"{len(queries)} queries, batches {', '.join(numbers)}{more}"
 
 
 def brief(beat: Beat) -> str:

@@ -149,7 +149,9 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
 def doing(beat: Beat) -> str:
     """Return what a driver did at its heartbeat, and how much of the tasks that Spark had planned for that was done."""
     activity = beat.activity + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
-    return printable(f"{activity}, {query_progress.brief(beat)}" if beat.queries else activity)
+    brief = query_progress.brief(beat) if beat.queries else ""
+    of_queries = brief and beat.activity == query_progress.running(beat.queries)
+    return printable(brief if of_queries else ", ".join(filter(None, (activity, brief))))
 
 
 def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:

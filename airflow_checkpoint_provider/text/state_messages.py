@@ -24,6 +24,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP127": "The inputs of a stage have other files, or another version, than when its rows were stored. The rows were used.",
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
+    "CKP142": "A streaming query is not started yet. The savepoint holds it where it stands, without a drain.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
     "CKP428": "A reused stage had stored another value than the script has set. The line has both, and says which one counts.",
@@ -271,3 +272,20 @@ def _named(states: Sequence[StateSnapshot]) -> str:
     sizes = (f" ({size(state.bytes)})" if state.bytes else "" for state in states)
     names = (f"{kind_in_words(state.kind)} '{state.uid}'" for state in states)
     return some([f"{name}{held}" for name, held in zip(names, sizes, strict=True)])
+
+
+def query_held(uid: str, batch: int, begun: int) -> str:
+    """Say where a savepoint holds a query that is not started yet."""
+    where = f"{'before' if batch < 0 else 'after'} batch {max(batch, 0)}"
+    more = f"; batch {begun} had begun" if begun > batch else ""
+    return coded(
+        f"query '{uid}' is not started in this attempt. The savepoint holds it where it stands, {where}{more}", "CKP142"
+    )
+
+
+def not_drained(uids: Sequence[str]) -> str:
+    """Say which queries a stop did not drain, because they are not started."""
+    names = ", ".join(f"'{uid}'" for uid in uids)
+    return coded(
+        f"not started in this attempt, so not drained: {names}. The savepoint holds them where they stand", "CKP142"
+    )

@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.spark.queries import file_sink, locations, runn
 from airflow_checkpoint_provider.spark.queries import queries as queries_
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.queries import Queries
+from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage.copy import copy
 from airflow_checkpoint_provider.storage.memory import MemoryStore
@@ -99,9 +100,9 @@ def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next 
     mine = queries(attempt)
     with surroundings(attempt, kind):
         try:
-            query = mine._started(
-                UID, cast(Any, Writer(lambda key: kind.spark(process, epoch, key))), Target("parquet", "sink"), {}, None
-            )
+            writer = cast(Any, Writer(lambda key: kind.spark(process, epoch, key)))
+            sink = sink_of(cast(Any, None), UID, Target("parquet", "sink"), writer)
+            query = mine._started(UID, writer, sink, {}, None)
             mine._catch_up(query)
             at = kind.spark(process, epoch, query.located.own.key).start()
         except (Failed, CheckpointError) as error:

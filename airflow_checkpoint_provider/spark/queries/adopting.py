@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_checkpoint_provider.coordinator.query_location import (
     METADATA,
     NOTHING,
@@ -12,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     needed_files,
 )
 from airflow_checkpoint_provider.coordinator.sealing import poison_of, reached
-from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, SinkTaken, WrongUse
 from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.writer import FORMAT_VERSION
 
@@ -34,6 +36,20 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
     needed_files(Found(location), position)
     # The query may have begun the next batch since
     sink.meet(Position(position.begun + 1, location.committed()), ())
+
+
+def refuse_copy(location: Location, uid: str, others: Mapping[str, Location]) -> None:
+    """Raise ``SinkTaken`` if another query of the job has Spark's id of the query in ``location``. Spark runs one query of an id: it stops
+    the other one without an error. ``others``: their locations.
+    """
+    query_id = location.query_id()
+    for other, its in others.items():
+        if query_id and its.query_id() == query_id:
+            raise SinkTaken(
+                f"query '{uid}': {location.uri} is a copy of a location of query '{other}': both have Spark's id {query_id}. Spark would stop"
+                f" '{other}', and a table would take their batches for one another's. Nothing was changed. Leave adopt out, so that '{uid}'"
+                " starts from its beginning"
+            )
 
 
 def refuse_sealed(location: Location, uid: str, incarnation: str) -> None:

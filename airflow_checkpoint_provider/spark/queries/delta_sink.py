@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class DeltaSink(CountingSink):
     """The Delta table to which a query writes."""
 
-    def __init__(self, spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter) -> None:
+    def __init__(self, spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter | None) -> None:
         super().__init__(uid, target)
         self.table, self._writer = DeltaTable(spark, target.path), writer
 
@@ -63,6 +63,7 @@ class DeltaSink(CountingSink):
             self._mark(up_to)
 
     def _mark(self, batch: int) -> None:
+        assert self._writer
         self.table.mark(self.query_id, batch, empty_like(self._writer))
 
     # -- going back --------------------------------------------------------------------------------------------------

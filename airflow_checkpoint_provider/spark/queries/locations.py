@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_copy, refuse_sealed
 from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import Links
@@ -58,6 +58,8 @@ class Start:
     adopt: str | None
     """A location from elsewhere, which counts only for a query that has none here."""
     rescaling: Rescaling | None
+    after: tuple[str, ...] = ()
+    """The queries whose rows it reads."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,11 @@ class Locations:
         self._compare(start, query, located)
         located = self._rescaled(start, located)
         if located.gone_back:
-            self._name(located, query, start.sink.path)
+            self._name(located, query, start)
             start.sink.go_back(located.gone_back, located.position.committed)
         else:
             start.sink.fill_up(located.position.committed, None if query else start.links.in_flight)
-            self._name(located, query, start.sink.path)
+            self._name(located, query, start)
         return located
 
     def _copied(self, start: Start, query: Query | None) -> Located:
@@ -232,6 +234,7 @@ class Locations:
             )
         start.sink.location = location
         examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
+        refuse_copy(location, uid, {query.uid: self._at(query.newest.path) for query in self._attempt.state.queries})
         position = _met(start, location)
         if start.rescaling:
             start.rescaling.refuse_to_adopt(location, position)
@@ -309,7 +312,7 @@ class Locations:
             move.carry_out(own)
         return position
 
-    def _name(self, located: Located, query: Query | None, sink: str | None) -> None:
+    def _name(self, located: Located, query: Query | None, start: Start) -> None:
         """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
         adopted = located.chain[0].uri if located.chain and not query else None
         command = c.LocateQuery(
@@ -321,7 +324,9 @@ class Locations:
             epoch=self._attempt.epoch,
             gone_back=located.gone_back,
             adopted=adopted,
-            sink=sink,
+            sink=start.sink.path,
+            format=start.sink.target.format,
+            after=start.after,
         )
         self._attempt.append(command)
 

@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailabl
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
+from airflow_checkpoint_provider.spark.queries.one_writer import refuse_own_rows, refuse_second_writer
 from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sink import Sink
@@ -77,6 +78,8 @@ class Preflight:
         """Return the sink of a query. Raises what its start would raise, also for the queries that ``after`` names."""
         sink = sink_of(self._spark, uid, examine(self._spark, uid, writer), writer)
         started, self._sinks = self._sinks, {**self._sinks, uid: sink}
+        refuse_own_rows(uid, sink, path_sources(self._spark, writer))
+        refuse_second_writer(uid, sink, started)
         upstreams(self._spark, uid, writer, after, started)
         return sink
 

@@ -17,19 +17,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.liveness import QueryProgress
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries import progress
+from airflow_checkpoint_provider.spark.queries.batch_sink import claim
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
 from airflow_checkpoint_provider.spark.queries.edges import upstreams
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries.one_writer import (
+    refuse_own_rows,
+    refuse_path_of_another,
+    refuse_second_writer,
+)
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import restored_links
@@ -38,9 +44,10 @@ from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
-from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
+from airflow_checkpoint_provider.spark.queries.standing import Standing
 from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
-from airflow_checkpoint_provider.spark.queries.writer import NOTES, Target, examine
+from airflow_checkpoint_provider.spark.queries.writer import NOTES, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
@@ -95,9 +102,9 @@ class Queries:
         self._config = config
         self._locations = Locations(attempt)
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
-        self._progress: tuple[QueryProgress, ...] = ()  # as the next heartbeat shows it
         self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
         self._unstarted = Unstarted()
+        self._standing = Standing(spark, attempt, states)
         self._script_waits = _ScriptWaits()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
@@ -125,11 +132,17 @@ class Queries:
         target = examine(self._spark, uid, writer)
         if note := NOTES.get(target.format):
             say(f"query '{uid}' writes to {target.format}: {note}.")
+        sink = sink_of(self._spark, uid, target, writer)
+        refuse_own_rows(uid, sink, path_sources(self._spark, writer))
+        refuse_second_writer(uid, sink, self._sinks)
+        refuse_path_of_another(uid, sink, self._sinks, self._attempt.state, self._states.snapshots)
         reads = upstreams(self._spark, uid, writer, after, self._sinks)
         with self._unstarted.starting():
             with self._checkpointer.between_barriers():  # a stop must find all queries or none
-                running = self._started(uid, writer, target, reads, adopt, rescale=rescale)
+                running = self._started(uid, writer, sink, reads, adopt, rescale=rescale)
                 self._running = {**self._running, uid: running}
+                if sink.path and sink.target.format in FILE_SINKS:
+                    claim(sink.path, str(running.spark_query.id))
                 if not self._thread.is_alive():
                     self._thread.start()
             self._catch_up(running)
@@ -140,7 +153,7 @@ class Queries:
         self,
         uid: str,
         writer: DataStreamWriter,
-        target: Target,
+        sink: Sink,
         reads: Mapping[str, Sequence[Source]],
         adopt: str | None,
         *,
@@ -149,11 +162,12 @@ class Queries:
         start = Start(
             uid=uid,
             restored=self._states.claim_query(uid),
-            sink=sink_of(self._spark, uid, target, writer),
+            sink=sink,
             sources=SourceRows(self._spark, uid, writer, self._written()),
             links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
+            after=tuple(reads),
         )
         located = self._locations.locate(start)
         if located.older or located.chain:
@@ -223,8 +237,9 @@ class Queries:
 
     def report(self) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
-        self._progress = now = progress.shown(self._running, self._progress)
-        self._attempt.heart.update(lambda beat: replace(beat, queries=now))
+        attempt = self._attempt
+        attempt.queries = progress.shown(self._running, attempt.queries)
+        attempt.heart.update(lambda beat: replace(beat, queries=attempt.queries, activity=attempt.doing()))
 
     def _raise_failed(self) -> None:
         for running in self._running.values():
@@ -243,7 +258,11 @@ class Queries:
                 traceback.print_exc()
 
     def _drain(self, check: Check) -> None:
-        """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes."""
+        """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes.
+
+        Raises ``Declined`` if the script may soon start another one.
+        """
+        self._unstarted.refuse_to_drain(self._not_started())
         try:
             for uid, running in self._running.items():
                 self._attempt.draining = uid
@@ -279,7 +298,8 @@ class Queries:
             uid: QuerySnapshot(self._attempt, running, self._states.run, barrier, before.get(uid), cuts.get(uid))
             for uid, running in self._running.items()
         }
-        return {**started, **self._unstarted.snapshots(self._running, before)}
+        standing = self._standing.snapshots(self._running, barrier)
+        return {**standing, **started, **self._unstarted.snapshots(self._running, before)}
 
     def _hurry(self) -> bool:
         """Return whether a stop waits, or a query has failed: this thread serves the one, and sees to the other."""
@@ -305,10 +325,18 @@ class Queries:
                 why = f"its queries can take no more checkpoints: {error}"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
 
+    def _not_started(self) -> set[str]:
+        """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
+        saved = {uid for uid, state in self._states.snapshots.items() if state.query}
+        return ({query.uid for query in self._attempt.state.queries} | saved) - self._running.keys()
+
     def _others_wait(self) -> bool:
         """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
-        would hold an old batch of it.
+        would hold an old batch of it. If the job is to be drained, every query counts that the script may start soon.
         """
+        stop = self._checkpointer.savepoints.stopping() if self._unstarted.may_start_more() else None
+        if stop and kind_named(stop.kind).drains and self._not_started():
+            return True
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
         if catches_up and any(query.uid not in self._running for query in self._attempt.state.queries):
             return True

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-def sink_of(spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter) -> Sink:
-    """Return the sink of a query."""
+def sink_of(spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter | None = None) -> Sink:
+    """Return the sink of a query. Without its ``writer``, the sink is only read."""
     if target.format in FILE_SINKS:
         return FileSink(spark, uid, target)
     if target.format == DELTA:

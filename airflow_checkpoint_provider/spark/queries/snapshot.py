@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_of
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
@@ -30,12 +31,28 @@ from airflow_checkpoint_provider.protocol.metadata import (
 )
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
-from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.locations import Located
+from airflow_checkpoint_provider.spark.queries.sink import Sink
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 
 TRIES = 3
 OLDER = 16
 """File sets of earlier checkpoints to which one refers."""
+
+
+class Snapped(Protocol):
+    """A query of which a snapshot is taken: one that runs, or one that stands still."""
+
+    uid: str
+    sink: Sink
+    located: Located
+    file_sets: dict[str, int]
+
+    @property
+    def paused(self) -> bool: ...
+
+    @property
+    def caught_up(self) -> bool: ...
 
 
 class QuerySnapshot:
@@ -46,7 +63,7 @@ class QuerySnapshot:
     def __init__(
         self,
         attempt: Attempt,
-        running: RunningQuery,
+        running: Snapped,
         run: str,
         barrier: str,
         before: StateSnapshot | None,

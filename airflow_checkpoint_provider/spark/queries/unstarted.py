@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.text import state_messages
 
 PATIENCE = 60.0  # seconds from one start to the next
 
@@ -43,12 +44,26 @@ class Unstarted:
         """Note that the script waits for the queries that run, and does not start another one first."""
         self._since = -math.inf
 
+    def may_start_more(self) -> bool:
+        """Return whether the script may soon start another query."""
+        return time.monotonic() < self._since + PATIENCE
+
+    def refuse_to_drain(self, not_started: Collection[str]) -> None:
+        """Raise ``Declined`` if the script may soon start one of the queries that are not drained. Log which are not."""
+        if not_started and self.may_start_more():
+            names = ", ".join(f"'{uid}'" for uid in sorted(not_started))
+            raise Declined(
+                f"not started yet, so not drained: {names}. Ask again when they are started, or stop the job without a drain"
+            )
+        if not_started:
+            say(state_messages.not_drained(sorted(not_started)))
+
     def expected(self, running: Collection[str], states: Mapping[str, StateSnapshot]) -> dict[str, str]:
         """Return the queries that the script may start soon, each with the running one whose rows it reads. ``states`` are those of the
         newest checkpoint. Log, once, which are expected no longer.
         """
         missing = _readers(running, states)
-        if time.monotonic() >= self._since + PATIENCE:
+        if not self.may_start_more():
             for uid in missing.keys() - self._given_up:
                 say(
                     f"query '{uid}' of the checkpoint is not started, and '{missing[uid]}' runs, whose rows it reads. Checkpoints no longer"

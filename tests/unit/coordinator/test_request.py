@@ -311,8 +311,18 @@ def test_connection_is_made_again_after_a_denial(store: FaultyStore, job: Job) -
 # -- a driver that is lost ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("process", [None, ELSEWHERE, GONE], ids=["never beat", "elsewhere", "process gone"])
-def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Process | None) -> None:
+UNHEARD, ENDED = "nothing was heard of attempt 1 for 0.3 s", "the process of attempt 1 has ended"
+
+
+@pytest.mark.parametrize(
+    ("process", "details"),
+    [
+        pytest.param(None, UNHEARD, id="never beat"),
+        pytest.param(ELSEWHERE, UNHEARD, id="elsewhere"),
+        pytest.param(GONE, ENDED, id="process gone"),
+    ],
+)
+def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Process | None, details: str) -> None:
     job = Job(store.inner)
     job.start()
     if process:
@@ -322,7 +332,7 @@ def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Pro
     outcome = request.wait(time.monotonic() + 20, EVERY)
     assert isinstance(outcome, Aborted)
     found = job.checkpoint(1)
-    assert (found.reason, found.missing, found.details) == (LOST, ("",), "nothing was heard of attempt 1 for 0.3 s")
+    assert (found.reason, found.missing, found.details) == (LOST, ("",), details)
     assert job.state.running(), "the attempt itself is not judged: it may be asleep"
 
 

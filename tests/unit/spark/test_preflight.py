@@ -64,6 +64,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, of_sink: object = None, of_source:
         return PlayedSink("/new")
 
     monkeypatch.setattr(preflight, "examine", lambda *_: None)
+    monkeypatch.setattr(preflight, "path_sources", lambda *_: [])
     monkeypatch.setattr(preflight, "sink_of", sink)
     monkeypatch.setattr(preflight, "SourceRows", lambda *_: Sources(of_source))  # type: ignore[arg-type]
     nobody: Any = None
@@ -108,6 +109,7 @@ def test_query_whose_after_would_be_refused_does_not_fit(
 ) -> None:
     """Also a query that begins."""
     monkeypatch.setattr(preflight, "examine", lambda *_: None)
+    monkeypatch.setattr(preflight, "path_sources", lambda *_: [])
     monkeypatch.setattr(preflight, "sink_of", lambda _, uid, *__: PlayedSink(f"/{uid}"))
     monkeypatch.setattr(edges, "path_sources", lambda *_: [Source(0, 0, reads)])
     nobody: Any = None

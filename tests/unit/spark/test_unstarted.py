@@ -74,11 +74,17 @@ def test_query_that_is_not_started_soon_is_expected_no_longer(time: Time, capsys
     )
 
 
+NO_STOP = SimpleNamespace(stopping=lambda: None)
+
+
 @pytest.mark.parametrize("wait", [Queries.wait, lambda queries: query(queries).awaitTermination(0.0)])
 def test_requests_are_served_once_the_script_waits(wait: Callable[[Queries], object], time: Time) -> None:
     """Another version of the script has dropped a query, and waits for the other one."""
     attempt: Any = SimpleNamespace(state=SimpleNamespace(queries=()))
-    states, checkpointer = States("run", {"a": saved("a"), "b": saved("b", "a")}), cast(Any, SimpleNamespace())
+    states, checkpointer = (
+        States("run", {"a": saved("a"), "b": saved("b", "a")}),
+        cast(Any, SimpleNamespace(savepoints=NO_STOP)),
+    )
     queries = Queries(cast(Any, None), attempt, states, checkpointer, CheckpointConfig())
     queries._running = {"a": played()}
     assert queries._others_wait()

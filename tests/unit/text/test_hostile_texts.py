@@ -93,6 +93,7 @@ def values(hint: Any, state: State) -> list[Any]:
         Point: [Point(pointer=HOSTILE)],
         Pointer: [Pointer(HOSTILE, HOSTILE, 7)],
         Beat: [BEAT],
+        QueryProgress: [*BEAT.queries],
         restore_story.Seen: [restore_story.Seen(HOSTILE, BEAT, alive, state.at) for alive in (True, False, None)],
         StateEntry: [StateEntry(uid=HOSTILE, kind=HOSTILE, run=HOSTILE, batch=batch) for batch in (-1, 7)],
         StateSnapshot: [StateSnapshot(uid=HOSTILE, kind=HOSTILE, run=HOSTILE)],

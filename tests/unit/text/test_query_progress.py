@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
-from airflow_checkpoint_provider.text.query_progress import brief, report
+from airflow_checkpoint_provider.text.query_progress import brief, report, running
 from airflow_checkpoint_provider.text.restore_story import driver_says
 from tests.support.recorded import at
 from tests.unit.text.conftest import Golden
@@ -17,7 +19,7 @@ NEW = QueryProgress(uid="new", batch=-1)
 
 
 def beat(*queries: QueryProgress) -> Beat:
-    return Beat(at=at("03:02:11"), activity="the script's own code", queries=queries)
+    return Beat(at=at("03:02:11"), activity=running(queries) or "the script's own code", queries=queries)
 
 
 def test_queries_in_a_table(golden: Golden) -> None:
@@ -27,4 +29,11 @@ def test_queries_in_a_table(golden: Golden) -> None:
 
 def test_queries_in_short(golden: Golden) -> None:
     beats = [beat(ORDERS), beat(QUIET), beat(NEW), beat(ORDERS, QUIET), beat(NEW, NEW)]
-    golden("queries_in_short", [*map(brief, beats), *driver_says(beat(ORDERS))])
+    beside = replace(beat(ORDERS, QUIET), activity="stage 'day'")
+    golden("queries_in_short", [*map(brief, beats), *driver_says(beat(ORDERS)), *driver_says(beside)])
+
+
+def test_activity_names_the_queries_that_run(golden: Golden) -> None:
+    """A stop says what it waits for: not the script's own code, which waits, too."""
+    golden("queries_running", [*map(running, ((ORDERS,), (NEW,), (ORDERS, QUIET, NEW), (QUIET,) * 9))])
+    assert running(()) == ""

@@ -1,0 +1,128 @@
+"""Queries of the job that the script has not started: a checkpoint holds each where it stands. Runs in the Spark driver.
+
+An older attempt has run them, perhaps further than the newest checkpoint knows. If a checkpoint held them as that one does, or not at
+all, nothing could go back to it: their sinks are ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from airflow_checkpoint_provider.coordinator.query_location import Location, Position
+from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.queries.locations import Located
+from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sinks import sink_of
+from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.text import state_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNREADABLE = (Damaged, SinkMoved, WrongUse, Py4JError, PySparkException)
+"""Errors of a location or a sink that somebody has deleted or changed since."""
+
+
+@dataclass
+class _Still:
+    """A query that does not run, as ``QuerySnapshot`` takes one."""
+
+    uid: str
+    located: Located
+    sink: Sink
+    paused: bool = True  # so a batch that had begun is held, too
+    caught_up: bool = False
+    file_sets: dict[str, int] = field(default_factory=dict)
+
+
+class Standing:
+    """The queries of the job that the script has not started, but for those that read each other (``unstarted.py``)."""
+
+    def __init__(self, spark: SparkSession, attempt: Attempt, states: States) -> None:
+        self.attempt, self.states, self._spark = attempt, states, spark
+        self._unreadable = set[str]()
+
+    def snapshots(self, started: Collection[str], barrier: str) -> dict[str, StandingSnapshot]:
+        """Return a snapshot of each. Reads nothing."""
+        state, states = self.attempt.state, self.states.snapshots
+        wanted = (query for query in alone(state, states) if not state.branch.goes_back(query))
+        return {
+            query.uid: StandingSnapshot(self, query.uid, barrier, states.get(query.uid))
+            for query in wanted
+            if query.uid not in started and query.uid not in self._unreadable
+        }
+
+    def opened(self, uid: str) -> _Still:
+        """Return the query of that uid with its sink."""
+        query, store, keys = self.attempt.state.query(uid), self.attempt.store, self.attempt.keys
+        assert query
+        assert query.newest.format
+        path = query.newest.path
+        located = Located(uid, path, Location(store, keys.file_set(path)), (), (), Position())
+        sink = sink_of(self._spark, uid, Target(query.newest.format, query.newest.sink or ""))
+        sink.location = located.own
+        return _Still(uid, located, sink)
+
+    def leave_out(self, uid: str) -> None:
+        """Hold the query as the newest checkpoint does, from now on."""
+        self._unreadable.add(uid)
+
+
+class StandingSnapshot:
+    """A query that is not started, at one barrier. ``before``: its record in the newest checkpoint."""
+
+    def __init__(self, standing: Standing, uid: str, barrier: str, before: StateSnapshot | None) -> None:
+        self._standing, self._uid, self._barrier, self._before = standing, uid, barrier, before
+        self._snapshot: QuerySnapshot | None = None
+
+    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+        """Return the record of the query. Raises ``Declined`` if it cannot be read, and no checkpoint holds it: the next one is taken
+        without it.
+        """
+        record = self._record(check)
+        if place is not None and record.query:
+            say(state_messages.query_held(self._uid, record.query.batch, record.query.begun))
+        return StoredSnapshot(record).write(check, place)
+
+    def _record(self, check: Check) -> StateSnapshot:
+        standing = self._standing
+        try:
+            if self._snapshot is None:
+                still = standing.opened(self._uid)
+                self._snapshot = QuerySnapshot(
+                    standing.attempt, still, standing.states.run, self._barrier, self._before
+                )
+            return self._snapshot.write(check)
+        except UNREADABLE as error:
+            standing.leave_out(self._uid)
+            why = f"query '{self._uid}' is not started in this attempt, and cannot be read where it stands: {error}"
+            if self._before is None:
+                raise Declined(f"{why}. The next checkpoint is taken without it") from error
+            say(f"{why}. Checkpoints hold it as the one before")
+            return self._before
+
+    def discard(self) -> None:
+        """Do nothing: the files stay."""
+
+
+def alone(state: State, states: Mapping[str, StateSnapshot]) -> Iterator[Query]:
+    """Yield the queries of the job that read nothing of another one, and of which no other one reads, also not by a checkpoint."""
+    pairs = [(query.uid, upstream) for query in state.queries for upstream in query.newest.after]
+    pairs += [
+        (uid, edge.upstream) for uid, saved in states.items() for edge in (saved.query.edges if saved.query else ())
+    ]
+    linked = {uid for pair in pairs for uid in pair}
+    yield from (query for query in state.queries if query.newest.format and query.uid not in linked)
