@@ -111,13 +111,7 @@ class Stages:
                 observations.hand_out(uid, prior[1].metrics, df, plan)
                 return self._reuse(*prior, verdict, some(listed.unseen))
             say(state_messages.stage_recomputed(uid, verdict.why))
-        try:
-            draws = self._draws.compute(uid, plan.draws)
-            redrawn = self._redrawn(uid, df, plan, draws)
-            return self._compute(uid, redrawn, plan, listed, request, tuple(draws.values()))
-        except DrawsDiffer as error:
-            self._void(error.about["uids"], uid)
-            raise
+        return self._compute_together(uid, df, plan, listed, request)
 
     def _verdict(
         self, prior: tuple[StateSnapshot, StageDetail], request: StageRequest, plan: Plan, listed: Listing, kept: bool
@@ -197,6 +191,18 @@ class Stages:
             raise draws_differ(uid, partner)
         say(state_messages.draws_taken_over(uid, partner))
         return redrawn
+
+    def _compute_together(
+        self, uid: str, df: DataFrame, plan: Plan, listed: Listing, request: StageRequest
+    ) -> DataFrame:
+        """Compute the stage with the draws of the stages that share them. Raises ``DrawsDiffer``; then the next attempt computes all."""
+        try:
+            draws = self._draws.compute(uid, plan.draws)
+            redrawn = self._redrawn(uid, df, plan, draws)
+        except DrawsDiffer as error:
+            self._void(error.about["uids"], uid)
+            raise
+        return self._compute(uid, redrawn, plan, listed, request, tuple(draws.values()))
 
     def _void(self, uids: Collection[str], uid: str) -> None:
         """Take stages out of the newest checkpoint, so that the next attempt computes them together."""
