@@ -180,7 +180,7 @@ def attack_seal(seed: str) -> None:
         return
     states = States.restored(seal, "scheduled__2026-11-20")
     for uid, snapshot in states.snapshots.items():
-        if snapshot.stage and states.stage(uid):
+        if snapshot.kind == "stage" and snapshot.stage and states.stage(uid):
             state_messages.stage_reused(snapshot)
             for value in snapshot.stage.values.values():
                 state_messages.value_differs(uid, None, value, uid, 1, "")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -75,9 +76,27 @@ def source(frame: DataFrame, as_function: bool) -> DataFrame | Callable[[], Data
     return (lambda: frame) if as_function else frame
 
 
-@pytest.mark.parametrize("as_function", [False, True], ids=["frames", "functions"])
-@pytest.mark.parametrize("drawing", (DRAWN | BY_PARTITION).values(), ids=DRAWN | BY_PARTITION)
+def each(fast: set[str]) -> list[Any]:
+    """Each way to draw; those that are not ``fast`` are slow tests."""
+    marks: dict[bool, tuple[pytest.MarkDecorator, ...]] = {True: (), False: (pytest.mark.slow,)}
+    return [pytest.param(way, id=name, marks=marks[name in fast]) for name, way in (DRAWN | BY_PARTITION).items()]
+
+
+@pytest.mark.parametrize("drawing", each(set(DRAWN | BY_PARTITION)))
 def test_stages_that_share_a_draw_fit_together_after_a_retry(
+    script: Script, rows: Callable[[], DataFrame], drawing: Drawing
+) -> None:
+    fit_together_after_a_retry(script, rows, drawing, as_function=False)
+
+
+@pytest.mark.parametrize("drawing", each({"uuid", "sample", "zipWithIndex"}))
+def test_functions_that_share_a_draw_fit_together_after_a_retry(
+    script: Script, rows: Callable[[], DataFrame], drawing: Drawing
+) -> None:
+    fit_together_after_a_retry(script, rows, drawing, as_function=True)
+
+
+def fit_together_after_a_retry(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing, as_function: bool
 ) -> None:
     with script.failing() as job:
@@ -96,7 +115,7 @@ def test_stages_that_share_a_draw_fit_together_after_a_retry(
     assert not again(), "what is shared with nobody would be computed again, too"
 
 
-@pytest.mark.parametrize("drawing", (DRAWN | BY_PARTITION).values(), ids=DRAWN | BY_PARTITION)
+@pytest.mark.parametrize("drawing", each({"rand", "monotonically_increasing_id", "zipWithIndex"}))
 def test_stages_fit_together_if_the_retry_splits_its_files_otherwise(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing, capsys: pytest.CaptureFixture[str]
 ) -> None:
