@@ -39,7 +39,7 @@ PERMANENT = {
         "CheckpointNotFound",
     ),
     *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
-    *("SinkMoved", "SourceMoved", "RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
+    *("SinkMoved", "SinkTaken", "SourceMoved", "RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 

@@ -40,7 +40,7 @@ def test_restore_with_dry_run_prints_what_it_would_do(running: Recorded, checkpo
         + "[CKP104]",
         "  verified    sealed 2026-11-21 00:52, 2 states, 47.1 KiB, all 4 files there, sizes match",
         "  fenced      attempt 1; whatever it still sends is refused from here on",
-        '  abandoned   chk-3: stay listed. Restore them by id; "latest" no longer means them',
+        '  abandoned   chk-3. They stay listed, and can be restored by id; "latest" no longer means them',
         "nothing was changed (--dry-run)",
     ]
     assert running.coordinator.journal.catch_up().n == before
