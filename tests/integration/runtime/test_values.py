@@ -75,7 +75,7 @@ def test_corrected_name_of_a_value_counts(script: Script, capsys: CaptureFixture
     assert held(script) == {"rows": 20}
     assert said(capsys) == [
         "value 'rows': the script set 20, stage 'b' of attempt 2 had stored 10; 20 counts, because the application changed  [CKP428]",
-        "Restored state value 'rowz' was not used in this run and was dropped, because only an attempt that did not finish has set it  [CKP427]",
+        "A restored state that this run did not use was dropped, because only an attempt that did not finish has set it: value 'rowz'  [CKP427]",
     ]
 
 
