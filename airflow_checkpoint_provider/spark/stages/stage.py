@@ -231,12 +231,27 @@ class Stages:
         self._checkpointer.await_in_flight()
         waited = time.monotonic() - began - worked
         file_set = FileSet(path=path, files=written.files)
-        detail = StageDetail(
+        detail = self._detail(plan, listed, request, written.schema, codec, draws)
+        barrier = f"stage '{uid}'"
+        measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
+        snapshot = StateSnapshot(
+            uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
+        )
+        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
+        self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
+        self._checkpointer.checkpoint(barrier)
+        return self._read(snapshot, detail)
+
+    def _detail(
+        self, plan: Plan, listed: Listing, request: StageRequest, schema: str, codec: str, draws: tuple[int, ...]
+    ) -> StageDetail:
+        """Return what a retry compares, and how it reads the rows."""
+        return StageDetail(
             plan=plan.digest,
             inputs=plan.read,
             python=plan.python or plan.local_rows,
             application=self._application.digest,
-            schema=written.schema,
+            schema=schema,
             codec=codec,
             sorted=plan.sorted,
             version=request.version,
@@ -250,15 +265,6 @@ class Stages:
             reads=listed.names,
             generation=request.generation,
         )
-        barrier = f"stage '{uid}'"
-        measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
-        snapshot = StateSnapshot(
-            uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
-        )
-        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
-        self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
-        self._checkpointer.checkpoint(barrier)
-        return self._read(snapshot, detail)
 
     def _uri(self, path: str) -> str:
         return spark_uri(self._attempt.store, self._attempt.keys.file_set(path))
