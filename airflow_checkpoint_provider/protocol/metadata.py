@@ -263,6 +263,8 @@ class StateSnapshot(Shared):
     query: QueryDetail | None = added()
 
     def check(self) -> None:
+        if self.kind == STAGE and not self.file_sets:
+            raise ValueError(f"{self.uid!r} is not a stage, because it has no file set")
         if self.kind != QUERY and (hidden := self._hidden_from_spark()):
             raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is not a name that Spark reads")
 

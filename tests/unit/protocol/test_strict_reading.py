@@ -75,7 +75,7 @@ LOCATED = {"uid": "a", "path": "query/a/1-a", "taken_from": None, "begun": -1, "
 
 def file_set_of(name: str) -> dict[str, Any]:
     """Return the JSON of a file set with one file."""
-    return {"path": "state/a/1-a", "files": [{"name": name, "bytes": 1, "rows": 1}]}
+    return {"path": "state/a/1-a", "files": [{"name": name, "bytes": 1, "rows": 1, "checksum": None}]}
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,12 @@ def file_set_of(name: str) -> dict[str, Any]:
         (FileSet, {"path": "state/clean/1-abc"}, {"files": ""}),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": {}}),
         *(
-            (StateSnapshot, {"uid": "a", "kind": "stage", "run": "r"}, {"file_sets": [file_set_of(name)]})
-            for name in ("_SUCCESS", "a/_b")
+            (
+                StateSnapshot,
+                {"uid": "a", "kind": "stage", "run": "r", "file_sets": [file_set_of("a")]},
+                {"file_sets": bad},
+            )
+            for bad in ([], [file_set_of("_SUCCESS")], [file_set_of("a/_b")])
         ),
         *((e.QueryLocated, LOCATED, {"path": path}) for path in ("state/a/1-a", "query/a/1-a/..", "query/.a/1-a")),
         (e.QueryLocated, LOCATED, {"begun": -2}),
