@@ -106,7 +106,7 @@ def test_metrics_of_each_type_come_back_the_same(script: Script, capsys: Capture
 def test_metrics_that_json_cannot_hold_raise_at_once(script: Script, capsys: CaptureFixture) -> None:
     def run(job: CheckpointedJob) -> Any:
         odd, large, small = Observation("odd"), Observation("large"), Observation("small")
-        df = job.spark.range(10).observe(odd, F.first(F.create_map("id", "id")).alias("map"))
+        df = job.spark.range(0, 10, 1, 1).observe(odd, F.first(F.create_map("id", "id")).alias("map"))
         df = df.observe(large, F.first(F.repeat(F.lit("x"), 20_000)).alias("text")).observe(small, rows())
         job.stage("a", df)
         return [got(one) for one in (odd, large, small)]
