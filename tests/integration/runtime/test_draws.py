@@ -17,10 +17,8 @@ from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.stages import stage as stage_module
 from tests.integration.runtime.conftest import Script
+from tests.support.drawings import BY_PARTITION, DRAWN, ROWS, SPLIT, Drawing, write_rows
 
-Drawing = Callable[[DataFrame], DataFrame]
-ROWS = 200
-SPLIT = "spark.sql.files.maxPartitionBytes"
 KEPT = "holds values that Spark drew in an earlier attempt"
 
 
@@ -28,7 +26,7 @@ KEPT = "holds values that Spark drew in an earlier attempt"
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rows in several files, which other confs split otherwise."""
     folder = str(tmp_path_factory.mktemp("rows") / "in")
-    spark.range(ROWS).withColumn("xs", F.array(*map(F.lit, range(8)))).repartition(4).write.parquet(folder)
+    write_rows(spark, folder)
     return folder
 
 
@@ -45,27 +43,6 @@ def conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, before)
-
-
-DRAWN: dict[str, Drawing] = {
-    "rand": lambda df: df.withColumn("d", F.rand()),
-    "randn": lambda df: df.withColumn("d", F.randn()),
-    "uuid": lambda df: df.withColumn("d", F.expr("uuid()")),
-    "shuffle": lambda df: df.withColumn("d", F.shuffle("xs")),
-    "uniform": lambda df: df.withColumn("d", F.uniform(0, 1_000_000)),
-    "randstr": lambda df: df.withColumn("d", F.randstr(8)),
-    "in SQL": lambda df: df.selectExpr("id", "struct(rand() as r, shuffle(xs) as x, uniform(0, 9) as u) as d"),
-    "by a condition": lambda df: df.withColumn("d", F.when(F.rand() < 0.5, F.lit("low")).otherwise(F.lit("high"))),
-    "sample": lambda df: df.sample(0.5).withColumn("d", F.lit(0)),
-    "sampleBy": lambda df: df.sampleBy(F.col("id") % 2, {0: 0.5, 1: 0.5}).withColumn("d", F.lit(0)),
-}
-BY_PARTITION: dict[str, Drawing] = {
-    "monotonically_increasing_id": lambda df: df.withColumn("d", F.monotonically_increasing_id()),
-    "spark_partition_id": lambda df: df.withColumn("d", F.spark_partition_id()),
-    "rand(5)": lambda df: df.withColumn("d", F.rand(5)),
-    "zipWithIndex": lambda df: df.rdd.zipWithIndex().map(lambda row: (row[0]["id"], row[1])).toDF(["id", "d"]),
-    "limit": lambda df: df.limit(ROWS // 2).withColumn("d", F.lit(0)),
-}
 
 
 def pairs(stage: DataFrame) -> list[tuple[int, str]]:
