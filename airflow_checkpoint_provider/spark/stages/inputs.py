@@ -6,9 +6,8 @@ started: Spark's relations hold what they have listed. What Spark lists later, o
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import CheckpointError
@@ -23,6 +22,7 @@ from airflow_checkpoint_provider.spark.stages.leaves import (
     nodes,
     root_paths,
 )
+from airflow_checkpoint_provider.spark.stages.redaction import Hide, redaction
 from airflow_checkpoint_provider.storage.base import Store
 from airflow_checkpoint_provider.text.units import plural, some
 
@@ -35,6 +35,8 @@ MOST_FILES = 200_000  # of one input; their list has 25 MB
 MOST_NAMES = 5  # in one line
 LISTED_FILES = "org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex"
 WITHOUT_INPUT = (*ROWS, "Range", "OneRowRelation", "CTERelationRef", "UnionLoopRef")
+LINE = "\n\0"
+"""Between the texts of two files: no path holds it, and a greedy pattern ends before it."""
 STATUS = r"(?s)[^\x00]*?\{path=([^\x00]*?); isDirectory=false; length=(\d+);[^\x00]*?modification_time=(\d+);[^\x00]*"
 """The text of a file's status, as Hadoop writes it in every file system. Java's spelling of the expression."""
 
@@ -49,18 +51,23 @@ class Input(Record):
     """The id of the table: another one may have the same name, and the same version."""
     version: str = added("")
 
+    def redacted(self, hide: Hide) -> Input:
+        """Return the input with its name and paths hidden. One call hides all paths: each call reaches the JVM."""
+        files = hide(LINE.join(self.files))
+        return replace(self, name=hide(self.name), files=tuple(files.split(LINE)) if files else ())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Listing(Record):
-    """What Spark has listed for one plan, and the names of what it has not listed."""
+    """What Spark has listed for one plan, and the names of what it has not listed.
+
+    What the session's redaction hides is not in names and paths. The digest is of the whole.
+    """
 
     inputs: tuple[Input, ...] = ()
     unseen: tuple[str, ...] = ()
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """Return a text that is equal for equal files and versions; empty if Spark has listed nothing."""
-        return hashlib.sha256(canonical(self.inputs)).hexdigest() if self.inputs else ""
+    digest: str = added("")
+    """Equal for equal files and versions; empty if Spark has listed nothing."""
 
     @property
     def names(self) -> str:
@@ -70,6 +77,11 @@ class Listing(Record):
     def to_bytes(self) -> bytes:
         return canonical({"v": VERSION, **self.to_json()})
 
+    def redacted(self, hide: Hide) -> Listing:
+        """Return the listing with its names and paths hidden."""
+        inputs = tuple(given.redacted(hide) for given in self.inputs)
+        return replace(self, inputs=inputs, unseen=tuple(map(hide, self.unseen)))
+
 
 def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     """Return what Spark has listed for the plan of ``df``. The stages of this job are left out: their file sets never change."""
@@ -78,10 +90,13 @@ def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     once = [
         part for number, part in enumerate(found) if part not in found[:number]
     ]  # a self-join reads one input twice
-    return Listing(
-        inputs=tuple(part for part in once if isinstance(part, Input)),
+    inputs = tuple(part for part in once if isinstance(part, Input))
+    whole = Listing(
+        inputs=inputs,
         unseen=tuple(part for part in once if isinstance(part, str)),
+        digest=hashlib.sha256(canonical(inputs)).hexdigest() if inputs else "",
     )
+    return whole.redacted(redaction(df.sparkSession))
 
 
 class _Look:
@@ -176,7 +191,7 @@ def _moved(old: Input, new: Input) -> str:
         "gone": len(before.keys() - after.keys()),
     }
     told = [f"{plural(count, 'file')} {how}" for how, count in counts.items() if count]
-    return f"{' and '.join(told)} in {new.name}"
+    return f"{' and '.join(told) or 'other files'} in {new.name}"
 
 
 def _by_path(listed: Input) -> dict[str, str]:

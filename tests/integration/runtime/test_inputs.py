@@ -52,7 +52,7 @@ class Landing:
 
 @pytest.fixture
 def landing(tmp_path: Path, script: Script) -> Landing:
-    return Landing(tmp_path / "landing", script)
+    return Landing(tmp_path / "landing-zone", script)
 
 
 def lines(capsys: CaptureFixture, code: str) -> list[str]:
@@ -70,6 +70,28 @@ def test_retry_keeps_the_rows_of_a_folder_that_grew_and_says_so(landing: Landing
     assert lines(capsys, "CKP127") == [
         f"stage 'clean': its stored rows are used though its inputs moved: {moved}. {ADVICE}  [CKP127]"
     ]
+
+
+def test_redacted_name_of_a_folder_or_a_file_is_neither_printed_nor_stored(
+    landing: Landing, capsys: CaptureFixture
+) -> None:
+    """What moved is still seen."""
+    conf = landing.script.spark.conf
+    conf.set("spark.sql.redaction.string.regex", f"{landing.folder.name}|customer-[A-Z][a-z]+")
+    try:
+        landing.attempt()
+        landing.land("customer-Alpha", 3)
+        assert landing.attempt() == [1, 2]
+        landing.script.change("corrected")
+        assert landing.attempt() == [1, 2, 3]
+    finally:
+        conf.unset("spark.sql.redaction.string.regex")
+    out = capsys.readouterr().out
+    assert "its stored rows are used though its inputs moved: 1 file new in file:" in out
+    stored = [path.read_bytes() for path in landing.script.root.rglob("*") if path.is_file()]
+    assert any(b"(redacted)" in body for body in stored)
+    names = (landing.folder.name, "Alpha")
+    assert not any(name.encode() in body for body in [*stored, out.encode()] for name in names)
 
 
 def test_nothing_is_said_of_a_folder_that_did_not_move(landing: Landing, capsys: CaptureFixture) -> None:
