@@ -59,7 +59,7 @@ def each(fast: set[str]) -> list[Any]:
     return [pytest.param(way, id=name, marks=marks[name in fast]) for name, way in (DRAWN | BY_PARTITION).items()]
 
 
-@pytest.mark.parametrize("drawing", each(set(DRAWN | BY_PARTITION)))
+@pytest.mark.parametrize("drawing", each({"rand", "uuid", "in SQL", "sample", "rand(5)", "zipWithIndex", "limit"}))
 def test_stages_that_share_a_draw_fit_together_after_a_retry(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing
 ) -> None:

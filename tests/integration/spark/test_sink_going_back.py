@@ -82,7 +82,9 @@ def read(spark: SparkSession, path: Path) -> list[int]:
     return sorted(row.id for row in spark.read.parquet(str(path)).collect())
 
 
-@pytest.mark.parametrize("moment", ["files", "delete", "keep", "end"])
+@pytest.mark.parametrize(
+    "moment", [*(pytest.param(at, marks=pytest.mark.slow) for at in ("files", "delete", "keep")), "end"]
+)
 def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
     spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:
