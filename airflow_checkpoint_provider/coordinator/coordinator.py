@@ -52,12 +52,12 @@ class Coordinator:
 
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
-    def trigger(self, request: Request, *, run: str | None = None) -> int:
+    def trigger(self, request: Request, *, run: str | None = None, pause_left_s: float = 0.0) -> int:
         """Ask for a checkpoint; return the id of the checkpoint that answers ``request``.
 
         A known request is answered with its newest checkpoint. A savepoint needs ``request.folder``, the URI of a folder.
         ``run``: only an attempt of this run may take it. Raises ``Queued`` while the request waits for its turn; asking again
-        then costs a read.
+        then costs a read. Raises ``MinPause`` for the timer's request if ``pause_left_s`` seconds of the pause remain.
         """
         if requests.place_in_queue(self.state, request.token):
             self.journal.poll()
@@ -72,7 +72,7 @@ class Coordinator:
                     f"kind={request.kind!r} cannot be gated: a savepoint is not deleted when its gate refuses it. Gate a checkpoint instead"
                 )
             request = self._with_folder(request)
-        self.journal.append(c.Trigger(request=request, epoch=self.epoch, run=run))
+        self.journal.append(c.Trigger(request=request, epoch=self.epoch, run=run, pause_left_s=pause_left_s))
         self._refuse_waiting(request.token)
         return self.state.requests[request.token]
 

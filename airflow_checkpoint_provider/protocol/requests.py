@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol import launches, refusals, wording
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, is_savepoint
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, Checkpoint, QueuedRequest, State
+from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, QueuedRequest, State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
 LONGEST_QUEUE = 1000
@@ -139,16 +139,12 @@ def place_in_queue(state: State, token: str) -> tuple[int, int] | None:
 def may_run(state: State, queued: QueuedRequest) -> bool:
     """Return whether the first request of the queue is triggered now.
 
-    A periodic request waits while more checkpoints are being deleted than may be pending, so that deletion keeps up.
-    Other requests do not wait for it: a deletion that fails stays *condemned*, and a store that denies deletion must
-    not prevent savepoints.
+    What is being deleted does not count: only the driver knows whether a deletion still runs or has failed, and its timer waits
+    for the one and not for the other.
     """
-    most = state.config.max_concurrent
-    if _is_periodic(queued) and len(state.with_status(CONDEMNED)) > most:
-        return False
     if _is_savepoint(queued):
         return len(state.pending) < MOST_PENDING
-    return sum(not pending.request.gated for pending in state.pending) < most
+    return sum(not pending.request.gated for pending in state.pending) < state.config.max_concurrent
 
 
 def _admitted(state: State, candidate: QueuedRequest, pause_left_s: float) -> Decision:

@@ -165,16 +165,16 @@ class Attempt:
         with self._journal() as coordinator:
             coordinator.journal.append(command)
 
-    def trigger_unless_pending(self, request: Request) -> tuple[int, State]:
+    def trigger_unless_pending(self, request: Request, pause_left_s: float = 0.0) -> tuple[int, State]:
         """Return the id of the pending checkpoint that waits for this attempt alone, and the state that lists it.
 
-        Trigger one if there is none. Raises ``Queued`` if that must wait for its turn.
+        Trigger one if there is none. Raises ``Queued`` if that must wait for its turn, and ``MinPause`` as the coordinator does.
         """
         with self._journal() as coordinator:
             number = 0
             if not ungated(coordinator.state):
                 try:
-                    number = coordinator.trigger(request)
+                    number = coordinator.trigger(request, pause_left_s=pause_left_s)
                 except Busy:
                     if not ungated(coordinator.state):  # else somebody asked for one since the journal was last read
                         raise

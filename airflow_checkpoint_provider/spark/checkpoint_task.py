@@ -72,7 +72,6 @@ class CheckpointContext:
     versions: Versions
     timeout_s: float
     clock: Callable[[], float] = time.monotonic
-    deletions: Deletions = field(default_factory=Deletions)
     closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
     awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
     unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
@@ -84,6 +83,14 @@ class CheckpointContext:
     def __post_init__(self) -> None:
         self.manual = ManualCompletion(self.attempt, self.clock)
         self.savepoints = Savepoints(self.attempt, self.acknowledgement)
+        self.deletions = Deletions(self.not_deleted, self.clock)
+
+    def not_deleted(self, error: errors.CheckpointError) -> None:
+        """Count that old checkpoints could not be deleted. At the end of the attempt, log it: what it saves is complete."""
+        if self.closing.is_set():
+            say(f"{NOT_DELETED}: {error}")
+        else:
+            self.protection.failed(NOT_DELETED, error)
 
     def unserved(self) -> tuple[Checkpoint, ...]:
         """Return the pending checkpoints that no barrier has served yet."""
@@ -106,11 +113,11 @@ class CheckpointContext:
             versions=self.versions,
         )
 
-    def request(self, origin: str, barrier: str = "") -> tuple[int, State]:
+    def request(self, origin: str, barrier: str = "", pause_left_s: float = 0.0) -> tuple[int, State]:
         """Trigger a checkpoint of this attempt, unless one is pending already. Return its id and the state that lists it."""
         token = f"attempt {self.attempt.epoch} {origin} {next(self.counter)}"
         request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)
-        return self.attempt.trigger_unless_pending(request)
+        return self.attempt.trigger_unless_pending(request, pause_left_s)
 
     def settle(self) -> Outcome | None:
         """Complete or abort the checkpoint whose outcome is unknown. Return the outcome; None if there is no such checkpoint."""
@@ -333,7 +340,7 @@ class CheckpointTask:
         try:
             self._attempt.condemn_expired()
         except (errors.StoreError, errors.TooLarge) as error:
-            say(f"{NOT_DELETED}: {error}")
+            self._context.not_deleted(error)
         except errors.Refused:
             pass  # the journal changed meanwhile: the next checkpoint tries again
         self._context.deletions.submit(self._attempt.delete_condemned)

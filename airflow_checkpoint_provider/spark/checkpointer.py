@@ -11,21 +11,30 @@ again at the next one. An object that does not return lets them expire; the atte
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_checkpoint_provider import __version__
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, Declined, Queued, StoreError
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CommitStateUnknown,
+    Declined,
+    MinPause,
+    Queued,
+    StoreError,
+)
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import Checkpoint
+from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointContext, CheckpointTask, Completed
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.pause import Pause
 from airflow_checkpoint_provider.spark.protection import Protection
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check
@@ -35,6 +44,15 @@ WRITERS = 4  # snapshots that are written at once
 LAST_NOTIFICATION_TIMEOUT = 10.0  # seconds that an object may take in the background when the job ends
 LAST_DELETION_TIMEOUT = 10.0  # seconds that deletions may take when the job ends
 ORPHANS_PER_START = 1_000  # folders; the next start takes the rest
+
+
+class Turn(enum.Enum):
+    """What became of the timer's checkpoint when it was due."""
+
+    TAKEN = "completed"
+    FAILED = "not completed"
+    WAITS = "in the queue, or until deletion has kept up"
+    PAUSED = "until the pause after the checkpoint before is over"
 
 
 class Checkpointer:
@@ -68,6 +86,8 @@ class Checkpointer:
             clock=clock,
         )
         self.protection = self._context.protection
+        self.pause = Pause(config.min_pause_s, lambda: attempt.state, clock)
+        self._config = config
         self.manual, self.savepoints = self._context.manual, self._context.savepoints
         self._deletions = self._context.deletions
         # Let the streaming queries read to their end if a stop drains; stop them before its savepoint; and start them again if
@@ -191,29 +211,33 @@ class Checkpointer:
             self._asking = None
         return number, None
 
-    def periodic_checkpoint(self, barrier: str, *, of_script: bool) -> bool:
-        """Take the timer's checkpoint, or serve the one that is pending already. Return what ``checkpoint`` returns.
+    def periodic_checkpoint(self, barrier: str, *, of_script: bool) -> Turn:
+        """Take the timer's checkpoint, or serve the one that is pending already.
 
-        While a savepoint is copied, or deletion does not keep up, the timer's waits in the queue. That is no failure.
+        While a savepoint is copied, deletion does not keep up, or the pause lasts, it is not taken yet. That is no failure.
         """
         with self._lock:
             self.await_in_flight()
-            if not self.requested() and self._waits_in_queue(barrier):
-                self._deletions.submit(self._attempt.delete_condemned)  # meanwhile no checkpoint tries it again
-                return True
-            return self.checkpoint(barrier, wait=True, of_script=of_script)
+            if not self.requested() and (turn := self._not_yet(barrier)):
+                return turn
+            taken = self.checkpoint(barrier, wait=True, of_script=of_script)
+            return Turn.TAKEN if taken else Turn.FAILED
 
-    def _waits_in_queue(self, barrier: str) -> bool:
-        """Ask for the timer's checkpoint, unless a request waits already. Return whether there is one that waits."""
-        if self._attempt.state.queue:
-            return True
+    def _not_yet(self, barrier: str) -> Turn | None:
+        """Ask for the timer's checkpoint, unless a request waits already. Return why it cannot be taken now; None if it can."""
+        state = self._attempt.state
+        behind = len(state.with_status(CONDEMNED)) > self._config.max_concurrent
+        if state.queue or (behind and self._deletions.within(self._config.timeout_s)):
+            return Turn.WAITS
         try:
-            self.request(PERIODIC, barrier)
+            self._context.request(PERIODIC, barrier, self.pause.left_s())
         except Queued:
-            return True
+            return Turn.WAITS
+        except MinPause:
+            return Turn.PAUSED
         except CheckpointError:
             pass  # the checkpoint tries it again, and logs it
-        return False
+        return None
 
     def request(self, origin: str, barrier: str = "") -> int:
         """Ask for a checkpoint that the next barrier serves. Return the id of the pending checkpoint."""
@@ -265,6 +289,8 @@ class Checkpointer:
     def on_watch(self) -> None:
         """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
         self.manual.on_watch()
+        self.pause.look()
+        self._deletions.report_late(self._config.timeout_s)
         if asking := self._asking:
             asking.expire(self._registered.asked)
         self._registered.notify_in_background(self._attempt.state)

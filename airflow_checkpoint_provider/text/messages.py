@@ -43,7 +43,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP206": "A checkpoint is fully acknowledged, but not completed yet.",
     "CKP207": "Files are copied: for a savepoint, for a full checkpoint, or from another history.",
     "CKP208": "A completed savepoint could not be published yet. The next checkpoint, attempt or task tries again.",
-    "CKP210": "Checkpoints fail. The job continues, but a crash costs more work with every minute.",
+    "CKP210": "Checkpoints fail, or old ones cannot be deleted. The job continues, but a crash costs more work with every minute.",
     "CKP211": "More checkpoints failed in a row than tolerable_failures allows. The job fails.",
     "CKP220": "The answer of the store was lost. The result was read back.",
     "CKP250": "A savepoint was completed and published at its target.",

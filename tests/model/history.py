@@ -183,8 +183,6 @@ class History:
 
     def room(self, one: Waiting) -> bool:
         """Whether it may be triggered now."""
-        if one.origin == "periodic" and len(self.with_status("condemned")) > self.most():
-            return False  # deleting has to keep up with the timer
         pending = self.with_status("pending").values()
         return len(pending) < 100 if one.forced else sum(not checkpoint.gated for checkpoint in pending) < self.most()
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.policies.retention import KeepLatest, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
@@ -75,11 +74,11 @@ def upload(store: Store, coordinator: Coordinator, file_sets: Iterable[FileSet])
             store.create(f"{coordinator.keys.file_set(one.path)}/{file.name}", ROWS)
 
 
-def driver(store: Store, try_number: int = 1, *, retention: Retention | None = None, scope: str = "") -> Coordinator:
-    """The coordinator of a driver that was launched and has started."""
+def driver(store: Store, try_number: int = 1, *, scope: str = "", **checkpointing: Any) -> Coordinator:
+    """The coordinator of a driver that was launched and has started with the options ``checkpointing``."""
     journal = open_journal(store, place="driver")
     journal.append(launch(try_number=try_number, scope=scope))
-    in_force = CheckpointConfig(retention=retention or KeepLatest(2)).to_json()
+    in_force = CheckpointConfig(**checkpointing).to_json()
     journal.append(start(try_number=try_number, checkpointing=in_force))
     return Coordinator(journal, journal.state.last_epoch)
 

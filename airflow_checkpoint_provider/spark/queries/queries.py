@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.checkpointer import Checkpointer, Turn
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries import progress
@@ -106,6 +106,8 @@ class Queries:
         self._unstarted = Unstarted()
         self._standing = Standing(spark, attempt, states)
         self._script_waits = _ScriptWaits()
+        self._due = 0.0  # when the timer takes its next checkpoint
+        self._served = 0.0  # from when on requests are served
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
         checkpointer.drain_queries = self._drain
@@ -309,21 +311,31 @@ class Queries:
     def _serve(self) -> None:
         """Take checkpoints until the attempt ends: when somebody asks, and when the time has come. End it if that fails."""
         try:
-            due = time.monotonic() + random.uniform(self._config.min_pause_s, self._config.interval_s)
-            served = 0.0  # the moment from which requests are served
+            self._due = time.monotonic() + random.uniform(self._config.min_pause_s, self._config.interval_s)
             while not self._ending.wait(LOOK):
                 self._end_if_failed()
                 self._settle()
-                now = time.monotonic()
-                wanted = now >= due or (now >= served and self._checkpointer.requested())
-                if wanted and not self._others_wait():
-                    served = time.monotonic() + (0.0 if self._checkpoint(periodic=now >= due) else AFTER_FAILURE)
-                    due = max(now + self._config.interval_s, time.monotonic() + self._config.min_pause_s)
+                self._look()
         except Exception as error:  # noqa: BLE001 - without this thread, nobody would serve a stop
             if not self._ending.is_set():
                 traceback.print_exc()
                 why = f"its queries can take no more checkpoints: {error}"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
+
+    def _look(self) -> None:
+        """Take the checkpoint that is due, or asked for. The timer stands still while no query runs: nothing new could be saved."""
+        now = time.monotonic()
+        self._checkpointer.pause.look()
+        due = now >= self._due and any(running.runs() for running in self._running.values())
+        asked = now >= self._served and self._checkpointer.requested()
+        if not (due or asked) or self._others_wait():
+            return
+        turn = self._checkpoint(periodic=due)
+        if turn is Turn.PAUSED:
+            self._due = now + self._checkpointer.pause.left_s()
+        elif turn is not Turn.WAITS:
+            self._served = time.monotonic() + (AFTER_FAILURE if turn is Turn.FAILED else 0.0)
+            self._due = now + self._config.interval_s
 
     def _not_started(self) -> set[str]:
         """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
@@ -342,18 +354,19 @@ class Queries:
             return True
         return bool(self._unstarted.expected(self._running, self._states.snapshots))
 
-    def _checkpoint(self, *, periodic: bool) -> bool:
-        """Take a checkpoint of the queries. Return whether it is completed. The thread goes on if it is not."""
+    def _checkpoint(self, *, periodic: bool) -> Turn:
+        """Take a checkpoint of the queries. Return what became of it. The thread goes on whatever that is."""
         with self._script_waits.held() as script_waits:
             try:
                 if periodic:
                     return self._checkpointer.periodic_checkpoint(BARRIER, of_script=script_waits)
-                return self._checkpointer.checkpoint(BARRIER, wait=True, of_script=script_waits)
+                taken = self._checkpointer.checkpoint(BARRIER, wait=True, of_script=script_waits)
+                return Turn.TAKEN if taken else Turn.FAILED
             except CommitStateUnknown:
                 raise  # the job may be suspended by now
             except CheckpointError as error:
                 say(f"A checkpoint of the queries failed. The next one tries again: {error}")
-                return False
+                return Turn.FAILED
 
     def _settle(self) -> None:
         """Give up older locations, and let them be deleted."""

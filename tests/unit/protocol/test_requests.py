@@ -300,19 +300,15 @@ def test_savepoint_beside_a_queue_is_written_as_one_event() -> None:
     assert [type(event) for event in events] == [e.CheckpointTriggered]
 
 
-def test_rule_3_periodic_requests_wait_while_condemned_checkpoints_are_left() -> None:
-    """A checkpoint whose deletion fails stays condemned; it delays periodic requests only."""
+@pytest.mark.parametrize("origin", ["periodic", "task"])
+def test_rule_3_condemned_checkpoints_keep_no_request_waiting(origin: str) -> None:
+    """A checkpoint whose deletion fails stays condemned, perhaps for ever."""
     history = running(max_concurrent=1)
     for _ in range(4):
         history.completed()
     history.condemned(1, 2)
-    ask(history, "p", origin="periodic")
-    assert (pending(history.state), waiting(history.state)) == ([], ["p"])
-    savepoint(history, "s")
-    assert (pending(history.state), waiting(history.state)) == (["s"], ["p"])
-    history.completed(number=5)
-    history.do(c.Forget(ids=(1,)))
-    assert pending(history.state) == ["p"]
+    ask(history, "p", origin=origin)
+    assert (pending(history.state), waiting(history.state)) == (["p"], [])
 
 
 def test_entry_triggers_at_most_sixteen_queued_requests() -> None:

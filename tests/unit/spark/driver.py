@@ -81,7 +81,7 @@ class Driver:
     def __init__(
         self, store: Store, try_number: int = 1, *, clock: Callable[[], float] = time.monotonic, **checkpointing: Any
     ) -> None:
-        self.coordinator = driver(store, try_number, retention=checkpointing.get("retention"))
+        self.coordinator = driver(store, try_number, **checkpointing)
         state = self.coordinator.state
         self.attempt = Attempt(self.coordinator, state.attempts[-1], state.runs[-1], Restored())
         self.states = Pinned("run")

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import checkpointer
+from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement, value
 from tests.support.faults import Call, Fault, FaultyStore, Time, served
@@ -247,7 +248,7 @@ def test_requested_checkpoint_is_served_by_the_next_barrier(running: Driver) -> 
 
 def test_checkpoint_of_the_timer_is_periodic(running: Driver) -> None:
     running.pin(Recording("counts"))
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.TAKEN
     (taken,) = running.task().state.checkpoints
     assert (taken.request.origin, taken.request.barrier, taken.status) == (PERIODIC, "queries", RETAINED)
 
@@ -255,28 +256,9 @@ def test_checkpoint_of_the_timer_is_periodic(running: Driver) -> None:
 def test_timer_serves_what_a_task_has_asked_for(running: Driver) -> None:
     number = running.asked()
     running.pin(Recording("counts"))
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.TAKEN
     (taken,) = running.task().state.checkpoints
     assert (taken.id, taken.request.origin, taken.status) == (number, "task", RETAINED)
-
-
-def test_timer_waits_while_deletion_does_not_keep_up_and_lets_it_be_tried_again(
-    running: Driver, store: FaultyStore
-) -> None:
-    store.plan = lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE
-    for _ in range(5):
-        running.pin(Recording("counts"))
-        assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
-        running.settle_deletions()
-    state = running.task().state
-    assert [checkpoint.status for checkpoint in state.checkpoints] == [CONDEMNED, CONDEMNED, RETAINED, RETAINED]
-    assert [queued.request.origin for queued in state.queue] == [PERIODIC]
-    store.plan = served
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
-    running.settle_deletions()
-    running.checkpointer.checkpoint("queries", wait=True)
-    assert (running.listed(5).request.origin, running.listed(5).status) == (PERIODIC, RETAINED)
-    assert not running.checkpointer.protection.failures
 
 
 def test_timer_whose_request_fails_takes_its_checkpoint_when_the_store_answers(
@@ -287,7 +269,7 @@ def test_timer_whose_request_fails_takes_its_checkpoint_when_the_store_answers(
     running.checkpointer.periodic_checkpoint("queries", of_script=True)
     assert running.checkpointer.protection.failures == 1
     store.plan = served
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.TAKEN
     assert running.listed(1).status == RETAINED
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithi
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.spark import attempt, checkpointer
+from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.deletions import Deletions
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.histories import BEGIN
@@ -79,6 +80,55 @@ def test_deletion_that_hangs_delays_no_barrier(keeper: Driver, hanging: Hanging)
     assert statuses(keeper) == [FORGOTTEN, FORGOTTEN, RETAINED]
 
 
+def test_timer_waits_while_deletion_does_not_keep_up(keeper: Driver, hanging: Hanging) -> None:
+    def turn() -> Turn:
+        return keeper.checkpointer.periodic_checkpoint("queries", of_script=True)
+
+    assert [turn() for _ in range(4)] == [Turn.TAKEN, Turn.TAKEN, Turn.TAKEN, Turn.WAITS]
+    assert statuses(keeper) == [CONDEMNED, CONDEMNED, RETAINED]
+    assert keeper.checkpointer.checkpoint("stage 'a'", wait=True), "a barrier does not wait"
+    hanging.free.set()
+    keeper.settle_deletions()
+    assert turn() is Turn.TAKEN
+    assert not keeper.checkpointer.protection.failures
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_denied_deletion_counts_as_a_failure_until_the_job_ends(
+    store: FaultyStore, closing: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = list[str]()
+    monkeypatch.setattr(attempt, "leave", lambda code, line: ended.append(line))
+    strict = Driver(store, tolerable_failures=0)
+    if closing:
+        strict.checkpointer._context.closing.set()
+    strict.checkpointer.delete_later(denied(store))
+    strict.settle_deletions()
+    assert len(ended) == (0 if closing else 1)
+    assert closing or "1 checkpoint failed in a row, but tolerable_failures is 0. Last failure: Old" in ended[0]
+    assert "Old checkpoints could not be deleted. The next checkpoint tries again: denied" in capsys.readouterr().out
+    strict.checkpointer.close()
+
+
+def denied(store: FaultyStore) -> Callable[[], None]:
+    """Let the store deny deletions. Return one."""
+    store.plan = lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE
+    return lambda: store.delete(["older location"])
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_every_kind_of_deletion_counts(keeper: Driver, store: FaultyStore, released: bool) -> None:
+    """Also that of files which no checkpoint holds."""
+    deletion = denied(store)
+    if released:
+        for _ in range(3):
+            keeper.stage("clean")
+    else:
+        keeper.checkpointer.delete_later(deletion)
+    keeper.settle_deletions()
+    assert keeper.checkpointer.protection.failures == 1
+
+
 def test_removal_of_orphans_that_hangs_delays_no_barrier(keeper: Driver, hanging: Hanging, store: FaultyStore) -> None:
     store.create(f"{keeper.coordinator.keys.file_set(file_set_path('clean', 1, 'a'))}/part-0", b"rows")
     second = Driver(store, try_number=2)
@@ -93,7 +143,7 @@ def test_removal_of_orphans_that_hangs_delays_no_barrier(keeper: Driver, hanging
 
 
 def test_deletion_that_waits_is_not_submitted_again() -> None:
-    deletions, begun, free, calls = Deletions(), threading.Event(), threading.Event(), list[str]()
+    deletions, begun, free, calls = Deletions(print), threading.Event(), threading.Event(), list[str]()
 
     def hangs() -> None:
         begun.set()
@@ -112,7 +162,7 @@ def test_deletion_that_waits_is_not_submitted_again() -> None:
 
 
 def test_error_of_a_deletion_ends_neither_the_job_nor_later_deletions(capsys: pytest.CaptureFixture[str]) -> None:
-    deletions, deleted = Deletions(), threading.Event()
+    deletions, deleted = Deletions(print), threading.Event()
 
     def fails() -> None:
         raise ValueError("unforeseen")

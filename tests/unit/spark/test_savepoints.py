@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC, STORE_FAILED
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
+from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement
@@ -55,7 +56,7 @@ def test_timer_waits_until_a_savepoint_is_copied(running: Driver, target: Memory
     running.checkpointer.checkpoint("here", wait=True)
     assert slow.began.wait(10)
     for _ in range(2):
-        assert running.checkpointer.periodic_checkpoint("queries", of_script=True)
+        assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.WAITS
     assert [queued.request.origin for queued in running.task().state.queue] == [PERIODIC]
     free.set()
     running.checkpointer.savepoints.settle()

@@ -1,0 +1,272 @@
+"""The timer of checkpoints, driven without Spark: its time passes only between two looks. Runs anywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
+from airflow_checkpoint_provider.protocol.kinds import PERIODIC
+from airflow_checkpoint_provider.protocol.state import RETAINED
+from airflow_checkpoint_provider.spark.queries import queries as module
+from airflow_checkpoint_provider.spark.queries.queries import Queries
+from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.saved import memory
+from tests.unit.spark.driver import Driver, Recording, ask
+
+
+class Clock:
+    """Seconds that pass only while the timer waits for its next look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Query:
+    """A query that runs until it is ended."""
+
+    def __init__(self) -> None:
+        self.active, self.caught_up, self.handled = True, True, threading.Event()
+
+    def runs(self) -> bool:
+        return self.active
+
+    def failed(self) -> None:
+        return None
+
+    def settle(self) -> bool:
+        return False
+
+    def resume(self) -> None:
+        """Do nothing: it never stands still."""
+
+
+class Timer:
+    """The timer of a driver with one query, and when which checkpoints were triggered."""
+
+    def __init__(self, store: FaultyStore, clock: Clock, **checkpointing: Any) -> None:
+        self.clock = clock
+        self.driver = Driver(store, clock=clock.monotonic, **{"retention": KeepAll()} | checkpointing)
+        self.driver.pin(Recording("counts"))
+        config = CheckpointConfig(**checkpointing)
+        self.queries = Queries(
+            cast(Any, None), self.driver.attempt, self.driver.states, self.driver.checkpointer, config
+        )
+        self.query = Query()
+        self.queries._running = cast(Any, {"a": self.query})
+        self.driver.states.claimed_queries.add("a")
+        self.triggered = dict[int, tuple[float, str]]()  # by id: when, and by whom
+        self._plan = dict[float, Callable[[], object]]()
+
+    def run(self, until: float, plan: Mapping[float, Callable[[], object]] | None = None) -> list[float]:
+        """Let the time pass, and call what ``plan`` says at its moments. Return when the timer triggered checkpoints."""
+        self._until, self._plan = until, dict(plan or {})
+        self.queries._ending = cast(Any, SimpleNamespace(wait=self._wait, is_set=lambda: False))
+        self.queries._serve()
+        return [when for when, origin in self.triggered.values() if origin == PERIODIC]
+
+    def _wait(self, seconds: float) -> bool:
+        self._note()
+        self.clock.now += seconds
+        for moment in [moment for moment in self._plan if moment <= self.clock.now]:
+            self._plan.pop(moment)()
+            self._note()
+        return self.clock.now > self._until
+
+    def _note(self) -> None:
+        if not self.driver.checkpointer._deletions.within(0.0):
+            self.driver.catch_up()
+        for checkpoint in self.driver.attempt.state.checkpoints:
+            self.triggered.setdefault(checkpoint.id, (self.clock.now, checkpoint.request.origin))
+
+    def completed(self) -> int:
+        return self.driver.attempt.state.counts.get("completed", 0)
+
+
+Make = Callable[..., Timer]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module.random, "uniform", lambda least, most: most)
+    return clock
+
+
+@pytest.fixture
+def timer(store: FaultyStore, clock: Clock) -> Iterator[Make]:
+    """Return a function that makes the timer. The first delay is a whole interval."""
+    made = list[Timer]()
+
+    def make(**checkpointing: Any) -> Timer:
+        made.append(Timer(store, clock, **checkpointing))
+        return made[-1]
+
+    yield make
+    store.plan = served
+    for one in made:
+        one.driver.checkpointer.close()
+
+
+# -- the pace ----------------------------------------------------------------------------------------------------------
+
+
+def test_timer_takes_a_checkpoint_each_interval(timer: Make) -> None:
+    assert timer(interval="60 s").run(200) == [60, 120, 180]
+
+
+def test_first_delay_lies_between_pause_and_interval(timer: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[float, float]]()
+    monkeypatch.setattr(module.random, "uniform", lambda least, most: asked.append((least, most)) or least)
+    assert timer(interval="60 s", min_pause="20 s").run(100) == [20, 80]
+    assert asked == [(20, 60)]
+
+
+@pytest.mark.parametrize("by", ["a barrier", "a task", "a gate", "a savepoint"])
+def test_pause_counts_from_every_checkpoint(timer: Make, by: str) -> None:
+    one = timer(interval="60 s", min_pause="30 s")
+    driver = one.driver
+
+    def complete() -> None:
+        if by == "a barrier":
+            driver.checkpointer.checkpoint("stage 'a'", wait=True)
+        elif by == "a savepoint":
+            ask(driver, memory())
+            driver.checkpointer.checkpoint("stage 'a'", wait=True)
+            driver.checkpointer.savepoints.settle()
+        else:
+            number = driver.asked(gated=by == "a gate")
+            driver.checkpointer.checkpoint("stage 'a'", wait=True)
+            if by == "a gate":
+                driver.task().complete(number, finalize=True)
+
+    assert one.run(100, {59: complete}) == [89]
+
+
+def test_pause_counts_from_a_checkpoint_for_which_the_timer_has_waited(timer: Make) -> None:
+    one = timer(interval="60 s", min_pause="30 s")
+    written = threading.Event()
+    one.driver.pin(Recording("counts", wait_for=written))
+
+    def begin() -> None:
+        one.driver.checkpointer.checkpoint("stage 'a'")
+        threading.Timer(0.2, written.set).start()
+
+    assert one.run(100, {60: begin}) == [90]
+
+
+def test_checkpoint_of_a_person_does_not_wait_for_the_pause(timer: Make) -> None:
+    one = timer(interval="60 s", min_pause="30 s")
+    one.run(70, {62: one.driver.asked})
+    assert [origin for _, origin in one.triggered.values()] == [PERIODIC, "task"]
+    assert one.completed() == 2
+
+
+# -- it waits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("pause", "due"), [("5 s", 73), ("0 s", 68)])
+def test_request_that_waited_for_a_savepoint_is_taken_after_the_rest_of_the_pause(
+    timer: Make, pause: str, due: float
+) -> None:
+    one = timer(interval="60 s", min_pause=pause)
+    driver = one.driver
+    copied = threading.Event()
+    held = Held("counts", wait_for=copied)
+
+    def begin() -> None:
+        ask(driver, memory())
+        driver.pin(held)
+        driver.checkpointer.checkpoint("stage 'a'", wait=True)
+        driver.pin(Recording("counts"))
+
+    def end() -> None:
+        copied.set()
+        driver.checkpointer.savepoints.settle()
+
+    periodic = one.run(100, {50: begin, 68: end})
+    taken = [number for number, (_, origin) in one.triggered.items() if origin == PERIODIC]
+    assert len(periodic) == 1
+    assert abs(periodic[0] - due) <= 0.5
+    assert driver.listed(taken[0]).status == RETAINED
+
+
+class Held(Recording):
+    """A snapshot whose copy waits."""
+
+    def write(self, check: Any, place: Any = None) -> Any:
+        if place is None:
+            return Recording("counts").write(check)
+        return super().write(check, place)
+
+
+def test_timer_stands_still_while_no_query_runs(timer: Make) -> None:
+    one = timer(interval="60 s")
+
+    def run(*, active: bool) -> None:
+        one.query.active = active
+
+    plan = {70: lambda: run(active=False), 400: one.driver.asked, 500: lambda: run(active=True)}
+    assert one.run(620, plan) == [60, 500, 560, 620]
+    assert one.completed() == 5, "what a task asks for is taken meanwhile"
+
+
+# -- a store that does not delete --------------------------------------------------------------------------------------
+
+
+def denied(call: Call) -> Fault:
+    return Fault.DENIED if call.kind == "delete" else Fault.NONE
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_store_that_denies_deletions_does_not_stop_the_timer(
+    timer: Make, store: FaultyStore, kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.plan = denied
+    one = timer(interval="60 s", retention=KeepLatest(kept))
+    looked = one._note
+
+    def settle() -> None:
+        one.driver.settle_deletions()
+        looked()
+
+    one._note = settle  # type: ignore[method-assign]
+    assert one.run(600) == [60.0 * n for n in range(1, 11)]
+    said = capsys.readouterr().out
+    assert "NOT PROTECTED: Old checkpoints could not be deleted. The next checkpoint tries again: denied" in said
+    assert said.count("NOT PROTECTED") == 10 - kept
+
+
+def test_deletion_that_hangs_keeps_the_timer_for_the_timeout_only(
+    timer: Make, store: FaultyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = threading.Event()
+
+    def hangs(call: Call) -> Fault:
+        if call.kind == "delete":
+            assert free.wait(60)
+        return Fault.NONE
+
+    store.plan = hangs
+    one = timer(interval="60 s", timeout="200 s", retention=KeepLatest(1))
+    looked = one._note
+
+    def watch() -> None:
+        one.driver.checkpointer.on_watch()
+        looked()
+
+    one._note = watch  # type: ignore[method-assign]
+    assert one.run(500) == [60, 120, 180, 320.5, 380.5, 440.5]
+    free.set()
+    said = capsys.readouterr().out
+    assert said.count("NOT PROTECTED: Old checkpoints could not be deleted") == 1
+    assert "a deletion has not returned for 200 s" in said
