@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.errors import (
@@ -46,6 +47,15 @@ LAST_DELETION_TIMEOUT = 10.0  # seconds that deletions may take when the job end
 ORPHANS_PER_START = 1_000  # folders; the next start takes the rest
 
 
+Script = Callable[[], AbstractContextManager[bool]]
+"""Tells whether the script stands still, and keeps it so inside the block: it changes no value and no registered object."""
+
+
+def at_barrier() -> AbstractContextManager[bool]:
+    """Say that the script stands still, because it has called for this checkpoint."""
+    return contextlib.nullcontext(True)
+
+
 class Turn(enum.Enum):
     """What became of the timer's checkpoint when it was due."""
 
@@ -69,7 +79,7 @@ class Checkpointer:
     ) -> None:
         self._attempt, self._states, self._registered = attempt, states, registered
         self._lock = threading.RLock()  # barriers come one after the other
-        self._of_script = True  # the script stands at the barrier
+        self._script: Script = at_barrier  # at the barrier that is being served
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writers = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
@@ -96,15 +106,15 @@ class Checkpointer:
         self.pause_queries: Callable[[Check], object] = lambda check: None
         self.resume_queries: Callable[[], object] = lambda: None
 
-    def checkpoint(self, barrier: str, *, wait: bool = False, of_script: bool = True) -> bool:
+    def checkpoint(self, barrier: str, *, wait: bool = False, script: Script = at_barrier) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
 
         With ``wait``, return False if not all states are saved, and raise ``Declined`` if a registered object declined. Without, nobody
-        knows it yet, and the answer is True. Not ``of_script``: the script goes on meanwhile, so its values are those of its last barrier,
-        and no object is called.
+        knows it yet, and the answer is True. If ``script`` does not stand still, its values are those of its last barrier, and no object
+        is called. It is kept only while states are pinned and objects are called, and while the savepoint of a stop is taken.
         """
         self._registered.refuse_inside()
-        with self._lock, self._barrier_of(of_script):
+        with self._lock, self._barrier_of(script):
             self.wait()
             self.protection.begin()
             declined = self._serve(barrier)
@@ -118,15 +128,15 @@ class Checkpointer:
         """Return whether the barrier's checkpoint holds all states. A query has always come further, so its own must be completed."""
         if self._states.claimed_queries and not self._saved:
             return False
-        return not self._of_script or not (self._states.changed() or self._registered.unsaved)
+        return self._script is not at_barrier or not (self._states.changed() or self._registered.unsaved)
 
     @contextlib.contextmanager
-    def _barrier_of(self, script: bool) -> Iterator[None]:
-        before, self._of_script = self._of_script, script
+    def _barrier_of(self, script: Script) -> Iterator[None]:
+        before, self._script = self._script, script
         try:
             yield
         finally:
-            self._of_script = before
+            self._script = before
 
     @contextlib.contextmanager
     def between_barriers(self) -> Iterator[None]:
@@ -157,9 +167,11 @@ class Checkpointer:
         """
         declined = None
         try:
-            if self.savepoints.brought_to_rest(savepoint, self.drain_queries, self.pause_queries):
-                declined = self._save_stop(savepoint, barrier)
-            self.savepoints.stop(savepoint, barrier)
+            at_rest = self.savepoints.brought_to_rest(savepoint, self.drain_queries, self.pause_queries)
+            with self._script():  # it must not go on when the job may be suspended
+                if at_rest:
+                    declined = self._save_stop(savepoint, barrier)
+                self.savepoints.stop(savepoint, barrier)
         except CommitStateUnknown:  # the job may be suspended by now: no batch may begin
             raise
         except BaseException:
@@ -186,32 +198,37 @@ class Checkpointer:
         ``stop``: the savepoint with which the job stops. It takes the place of the barrier's own checkpoint.
         """
         task = CheckpointTask(self._context, barrier, stop)
-        number, declined = self._ask_registered(task, barrier)
+        number = self._number_for_objects(task)
+        with self._script() as stands:
+            declined = self._ask_registered(task, barrier, number) if stands else None
+            pinned = () if declined else self._states.pin(barrier, of_script=stands)
         if declined:
             self._in_flight = self._thread.submit(task.decline, declined, number)
         else:
-            snapshots = BarrierSnapshots(self._states.pin(barrier, of_script=self._of_script), self._writers)
-            self._in_flight = self._thread.submit(task.run, snapshots)
+            self._in_flight = self._thread.submit(task.run, BarrierSnapshots(pinned, self._writers))
         return declined
 
-    def _ask_registered(self, task: CheckpointTask, barrier: str) -> tuple[int | None, Declined | None]:
-        """Ask the registered objects for their states. Return the id that they were given, and the error of one that declined."""
-        if not self._registered or not self._of_script:
-            return None, None
-        number = None
-        if self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
+    def _number_for_objects(self, task: CheckpointTask) -> int | None:
+        """Return the id that registered objects are given; None if there are none, or the store does not give it."""
+        if self._registered and self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
             with contextlib.suppress(CheckpointError):  # the task tries it again, and logs it
-                number = task.number()
+                return task.number()
+        return None
+
+    def _ask_registered(self, task: CheckpointTask, barrier: str, number: int | None) -> Declined | None:
+        """Ask the registered objects for their states. Return the error of one that declined."""
+        if not self._registered:
+            return None
         self._asking = task
         try:
             self._registered.snapshot(barrier, number, task.refuse_late)
         except Declined as declined:
-            return number, declined
+            return declined
         finally:
             self._asking = None
-        return number, None
+        return None
 
-    def periodic_checkpoint(self, barrier: str, *, of_script: bool) -> Turn:
+    def periodic_checkpoint(self, barrier: str, *, script: Script = at_barrier) -> Turn:
         """Take the timer's checkpoint, or serve the one that is pending already.
 
         While a savepoint is copied, deletion does not keep up, or the pause lasts, it is not taken yet. That is no failure.
@@ -220,7 +237,7 @@ class Checkpointer:
             self.await_in_flight()
             if not self.requested() and (turn := self._not_yet(barrier)):
                 return turn
-            taken = self.checkpoint(barrier, wait=True, of_script=of_script)
+            taken = self.checkpoint(barrier, wait=True, script=script)
             return Turn.TAKEN if taken else Turn.FAILED
 
     def _not_yet(self, barrier: str) -> Turn | None:
@@ -265,8 +282,10 @@ class Checkpointer:
                 self._states.completed(settled.states)
                 self._saved = True
             self._release_file_sets()
-            if self._of_script:
-                self._notify()
+            with self._script() as stands:
+                if stands:
+                    self._registered.notify(self._attempt.state)
+            self._confirm()
 
     def await_in_flight(self) -> None:
         """Wait for the checkpoint in flight, if there is one."""
@@ -296,10 +315,6 @@ class Checkpointer:
         self._registered.notify_in_background(self._attempt.state)
         self._confirm()
         self.protection.enforce_limit()
-
-    def _notify(self) -> None:
-        self._registered.notify(self._attempt.state)
-        self._confirm()
 
     def _confirm(self) -> None:
         """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified."""
@@ -344,7 +359,8 @@ class Checkpointer:
 
     def notify_last(self) -> None:
         """Notify all objects of the last outcomes, at the end of the job, and close them. Background objects get some seconds."""
-        self._notify()
+        self._registered.notify(self._attempt.state)
+        self._confirm()
         self.close_objects()
         self._confirm()
 

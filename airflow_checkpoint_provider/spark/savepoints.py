@@ -50,7 +50,7 @@ class Savepoints:
         """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.
 
         ``stop``: the script waits at this barrier, so a savepoint that stops the job may be taken. The snapshots are
-        discarded after the last savepoint.
+        discarded after the last savepoint. What could not be published before is tried again.
         """
         pending = self._attempt.state.pending
         due = [savepoint for savepoint in pending if savepoint.savepoint and savepoint.request.token in requests]
@@ -62,6 +62,8 @@ class Savepoints:
         # ``settle`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
         self._begun = [begun for begun in self._begun if not begun.done() or begun.exception()]
         self._begun.append(self._thread.submit(snapshots.discard))
+        if any(not savepoint.published for savepoint in self._attempt.state.savepoints):
+            self._begun.append(self._thread.submit(self.publish))
 
     def settle(self) -> None:
         """Wait for the savepoints that have begun."""

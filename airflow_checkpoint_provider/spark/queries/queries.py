@@ -63,28 +63,36 @@ BARRIER = "queries"
 
 
 class _ScriptWaits:
-    """Whether the script waits for its queries. A checkpoint holds it: the script does not go on before it is taken."""
+    """Whether the script waits for its queries. A checkpoint holds it there while it asks for the states."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waits = 0
+        self._changed = threading.Condition()
+        self._waits = self._held = 0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Note that the script waits inside this block."""
-        with self._lock:
+        """Note that the script waits inside this block. It leaves it when nothing holds it any more."""
+        with self._changed:
             self._waits += 1
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._held)
                 self._waits -= 1
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
         """Yield whether the script waits. That stays so inside this block."""
-        with self._lock:
-            yield bool(self._waits)
+        with self._changed:
+            waits = bool(self._waits)
+            self._held += waits
+        try:
+            yield waits
+        finally:
+            with self._changed:
+                self._held -= waits
+                self._changed.notify_all()
 
 
 class Queries:
@@ -346,7 +354,9 @@ class Queries:
         """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
         would hold an old batch of it. If the job is to be drained, every query counts that the script may start soon.
         """
-        stop = self._checkpointer.savepoints.stopping() if self._unstarted.may_start_more() else None
+        if not self._unstarted.starts_soon():
+            return False
+        stop = self._checkpointer.savepoints.stopping()
         if stop and kind_named(stop.kind).drains and self._not_started():
             return True
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
@@ -356,17 +366,16 @@ class Queries:
 
     def _checkpoint(self, *, periodic: bool) -> Turn:
         """Take a checkpoint of the queries. Return what became of it. The thread goes on whatever that is."""
-        with self._script_waits.held() as script_waits:
-            try:
-                if periodic:
-                    return self._checkpointer.periodic_checkpoint(BARRIER, of_script=script_waits)
-                taken = self._checkpointer.checkpoint(BARRIER, wait=True, of_script=script_waits)
-                return Turn.TAKEN if taken else Turn.FAILED
-            except CommitStateUnknown:
-                raise  # the job may be suspended by now
-            except CheckpointError as error:
-                say(f"A checkpoint of the queries failed. The next one tries again: {error}")
-                return Turn.FAILED
+        try:
+            if periodic:
+                return self._checkpointer.periodic_checkpoint(BARRIER, script=self._script_waits.held)
+            taken = self._checkpointer.checkpoint(BARRIER, wait=True, script=self._script_waits.held)
+            return Turn.TAKEN if taken else Turn.FAILED
+        except CommitStateUnknown:
+            raise  # the job may be suspended by now
+        except CheckpointError as error:
+            say(f"A checkpoint of the queries failed. The next one tries again: {error}")
+            return Turn.FAILED
 
     def _settle(self) -> None:
         """Give up older locations, and let them be deleted."""

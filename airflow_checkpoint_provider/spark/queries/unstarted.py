@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 from airflow_checkpoint_provider.text import state_messages
 
-PATIENCE = 60.0  # seconds from one start to the next
+PATIENCE = 60.0  # seconds from one start to the next, and for which a start that catches up keeps checkpoints waiting
 
 
 class Unstarted:
@@ -29,12 +29,13 @@ class Unstarted:
 
     def __init__(self) -> None:
         self._since = math.inf  # when the newest start ended
+        self._began = math.inf  # when it began
         self._given_up = frozenset[str]()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
         """Note that the script starts a query inside this block. It may take hours, and the next one comes behind it."""
-        self._since = math.inf
+        self._since, self._began = math.inf, time.monotonic()
         try:
             yield
         finally:
@@ -47,6 +48,13 @@ class Unstarted:
     def may_start_more(self) -> bool:
         """Return whether the script may soon start another query."""
         return time.monotonic() < self._since + PATIENCE
+
+    def starts_soon(self) -> bool:
+        """Return whether the script may start another query soon. A start that catches up for hours is not waited for: another version
+        of the script may have dropped the others.
+        """
+        newest = self._began if self._since == math.inf else self._since
+        return time.monotonic() < newest + PATIENCE
 
     def refuse_to_drain(self, not_started: Collection[str]) -> None:
         """Raise ``Declined`` if the script may soon start one of the queries that are not drained. Log which are not."""

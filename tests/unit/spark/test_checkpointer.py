@@ -248,7 +248,7 @@ def test_requested_checkpoint_is_served_by_the_next_barrier(running: Driver) -> 
 
 def test_checkpoint_of_the_timer_is_periodic(running: Driver) -> None:
     running.pin(Recording("counts"))
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.TAKEN
+    assert running.checkpointer.periodic_checkpoint("queries") is Turn.TAKEN
     (taken,) = running.task().state.checkpoints
     assert (taken.request.origin, taken.request.barrier, taken.status) == (PERIODIC, "queries", RETAINED)
 
@@ -256,7 +256,7 @@ def test_checkpoint_of_the_timer_is_periodic(running: Driver) -> None:
 def test_timer_serves_what_a_task_has_asked_for(running: Driver) -> None:
     number = running.asked()
     running.pin(Recording("counts"))
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.TAKEN
+    assert running.checkpointer.periodic_checkpoint("queries") is Turn.TAKEN
     (taken,) = running.task().state.checkpoints
     assert (taken.id, taken.request.origin, taken.status) == (number, "task", RETAINED)
 
@@ -266,10 +266,10 @@ def test_timer_whose_request_fails_takes_its_checkpoint_when_the_store_answers(
 ) -> None:
     store.plan = lambda call: Fault.DENIED if "journal" in call.key else Fault.NONE
     running.pin(Recording("counts"))
-    running.checkpointer.periodic_checkpoint("queries", of_script=True)
+    running.checkpointer.periodic_checkpoint("queries")
     assert running.checkpointer.protection.failures == 1
     store.plan = served
-    assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.TAKEN
+    assert running.checkpointer.periodic_checkpoint("queries") is Turn.TAKEN
     assert running.listed(1).status == RETAINED
 
 

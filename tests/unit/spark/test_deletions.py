@@ -82,7 +82,7 @@ def test_deletion_that_hangs_delays_no_barrier(keeper: Driver, hanging: Hanging)
 
 def test_timer_waits_while_deletion_does_not_keep_up(keeper: Driver, hanging: Hanging) -> None:
     def turn() -> Turn:
-        return keeper.checkpointer.periodic_checkpoint("queries", of_script=True)
+        return keeper.checkpointer.periodic_checkpoint("queries")
 
     assert [turn() for _ in range(4)] == [Turn.TAKEN, Turn.TAKEN, Turn.TAKEN, Turn.WAITS]
     assert statuses(keeper) == [CONDEMNED, CONDEMNED, RETAINED]

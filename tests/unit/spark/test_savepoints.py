@@ -56,7 +56,7 @@ def test_timer_waits_until_a_savepoint_is_copied(running: Driver, target: Memory
     running.checkpointer.checkpoint("here", wait=True)
     assert slow.began.wait(10)
     for _ in range(2):
-        assert running.checkpointer.periodic_checkpoint("queries", of_script=True) is Turn.WAITS
+        assert running.checkpointer.periodic_checkpoint("queries") is Turn.WAITS
     assert [queued.request.origin for queued in running.task().state.queue] == [PERIODIC]
     free.set()
     running.checkpointer.savepoints.settle()
@@ -252,6 +252,8 @@ def test_savepoint_whose_outcome_is_unknown_is_completed_by_the_next_barrier(
 def test_savepoint_that_cannot_be_published_is_published_later(
     running: Driver, target: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By the next checkpoint."""
+
     def deny(key: str, body: bytes) -> None:
         raise StoreDenied(f"{key}: denied")
 
@@ -261,7 +263,7 @@ def test_savepoint_that_cannot_be_published_is_published_later(
         barrier(running, Recording("counts"))
         assert (running.listed(number).status, running.listed(number).published) == (RETAINED, False)
     assert "could not be published yet" in capsys.readouterr().out
-    running.checkpointer.savepoints.publish()
+    running.checkpointer.checkpoint("there")
     wait_until(lambda: running.listed(number).published, say="not published", every=0.01)
 
 

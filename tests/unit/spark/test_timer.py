@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -11,13 +12,18 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
+from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.spark.queries import queries as module
+from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.queries import Queries
+from airflow_checkpoint_provider.spark.queries.query import Query
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
-from tests.unit.spark.driver import Driver, Recording, ask
+from tests.support.waiting import wait_until
+from tests.unit.spark.driver import Driver, Left, Recording, ask
+from tests.unit.spark.test_unstarted import saved
 
 
 class Clock:
@@ -30,8 +36,11 @@ class Clock:
         return self.now
 
 
-class Query:
+class Running:
     """A query that runs until it is ended."""
+
+    uid = "a"
+    upstreams: Mapping[str, object] = {}
 
     def __init__(self) -> None:
         self.active, self.caught_up, self.handled = True, True, threading.Event()
@@ -44,6 +53,9 @@ class Query:
 
     def settle(self) -> bool:
         return False
+
+    def pause(self) -> None:
+        """Do nothing."""
 
     def resume(self) -> None:
         """Do nothing: it never stands still."""
@@ -60,10 +72,11 @@ class Timer:
         self.queries = Queries(
             cast(Any, None), self.driver.attempt, self.driver.states, self.driver.checkpointer, config
         )
-        self.query = Query()
+        self.query = Running()
         self.queries._running = cast(Any, {"a": self.query})
         self.driver.states.claimed_queries.add("a")
         self.triggered = dict[int, tuple[float, str]]()  # by id: when, and by whom
+        self.ended = dict[int, float]()  # by id: when
         self._plan = dict[float, Callable[[], object]]()
 
     def run(self, until: float, plan: Mapping[float, Callable[[], object]] | None = None) -> list[float]:
@@ -86,6 +99,8 @@ class Timer:
             self.driver.catch_up()
         for checkpoint in self.driver.attempt.state.checkpoints:
             self.triggered.setdefault(checkpoint.id, (self.clock.now, checkpoint.request.origin))
+            if checkpoint.ended_at:
+                self.ended.setdefault(checkpoint.id, self.clock.now)
 
     def completed(self) -> int:
         return self.driver.attempt.state.counts.get("completed", 0)
@@ -98,7 +113,8 @@ Make = Callable[..., Timer]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module.random, "uniform", lambda least, most: most)
+    monkeypatch.setattr(unstarted, "time", clock)
+    monkeypatch.setattr(random, "uniform", lambda least, most: most)
     return clock
 
 
@@ -125,10 +141,8 @@ def test_timer_takes_a_checkpoint_each_interval(timer: Make) -> None:
 
 
 def test_first_delay_lies_between_pause_and_interval(timer: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[tuple[float, float]]()
-    monkeypatch.setattr(module.random, "uniform", lambda least, most: asked.append((least, most)) or least)
-    assert timer(interval="60 s", min_pause="20 s").run(100) == [20, 80]
-    assert asked == [(20, 60)]
+    monkeypatch.setattr(random, "uniform", lambda least, most: {(20, 60): 35}[least, most])
+    assert timer(interval="60 s", min_pause="20 s").run(100) == [35, 95]
 
 
 @pytest.mark.parametrize("by", ["a barrier", "a task", "a gate", "a savepoint"])
@@ -215,9 +229,143 @@ def test_timer_stands_still_while_no_query_runs(timer: Make) -> None:
     def run(*, active: bool) -> None:
         one.query.active = active
 
-    plan = {70: lambda: run(active=False), 400: one.driver.asked, 500: lambda: run(active=True)}
+    plan: dict[float, Callable[[], object]] = {
+        70: lambda: run(active=False),
+        400: one.driver.asked,
+        500: lambda: run(active=True),
+    }
     assert one.run(620, plan) == [60, 500, 560, 620]
     assert one.completed() == 5, "what a task asks for is taken meanwhile"
+
+
+# -- the script ----------------------------------------------------------------------------------------------------------
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def awaited(one: Timer, seconds: float = 0.2) -> threading.Thread:
+    """Let the script wait for its query, in a thread. Return that when it waits."""
+    query = Query(cast(Any, one.query), one.queries.waiting)
+    script = in_thread(lambda: query.awaitTermination(seconds))
+    wait_until(lambda: one.queries._script_waits._waits, say="the script does not wait", every=0.01)
+    return script
+
+
+def test_script_does_not_wait_until_a_checkpoint_is_written(timer: Make) -> None:
+    """It waits for its query while the checkpoint begins, and a second time while it is written."""
+    one = timer()
+    written = threading.Event()
+    snapshot = Recording("counts", wait_for=written)
+    one.driver.pin(snapshot)
+    script = awaited(one)
+    taking = in_thread(lambda: one.queries._checkpoint(periodic=True))
+    assert snapshot.began.wait(10)
+    for _ in range(2):
+        script.join(10)
+        assert not script.is_alive()
+        script = awaited(one)
+    assert taking.is_alive()
+    written.set()
+    taking.join(10)
+    assert one.completed() == 1
+
+
+class Asked:
+    """A registered object that takes its time when it is asked, or notified."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow, self.asked, self.free = slow, threading.Event(), threading.Event()
+
+    def initialize_state(self, _: object) -> None:
+        """Do nothing."""
+
+    def snapshot_state(self, _: object) -> int:
+        self._take("snapshot_state")
+        return 1
+
+    def notify_checkpoint_complete(self, _: int) -> None:
+        self._take("notify_checkpoint_complete")
+
+    def _take(self, method: str) -> None:
+        if method == self.slow:
+            self.asked.set()
+            assert self.free.wait(10)
+
+
+@pytest.mark.parametrize("method", ["snapshot_state", "notify_checkpoint_complete"])
+def test_script_waits_while_its_objects_are_called(timer: Make, method: str) -> None:
+    one = timer()
+    found = Asked(method)
+    one.driver.registered.add("position", found)
+    script = awaited(one)
+    taking = in_thread(lambda: one.queries._checkpoint(periodic=True))
+    assert found.asked.wait(10)
+    script.join(0.5)
+    assert script.is_alive()
+    found.free.set()
+    script.join(10)
+    taking.join(10)
+    assert not script.is_alive()
+    assert one.completed() == 1
+
+
+def test_objects_of_a_script_that_goes_on_are_not_asked(timer: Make) -> None:
+    one = timer()
+    found = Asked("snapshot_state")
+    one.driver.registered.add("position", found)
+    one.queries._checkpoint(periodic=True)
+    assert not found.asked.is_set()
+    assert one.completed() == 1
+
+
+def test_script_waits_while_the_savepoint_of_a_stop_is_copied(timer: Make) -> None:
+    one = timer()
+    copied = threading.Event()
+    held = Held("counts", wait_for=copied)
+    one.driver.pin(held)
+    ask(one.driver, memory(), "suspend_savepoint")
+    script = awaited(one)
+    ended = list[BaseException]()
+
+    def stop() -> None:
+        try:
+            one.queries._checkpoint(periodic=False)
+        except Left as left:
+            ended.append(left)
+
+    taking = in_thread(stop)
+    assert held.began.wait(10)
+    script.join(0.5)
+    assert script.is_alive()
+    copied.set()
+    taking.join(10)
+    assert len(ended) == 1
+
+
+# -- a query that is not started ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("upstreams", [(), ("a",)], ids=["alone", "reads the one that runs"])
+@pytest.mark.parametrize("kind", ["checkpoint", "terminate_savepoint"])
+def test_request_waits_a_minute_for_a_query_that_the_script_may_have_dropped(
+    timer: Make, upstreams: tuple[str, ...], kind: str
+) -> None:
+    """Another one catches up inside ``start_query``, for hours."""
+    one = timer(interval="1 h")
+    one.query.caught_up = False
+    one.driver.states.snapshots["b"] = saved("b", *upstreams)
+    one.driver.attempt.append(
+        LocateQuery(uid="b", epoch=1, path="query/b/1-abc", taken_from=None, begun=-1, committed=-1)
+    )
+    where = {} if kind == "checkpoint" else {"folder": memory().uri}
+    with one.queries._unstarted.starting():
+        one.run(100, {10: lambda: one.driver.asked(kind, **where)})
+    assert one.ended[1] == 60
+    assert one.driver.listed(1).reason == ("" if kind == "checkpoint" else "declined")
 
 
 # -- a store that does not delete --------------------------------------------------------------------------------------
