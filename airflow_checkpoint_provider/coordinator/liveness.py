@@ -18,7 +18,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import CheckpointError, Damaged, FormatTooNew, NoObject, StoreDenied, StoreError
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    Damaged,
+    FormatTooNew,
+    InvalidConfig,
+    NoObject,
+    StoreDenied,
+    StoreError,
+)
+from airflow_checkpoint_provider.protocol.config import SHORTEST, seconds
 from airflow_checkpoint_provider.protocol.fields import Batch, Number, Rate, Size, Time, TimeOrEmpty, Uid
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
@@ -39,9 +48,23 @@ class Beats:
 
     @classmethod
     def configured(cls) -> Beats:
-        """Return the defaults, or intervals in proportion to the environment's ``CHECKPOINT_HEARTBEAT_SECONDS``."""
-        every = float(os.environ.get(VARIABLE) or cls.every)
+        """Return the defaults, or intervals in proportion to the environment's ``CHECKPOINT_HEARTBEAT_SECONDS``.
+
+        Raises ``InvalidConfig``: by a wrong interval, a living driver would be taken for dead.
+        """
+        every = _interval(os.environ.get(VARIABLE) or cls.every)
         return cls(every=every, look=3 * every, still=6 * every)
+
+
+def _interval(value: str | float) -> float:
+    with contextlib.suppress(ValueError):
+        value = float(value)
+    every = seconds(value, VARIABLE)
+    if every < SHORTEST:
+        raise InvalidConfig(
+            f"{VARIABLE}={value!r} is shorter than 10 ms; write the seconds between two heartbeats, e.g. 10"
+        )
+    return every
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.cli.main import main
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
+from airflow_checkpoint_provider.coordinator.liveness import Beats
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, open_store
 from tests.fuzz.hostile import (
@@ -69,7 +69,7 @@ def put(name: str, data: Any) -> None:
 @pytest.fixture(autouse=True)
 def _history(monkeypatch: pytest.MonkeyPatch) -> None:
     """Store a history, a savepoint and its claim."""
-    monkeypatch.setenv(VARIABLE, "0.001")
+    monkeypatch.setattr(Beats, "configured", lambda: Beats(every=0.001, look=0.003, still=0.006))
     for name in ("entry-boundary", "seal", "savepoint-claimed", "heartbeat"):
         put(name, OBJECTS[name][1])
 

@@ -166,7 +166,7 @@ def test_wait_prints_one_line_per_change(job: Job, checkpoints: Command) -> None
 def test_request_behind_another_whose_driver_is_lost_ends(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "0.001")
+    monkeypatch.setenv(VARIABLE, "0.01")
     job.coordinator.trigger(Request(token="first", origin="cli"))
     done = checkpoints("trigger", "orders", "--timeout", "10")
     assert "chk-3 of orders: triggered, no heartbeat of its driver is seen" in done.err

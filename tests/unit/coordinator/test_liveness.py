@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     beat_keys,
     read_beat,
 )
-from airflow_checkpoint_provider.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.errors import InvalidConfig, StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
@@ -69,13 +69,30 @@ def test_default_beats_are_10_30_and_60_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "beats"), [(None, Beats()), ("", Beats()), ("0.5", Beats(0.5, 1.5, 3.0)), ("20", Beats(20, 60, 120))]
+    ("value", "beats"),
+    [
+        (None, Beats()),
+        ("", Beats()),
+        ("0.5", Beats(0.5, 1.5, 3.0)),
+        ("20", Beats(20, 60, 120)),
+        ("20 s", Beats(20, 60, 120)),
+    ],
 )
 def test_configured_beats_keep_the_proportion(monkeypatch: pytest.MonkeyPatch, value: str | None, beats: Beats) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(VARIABLE, value)
     assert Beats.configured() == beats
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1e-9", "0.009", "nan", "inf", "1e300", "soon", "10 s every", "0 s"])
+def test_interval_that_would_declare_living_drivers_dead_is_refused(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Its driver would beat without a pause, and whoever looks would find every driver of another host dead, or none ever."""
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(InvalidConfig, match=f"^{VARIABLE}="):
+        Beats.configured()
 
 
 # -- a process of this host ----------------------------------------------------------------------------------------------
