@@ -130,6 +130,11 @@ class Attempt:
             except Fenced:
                 self.leave_replaced()
 
+    @property
+    def patience_s(self) -> float:
+        """Return the seconds that one write may wait for its answer while the store fails."""
+        return self.coordinator.journal.patience
+
     def limit_patience(self, seconds: float) -> None:
         """Wait at most ``seconds`` for the answer to one write."""
         journal = self.coordinator.journal
@@ -180,11 +185,18 @@ class Attempt:
                         raise
             return number or ungated(coordinator.state)[0].id, coordinator.state
 
-    def acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement:
-        """Write the acknowledgement. Return the one that counts: an earlier acknowledgement of this attempt wins."""
-        self.file_sets.acknowledge(acknowledgement.id, acknowledgement.states)
+    def acknowledge(self, acknowledgement: Acknowledgement, check: Callable[[], object]) -> Acknowledgement:
+        """Write the acknowledgement. Return the one that counts: an earlier acknowledgement of this attempt wins.
+
+        ``check`` raises if the checkpoint is no longer wanted. It is asked before, when no other thread writes, and afterwards: the
+        store may have answered late.
+        """
         with self._journal() as coordinator:
-            return coordinator.acknowledge(acknowledgement)
+            check()
+            self.file_sets.acknowledge(acknowledgement.id, acknowledgement.states)
+            counting = coordinator.acknowledge(acknowledgement)
+            check()
+            return counting
 
     def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
         """Return the applications that have not acknowledged the checkpoint yet."""

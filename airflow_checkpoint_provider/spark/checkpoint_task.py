@@ -8,151 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
-import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 
 from airflow_checkpoint_provider import errors
-from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.kinds import BARRIER, DECLINED, EXPIRED, SEAL, STORE_FAILED, kind_named
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, DECLINED, EXPIRED, kind_named
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, State
 from airflow_checkpoint_provider.spark import copies
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.deletions import NOT_DELETED, Deletions
+from airflow_checkpoint_provider.spark.checkpoint_context import Aborted, CheckpointContext, Completed, Outcome, Retry
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
-from airflow_checkpoint_provider.spark.protection import Protection
-from airflow_checkpoint_provider.spark.savepoints import Savepoints
-from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
-from airflow_checkpoint_provider.spark.state.states import States, new_in
 from airflow_checkpoint_provider.text import messages
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
 TRIES = 3  # checkpoints in a row that somebody else may abort while this barrier takes its own
 ENDED = "attempt ended"
-
-
-@dataclass(frozen=True)
-class Completed:
-    """The checkpoint completed. ``states`` are its states by uid."""
-
-    states: Mapping[str, StateSnapshot]
-    holds_this_barrier: bool = True
-    """False if an earlier acknowledgement of this attempt completed it, with the states of that barrier."""
-
-
-@dataclass(frozen=True)
-class Aborted:
-    """The checkpoint can never complete. The next barrier takes another."""
-
-
-@dataclass(frozen=True)
-class Retry:
-    """The store failed. Another try may succeed."""
-
-
-Outcome = Completed | Aborted | Retry
-
-
-@dataclass
-class CheckpointContext:
-    """The objects and events that the checkpoints of one attempt share."""
-
-    attempt: Attempt
-    states: States
-    registered: Registered
-    protection: Protection
-    versions: Versions
-    timeout_s: float
-    clock: Callable[[], float] = time.monotonic
-    closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
-    awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
-    unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
-    deadline: float = 0.0  # of the unsettled checkpoint, a moment of ``clock``
-    # Checkpoints that wait for another barrier, because an object declined -> when their first barrier was reached
-    waiting_since: dict[int, float] = field(default_factory=dict)
-    counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-
-    def __post_init__(self) -> None:
-        self.manual = ManualCompletion(self.attempt, self.clock)
-        self.savepoints = Savepoints(self.attempt, self.acknowledgement)
-        self.deletions = Deletions(self.not_deleted, self.clock)
-
-    def not_deleted(self, error: errors.CheckpointError) -> None:
-        """Count that old checkpoints could not be deleted. At the end of the attempt, log it: what it saves is complete."""
-        if self.closing.is_set():
-            say(f"{NOT_DELETED}: {error}")
-        else:
-            self.protection.failed(NOT_DELETED, error)
-
-    def unserved(self) -> tuple[Checkpoint, ...]:
-        """Return the pending checkpoints that no barrier has served yet."""
-        served = self.manual.deadlines.keys() | self.savepoints.taken
-        return tuple(checkpoint for checkpoint in self.attempt.state.pending if checkpoint.id not in served)
-
-    def acknowledgement(self, number: int, records: Records) -> Acknowledgement:
-        """Return this attempt's acknowledgement of checkpoint ``number``."""
-        return Acknowledgement(
-            inc=self.attempt.state.incarnation,
-            id=number,
-            application=self.attempt.record.application,
-            epoch=self.attempt.epoch,
-            nonce=secrets.token_hex(16),
-            run=self.states.run,
-            states=tuple(new_in(number, record) for record in records),
-            run_values=self.states.run_values,
-            run_objects=self.states.run_objects,
-            unused=self.states.unused_stages(),
-            versions=self.versions,
-        )
-
-    def request(self, origin: str, barrier: str = "", pause_left_s: float = 0.0) -> tuple[int, State]:
-        """Trigger a checkpoint of this attempt, unless one is pending already. Return its id and the state that lists it."""
-        token = f"attempt {self.attempt.epoch} {origin} {next(self.counter)}"
-        request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)
-        return self.attempt.trigger_unless_pending(request, pause_left_s)
-
-    def settle(self) -> Outcome | None:
-        """Complete or abort the checkpoint whose outcome is unknown. Return the outcome; None if there is no such checkpoint."""
-        if self.unsettled is None:
-            return None
-        number = self.unsettled
-        try:
-            outcome = self._settled(number)
-        except errors.CheckpointError as error:
-            self.protection.failed(f"chk-{number}", error)
-            return Retry()
-        self.unsettled = None
-        return outcome
-
-    def _settled(self, number: int) -> Outcome:
-        checkpoint = self.attempt.catch_up().checkpoint(number)
-        if checkpoint and not checkpoint.over and not checkpoint.completed_at:
-            checkpoint = self._complete_or_abort(number)
-        if checkpoint and checkpoint.status == RETAINED:
-            states = self.attempt.sealed_states(checkpoint)
-            self.protection.completed()
-            say(messages.outcome_known(checkpoint))
-            return Completed(states)
-        if checkpoint and checkpoint.over:
-            say(messages.aborted(self.attempt.state, checkpoint))
-        return Aborted()
-
-    def _complete_or_abort(self, number: int) -> Checkpoint | None:
-        if self.clock() > self.deadline:
-            details = "the store did not answer in time"
-            return self.attempt.abort(number, EXPIRED, phase=SEAL, details=details)
-        try:
-            return self.attempt.complete(number).checkpoint(number)
-        except (errors.NotPending, errors.Damaged) as error:
-            return self.attempt.abort(number, STORE_FAILED, phase=SEAL, details=error.message)
+NOT_RETURNED = "the storage has not answered in time"
 
 
 class CheckpointTask:
@@ -165,7 +39,10 @@ class CheckpointTask:
     def __init__(self, context: CheckpointContext, barrier: str, stop: Checkpoint | None = None) -> None:
         self._context, self._barrier, self._stop = context, barrier, stop
         self._attempt = context.attempt
-        self._reached = context.clock()  # the barrier, or the turn of a checkpoint that waited in the queue
+        self._reached = dict[int, float]()  # checkpoint -> when this barrier began to take it
+        self._writing: int | None = None  # the checkpoint whose states are being written
+        self._limit = 0.0  # when the present step must be over
+        self._began = context.clock()
         self._tokens: frozenset[str] | None = None  # the requests in the journal when this barrier was reached
         # Pending checkpoint -> when the watch first saw that an object is asked
         self._asked_since: dict[int, float] = {}
@@ -181,6 +58,7 @@ class CheckpointTask:
         else:
             self._number, state = self._context.request(BARRIER, self._barrier)
             self._note_requests(state)
+            self._reached.setdefault(self._number, self._context.clock())
         return self._number
 
     def _note_requests(self, state: State) -> None:
@@ -193,8 +71,10 @@ class CheckpointTask:
 
     def run(self, snapshots: BarrierSnapshots) -> Mapping[str, StateSnapshot] | None:
         """Take all checkpoints of this barrier. Return the states that the newest completed one holds; None: none has completed."""
+        self._begin_step()
         if not self._stop:
             self._take_checkpoints(snapshots)
+        self._begin_step()
         self._context.savepoints.serve(self._requests, snapshots, stop=self._stop is not None)
         return snapshots.newest
 
@@ -205,7 +85,6 @@ class CheckpointTask:
             self._expire()  # which may let the next request of the queue in
             if not any(checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.state)):
                 break
-            self._reached = self._context.clock()
             if isinstance(self._try(snapshots), Retry):
                 break
 
@@ -227,6 +106,7 @@ class CheckpointTask:
             pause = min(2 * pause, LONGEST_WAIT)
 
     def _settle(self, snapshots: BarrierSnapshots) -> Outcome | None:
+        self._begin_step()
         outcome = self._context.settle()
         if isinstance(outcome, Completed):
             snapshots.completed(outcome.states)
@@ -241,10 +121,10 @@ class CheckpointTask:
         outcome: Outcome = Retry()
         try:
             for _ in range(TRIES):
+                self._begin_step()
                 number = self.number()
                 self._acknowledge_gated(number, snapshots)
-                records = self._records(number, snapshots)
-                taken = self._complete(number, records) if records is not None else Aborted()
+                taken = self._take(number, snapshots)
                 if isinstance(taken, Completed):
                     outcome = taken
                     snapshots.completed(taken.states)
@@ -261,6 +141,21 @@ class CheckpointTask:
         except errors.CheckpointError as error:
             self._failed(error)
         return outcome
+
+    def _take(self, number: int, snapshots: BarrierSnapshots) -> Completed | Aborted:
+        with self._written_in_time(number):
+            records = self._records(number, snapshots)
+            return self._complete(number, records) if records is not None else Aborted()
+
+    @contextlib.contextmanager
+    def _written_in_time(self, number: int) -> Iterator[None]:
+        """Let the watch abort checkpoint ``number`` if this block does not end in time."""
+        self._writing, self._limit = number, self._deadline(number)
+        try:
+            yield
+        finally:
+            self._writing = None
+            self._begin_step()
 
     def _failed(self, error: errors.CheckpointError) -> None:
         self._context.protection.failed(f"the checkpoint at {self._barrier}", error)
@@ -287,9 +182,27 @@ class CheckpointTask:
         return None
 
     def _deadline(self, number: int) -> float:
-        """Return when checkpoint ``number`` expires. Its timeout begins at the barrier."""
+        """Return when checkpoint ``number`` expires. Its timeout begins when this barrier begins to take it."""
         checkpoint = self._attempt.state.checkpoint(number)
-        return self._reached + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
+        began = self._reached.setdefault(number, self._context.clock())
+        return began + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
+
+    def _begin_step(self) -> None:
+        self._limit = self._context.clock() + self._context.timeout_s
+
+    @property
+    def overdue_s(self) -> float:
+        """Return for how many seconds the present step should have been over: a call of the store does not return."""
+        return max(0.0, self._context.clock() - self._limit)
+
+    def expire_late(self) -> None:
+        """Abort the checkpoint whose states are written for too long: a call of the store does not return. The watch calls it."""
+        writing = self._writing
+        if writing is not None and self.overdue_s > self._attempt.patience_s:
+            with contextlib.suppress(errors.StoreError):  # the watch looks again
+                if self._attempt.state.checkpoint(writing) in self._attempt.state.pending:
+                    self._abort(writing, EXPIRED, NOT_RETURNED)
+                    self._failed(errors.StoreUnavailable(NOT_RETURNED))
 
     def _abort(self, number: int, reason: str, details: str) -> None:
         self._context.protection.aborting(number)
@@ -301,7 +214,9 @@ class CheckpointTask:
         began, context = time.monotonic(), self._context
         context.registered.expect_outcome(number)
         acknowledgement = context.acknowledgement(number, records)
-        counted = self._attempt.acknowledge(acknowledgement)
+        counted = self._acknowledge(acknowledgement)
+        if counted is None:
+            return Aborted()
         context.unsettled, context.deadline = number, self._deadline(number)
         try:
             checkpoint = self._attempt.complete(number).checkpoint(number)
@@ -317,6 +232,18 @@ class CheckpointTask:
             say(messages.checkpoint_line(checkpoint, time.monotonic() - began))
         return Completed({state.uid: state for state in counted.states}, holds_this_barrier=own)
 
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement | None:
+        """Write an acknowledgement, and return the one that counts. None if it came too late: then the checkpoint is aborted."""
+        number, context = acknowledgement.id, self._context
+        check = functools.partial(copies.in_time, self._attempt, number, self._deadline(number), context.clock)
+        try:
+            return self._attempt.acknowledge(acknowledgement, check)
+        except copies.NotWanted:
+            return None
+        except copies.TooLate:
+            self._abort(number, EXPIRED, NOT_RETURNED)
+            return None
+
     def _acknowledge_gated(self, number: int, snapshots: BarrierSnapshots) -> None:
         """Acknowledge pending gated checkpoints that were requested before checkpoint ``number`` or before this barrier.
 
@@ -329,14 +256,17 @@ class CheckpointTask:
             requested = checkpoint.id < number or checkpoint.request.token in self._requests
             due = checkpoint.request.gated and checkpoint.id < ahead and requested
             if due and checkpoint.id not in self._context.manual.deadlines:
-                records = self._records(checkpoint.id, snapshots)
-                if records is not None:
+                with self._written_in_time(checkpoint.id):
+                    records = self._records(checkpoint.id, snapshots)
+                    if records is None:
+                        continue
                     self._context.registered.expect_outcome(checkpoint.id)
-                    self._attempt.acknowledge(self._context.acknowledgement(checkpoint.id, records))
-                    self._context.manual.acknowledged(checkpoint)
+                    if self._acknowledge(self._context.acknowledgement(checkpoint.id, records)):
+                        self._context.manual.acknowledged(checkpoint)
 
     def _expire(self) -> None:
         """Condemn the checkpoints that the retention policy no longer keeps, and let them be deleted."""
+        self._begin_step()
         try:
             self._attempt.condemn_expired()
         except (errors.StoreError, errors.TooLarge) as error:
@@ -371,6 +301,7 @@ class CheckpointTask:
         None: the store did not give an id. Then trigger a checkpoint first, so that the failure is listed and counted.
         Whatever else waits is asked for again at the next barrier.
         """
+        self._begin_step()
         settled = self._context.settle()
         try:
             if self._context.unsettled is None and number not in self._expired:
@@ -387,9 +318,7 @@ class CheckpointTask:
         """Abort what has waited since an earlier barrier for longer than its timeout."""
         waiting = [checkpoint for checkpoint in self._context.unserved() if checkpoint.request.token in self._requests]
         earlier = self._context.waiting_since
-        self._context.waiting_since = {
-            checkpoint.id: earlier.get(checkpoint.id, self._reached) for checkpoint in waiting
-        }
+        self._context.waiting_since = {checkpoint.id: earlier.get(checkpoint.id, self._began) for checkpoint in waiting}
         for checkpoint in waiting:
             if self._context.clock() > earlier.get(checkpoint.id, math.inf) + checkpoint.timeout_s:
                 details = f"no barrier could serve it within {checkpoint.timeout_s:g} s: {declined.message}"

@@ -15,7 +15,8 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 
 from airflow_checkpoint_provider import __version__
@@ -26,6 +27,7 @@ from airflow_checkpoint_provider.errors import (
     MinPause,
     Queued,
     StoreError,
+    StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
@@ -33,14 +35,17 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Version
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointContext, CheckpointTask, Completed
+from airflow_checkpoint_provider.spark.checkpoint_context import CheckpointContext, Completed
+from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointTask
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.pause import Pause
+from airflow_checkpoint_provider.spark.process.workers import Workers
 from airflow_checkpoint_provider.spark.protection import Protection
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check
 from airflow_checkpoint_provider.spark.state.states import States
 
+LOOK = 0.1  # seconds between two looks whether the checkpoint in flight is late
 WRITERS = 4  # snapshots that are written at once
 LAST_NOTIFICATION_TIMEOUT = 10.0  # seconds that an object may take in the background when the job ends
 LAST_DELETION_TIMEOUT = 10.0  # seconds that deletions may take when the job ends
@@ -80,9 +85,10 @@ class Checkpointer:
         self._attempt, self._states, self._registered = attempt, states, registered
         self._lock = threading.RLock()  # barriers come one after the other
         self._script: Script = at_barrier  # at the barrier that is being served
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writers = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="snapshot")
+        self._thread, self._writers = Workers(1, "checkpoint"), Workers(WRITERS, "snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
+        self._task: CheckpointTask | None = None  # of the one in flight
+        self._left = False  # a barrier has gone on without the one in flight: the storage has not answered in time
         self._saved = True  # the newest one that was waited for is completed
         self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
         attempt.limit_patience(config.timeout_s)
@@ -115,8 +121,11 @@ class Checkpointer:
         """
         self._registered.refuse_inside()
         with self._lock, self._barrier_of(script):
-            self.wait()
+            free = self.wait()
             self.protection.begin()
+            if not free:
+                self._not_returned(barrier)
+                return not wait
             declined = self._serve(barrier)
             if wait:
                 self.wait()
@@ -155,9 +164,7 @@ class Checkpointer:
             return self._begin(barrier)
         if ungated(self._attempt.state):
             declined = self._begin(barrier)
-            self.wait()
-            return declined or self._stop(stop, barrier)
-        self.wait()
+            return declined or (self._stop(stop, barrier) if self.wait() else None)
         return self._stop(stop, barrier) or self._begin(barrier)
 
     def _stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
@@ -197,7 +204,7 @@ class Checkpointer:
 
         ``stop``: the savepoint with which the job stops. It takes the place of the barrier's own checkpoint.
         """
-        task = CheckpointTask(self._context, barrier, stop)
+        self._task = task = CheckpointTask(self._context, barrier, stop)
         number = self._number_for_objects(task)
         with self._script() as stands:
             declined = self._ask_registered(task, barrier, number) if stands else None
@@ -229,13 +236,10 @@ class Checkpointer:
         return None
 
     def periodic_checkpoint(self, barrier: str, *, script: Script = at_barrier) -> Turn:
-        """Take the timer's checkpoint, or serve the one that is pending already.
-
-        While a savepoint is copied, deletion does not keep up, or the pause lasts, it is not taken yet. That is no failure.
-        """
+        """Take the timer's checkpoint, or serve the one that is pending already. That it is not taken yet is no failure."""
         with self._lock:
-            self.await_in_flight()
-            if not self.requested() and (turn := self._not_yet(barrier)):
+            free = self.await_in_flight()
+            if free and not self.requested() and (turn := self._not_yet(barrier)):
                 return turn
             taken = self.checkpoint(barrier, wait=True, script=script)
             return Turn.TAKEN if taken else Turn.FAILED
@@ -273,10 +277,14 @@ class Checkpointer:
         """Run ``call`` beside the script, as the snapshots are written."""
         self._writers.submit(call)
 
-    def wait(self) -> None:
-        """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects."""
+    def wait(self) -> bool:
+        """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects.
+
+        Return False if the checkpoint in flight has not returned in time.
+        """
         with self._lock:
-            self.await_in_flight()
+            if not self.await_in_flight():
+                return False
             settled = self._context.settle()
             if isinstance(settled, Completed):
                 self._states.completed(settled.states)
@@ -286,17 +294,38 @@ class Checkpointer:
                 if stands:
                     self._registered.notify(self._attempt.state)
             self._confirm()
+            return True
 
-    def await_in_flight(self) -> None:
-        """Wait for the checkpoint in flight, if there is one."""
+    def await_in_flight(self) -> bool:
+        """Wait for the checkpoint in flight, if there is one. Return False if it has not returned in time: the script goes on."""
         with self._lock:
             if self._in_flight is not None:
                 self._context.awaited.set()
+                if not self._returned(self._in_flight):
+                    return False
                 completed = self._in_flight.result()
                 if completed is not None:
                     self._states.completed(completed)
-                self._saved, self._in_flight = completed is not None, None
+                self._saved, self._in_flight, self._left = completed is not None, None, False
                 self._context.awaited.clear()
+            return True
+
+    def _returned(self, in_flight: Future[Mapping[str, StateSnapshot] | None]) -> bool:
+        """Wait until the checkpoint in flight has returned, at most as long as it may take. Count it as failed if it has not."""
+        arrived, clock, patience_s = self._context.clock(), self._context.clock, self._attempt.patience_s
+        while not futures.wait([in_flight], 0.0 if self._left else LOOK).done:
+            late = self._task is not None and self._task.overdue_s > patience_s and clock() > arrived + patience_s
+            if late and not self._left:
+                self._left, self._saved = True, False
+                self._not_returned("the barrier before")
+            if self._left:
+                return False
+        return True
+
+    def _not_returned(self, barrier: str) -> None:
+        """Count as failed that the storage does not answer, so that this barrier has no checkpoint."""
+        error = StoreUnavailable("the storage has not answered in time. The job continues without waiting for it")
+        self.protection.failed(f"the checkpoint at {barrier}", error)
 
     def _release_file_sets(self) -> None:
         """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
@@ -310,6 +339,9 @@ class Checkpointer:
         self.manual.on_watch()
         self.pause.look()
         self._deletions.report_late(self._config.timeout_s)
+        if task := self._task:
+            task.expire_late()
+        self.savepoints.expire_late()
         if asking := self._asking:
             asking.expire(self._registered.asked)
         self._registered.notify_in_background(self._attempt.state)
@@ -347,14 +379,11 @@ class Checkpointer:
         The copy of a full checkpoint stops. A plain checkpoint takes its place. A deletion gets some seconds.
         """
         self._context.closing.set()
-        self._context.awaited.set()
-        self._thread.shutdown(wait=True)
-        if self._in_flight is not None and not self._in_flight.exception():
-            completed = self._in_flight.result()
-            if completed is not None:
-                self._states.completed(completed)
+        with contextlib.suppress(Exception):  # the job ends, whatever became of the checkpoint
+            self.await_in_flight()
+        self._thread.shutdown(wait=not self._left)
         self.savepoints.close()
-        self._writers.shutdown(wait=True)
+        self._writers.shutdown(wait=False)
         self._deletions.close(LAST_DELETION_TIMEOUT)
 
     def notify_last(self) -> None:

@@ -56,6 +56,15 @@ def still_wanted(
         raise TooLate("its files were not copied")
 
 
+def in_time(attempt: Attempt, number: int, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
+    """Raise ``NotWanted`` unless checkpoint ``number`` is pending, and ``TooLate`` past the ``deadline``."""
+    checkpoint = attempt.state.checkpoint(number)
+    if checkpoint is None or checkpoint.status != PENDING:
+        raise NotWanted
+    if clock() > deadline:
+        raise TooLate("the storage did not answer")
+
+
 def abort_reason(error: Exception, checkpoint: Checkpoint) -> tuple[str, str]:
     """Return the reason and the text for aborting a checkpoint whose states could not be written."""
     if isinstance(error, TooLate):

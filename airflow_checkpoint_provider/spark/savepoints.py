@@ -13,21 +13,23 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 
 from airflow_checkpoint_provider.coordinator.garbage import delete_target
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import check_target
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending
-from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending, StoreError
+from airflow_checkpoint_provider.protocol.kinds import EXPIRED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.workers import Workers
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check, Records
 from airflow_checkpoint_provider.text import messages
 
+LOOK = 0.1  # seconds between two looks whether a copy has returned
 RETRY_PAUSE = 1.0  # seconds between two tries to learn the outcome of a stop
 
 
@@ -36,9 +38,11 @@ class Savepoints:
 
     def __init__(self, attempt: Attempt, acknowledgement: Callable[[int, Records], Acknowledgement]) -> None:
         self._attempt, self._acknowledgement = attempt, acknowledgement
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="savepoint")
+        self._thread = Workers(1, "savepoint")
         self._begun: list[Future[None]] = []
         self._closing = threading.Event()
+        self._taking: tuple[Checkpoint, float] | None = None  # the savepoint that the thread takes, and until when
+        self._late: set[int] = set()  # ids of savepoints of which a call of the store did not return in time
         self.taken: set[int] = set()  # ids of savepoints that have begun and not ended
 
     def stopping(self) -> Checkpoint | None:
@@ -56,7 +60,9 @@ class Savepoints:
         due = [savepoint for savepoint in pending if savepoint.savepoint and savepoint.request.token in requests]
         for savepoint in sorted(due, key=lambda savepoint: (savepoint.suspends, savepoint.id)):
             stops = savepoint.suspends
-            if savepoint.id not in self.taken and (stop or not stops):
+            if self._hangs():
+                self._expire(savepoint, "the copy of an earlier savepoint has not returned")
+            elif savepoint.id not in self.taken and (stop or not stops):
                 self.taken.add(savepoint.id)
                 self._begun.append(self._thread.submit(self._stop if stops else self._take, savepoint, snapshots))
         # ``settle`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
@@ -66,14 +72,22 @@ class Savepoints:
             self._begun.append(self._thread.submit(self.publish))
 
     def settle(self) -> None:
-        """Wait for the savepoints that have begun."""
-        while self._begun:
-            self._begun.pop(0).result()
+        """Wait for the savepoints that have begun. Do not wait for one of which a call of the store does not return."""
+        while self._begun and not self._hangs():
+            if wait(self._begun[:1], LOOK).done:
+                self._begun.pop(0).result()
+
+    def _hangs(self) -> bool:
+        """Return whether the thread has not returned from a savepoint that the watch has given up."""
+        taking = self._taking
+        return taking is not None and taking[0].id in self._late
 
     def close(self) -> None:
         """Stop copying at the next file. The end of the attempt aborts pending savepoints."""
         self._closing.set()
-        self._thread.shutdown(wait=True)
+        while wait(self._begun, LOOK).not_done and not self._hangs():
+            pass
+        self._thread.shutdown(wait=False)
 
     def publish(self) -> None:
         """Publish all completed savepoints, also those of earlier attempts. Log errors; the next start tries again."""
@@ -107,20 +121,51 @@ class Savepoints:
 
     def _copy_and_complete(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         began = time.monotonic()
-        self._refuse_unwanted(savepoint)
-        # Otherwise it was acknowledged at an earlier barrier, and the store did not tell the outcome.
-        if self._attempt.missing(savepoint):
-            check_target(self._attempt.store, target_of(savepoint).root)
-            records = self._copy(savepoint, snapshots, began + savepoint.timeout_s)
+        deadline = began + savepoint.timeout_s
+        with self._watched(savepoint, deadline):
             self._refuse_unwanted(savepoint)
-            self._attempt.acknowledge(self._acknowledgement(savepoint.id, records))
-        state = self._attempt.complete(savepoint.id)
-        say(messages.checkpoint_line(state.checkpoint(savepoint.id) or savepoint, time.monotonic() - began))
-        self.publish()
+            # Otherwise it was acknowledged at an earlier barrier, and the store did not tell the outcome.
+            if self._attempt.missing(savepoint):
+                check_target(self._attempt.store, target_of(savepoint).root)
+                records = self._copy(savepoint, snapshots, deadline)
+                self._refuse_unwanted(savepoint)
+                in_time = functools.partial(copies.in_time, self._attempt, savepoint.id, deadline)
+                self._attempt.acknowledge(self._acknowledgement(savepoint.id, records), in_time)
+            state = self._attempt.complete(savepoint.id)
+            say(messages.checkpoint_line(state.checkpoint(savepoint.id) or savepoint, time.monotonic() - began))
+            self.publish()
 
     def _refuse_unwanted(self, savepoint: Checkpoint) -> None:
         self._attempt.catch_up()
         copies.still_wanted(self._attempt, savepoint.id, self._closing)
+
+    @contextlib.contextmanager
+    def _watched(self, savepoint: Checkpoint, deadline: float) -> Iterator[None]:
+        """Let the watch see that the savepoint is taken in this block, and until when."""
+        self._taking = savepoint, deadline
+        try:
+            yield
+        finally:
+            self._taking = None
+
+    def expire_late(self) -> None:
+        """Give up the savepoint that is taken if a call of the store does not return in time. The attempt's watch calls it."""
+        taking = self._taking
+        if taking is None or taking[0].id in self._late:
+            return
+        savepoint, deadline = taking
+        if time.monotonic() > deadline + self._attempt.patience_s:
+            self._expire(savepoint, f"the storage of its target has not answered within {savepoint.timeout_s:g} s")
+
+    def _expire(self, savepoint: Checkpoint, details: str) -> None:
+        """Abort a savepoint that is not completed, without a look at its target, which may not answer."""
+        with contextlib.suppress(StoreError):  # the watch looks again
+            self._attempt.abort(savepoint.id, EXPIRED, details=details)
+            self._late.add(savepoint.id)
+            if self._status(savepoint) == ABORTED:
+                self._log_aborted(savepoint)
+            else:
+                say(messages.not_published(details))
 
     def _copy(self, savepoint: Checkpoint, snapshots: BarrierSnapshots, deadline: float) -> Records:
         check = functools.partial(copies.still_wanted, self._attempt, savepoint.id, self._closing, deadline)
@@ -140,11 +185,15 @@ class Savepoints:
 
     def _log_if_aborted(self, savepoint: Checkpoint) -> None:
         """If the savepoint was aborted, log it and delete its copied files."""
-        state = self._attempt.state
-        listed = state.checkpoint(savepoint.id)
-        if listed and listed.status == ABORTED:
-            say(messages.aborted(state, listed))
+        if self._status(savepoint) == ABORTED:
+            if savepoint.id not in self._late:
+                self._log_aborted(savepoint)
             self._clear(savepoint)
+
+    def _log_aborted(self, savepoint: Checkpoint) -> None:
+        state = self._attempt.state
+        if listed := state.checkpoint(savepoint.id):
+            say(messages.aborted(state, listed))
 
     def _clear(self, savepoint: Checkpoint) -> None:
         with contextlib.suppress(CheckpointError):  # the next start tries it again

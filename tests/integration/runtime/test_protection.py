@@ -218,14 +218,17 @@ def test_checkpoint_that_is_too_large_is_not_retried_at_its_barrier(
 def test_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
-    with script.attempt(checkpointing=CheckpointConfig(timeout="10 ms")) as job:
+    with script.attempt() as job:
+        job._attempt.coordinator.journal.patience = 0.05
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
         stage(job, "first")
         job._checkpointer.wait()
+        job._checkpointer._context.deadline = 0.0  # the timeout has passed
         store.plan = served
         stage(job, "second")
+        job._checkpointer.wait()
         assert "ABORTED chk-1 of job: expired, in phase seal" in capsys.readouterr().out
     assert held(script) == {2: ["first", "second"]}
 
