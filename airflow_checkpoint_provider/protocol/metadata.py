@@ -229,7 +229,7 @@ def kind_in_words(kind: str) -> str:
 class StateEntry(Shared):
     """One state of a completed checkpoint in the journal: enough for retention, progress and the summary."""
 
-    uid: str
+    uid: Uid
     kind: str
     run: str
     file_sets: tuple[FileSetPath, ...] = ()  # paths
@@ -253,7 +253,7 @@ class StateSnapshot(Shared):
     """One state in one checkpoint: rows in file sets (oldest first), or a small value inline."""
 
     deepest: ClassVar[int] = DEEPEST - 4  # it lies in the list of an acknowledgement, which lies in a seal
-    uid: str
+    uid: Uid
     kind: str  # STAGE, VALUE, REGISTERED or QUERY
     run: str
     file_sets: tuple[FileSet, ...] = ()

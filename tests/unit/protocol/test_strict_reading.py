@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateEntry, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import Record, canonical, parse
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.transitions import fold
@@ -102,6 +102,11 @@ def file_set_of(name: str) -> dict[str, Any]:
                 {"file_sets": bad},
             )
             for bad in ([], [file_set_of("_SUCCESS")], [file_set_of("a/_b")])
+        ),
+        *(
+            (read, {"uid": "a", "kind": "value", "run": "r"}, {"uid": uid})
+            for read in (StateSnapshot, StateEntry)
+            for uid in ("", " ", "a\nb", "a" * 201)
         ),
         *((e.QueryLocated, LOCATED, {"path": path}) for path in ("state/a/1-a", "query/a/1-a/..", "query/.a/1-a")),
         (e.QueryLocated, LOCATED, {"begun": -2}),
