@@ -13,7 +13,15 @@ import pytest
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import Declined, SinkMoved
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import Edge, File, QueryDetail, delta_commit, delta_version
+from airflow_checkpoint_provider.protocol.metadata import (
+    Edge,
+    File,
+    QueryDetail,
+    delta_commit,
+    delta_version,
+    iceberg_number,
+    iceberg_snapshot,
+)
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
 from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow, Read
 from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
@@ -45,11 +53,18 @@ def test_offset_says_which_commits_were_read(written: dict[str, Any], read: Read
 
 
 @pytest.mark.parametrize(
-    "commit", [None, "", "part-0.parquet", "_delta_log/3.json", "_delta_log/0000000000000000000x.json"]
+    "commit",
+    [None, "", "part-0.parquet", "_delta_log/3.json", "_delta_log/0000000000000000000x.json", f"_delta_log/{'9' * 4301}.json"],
 )
 def test_what_is_no_commit_has_no_version(commit: str | None) -> None:
     assert delta_version(commit) is None
     assert delta_version(delta_commit(3)) == 3
+
+
+@pytest.mark.parametrize("snapshot", [None, "", "snapshot/x", "snapshot/-1", "snapshot/٣", f"snapshot/{'9' * 4301}"])
+def test_what_is_no_snapshot_has_no_number(snapshot: str | None) -> None:
+    assert iceberg_number(snapshot) is None
+    assert iceberg_number(iceberg_snapshot(3)) == 3
 
 
 def detail(newest_file: str | None) -> QueryDetail:
