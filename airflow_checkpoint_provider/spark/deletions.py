@@ -6,7 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from airflow_checkpoint_provider.errors import Refused, StoreError, TooLarge
+from airflow_checkpoint_provider.errors import CheckpointError, Refused, StoreError, TooLarge
 from airflow_checkpoint_provider.spark.attempt import Ending
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.background import Background
@@ -50,5 +50,7 @@ class Deletions:
             say(f"{NOT_DELETED}: {error}")
         except (Refused, Ending):
             pass  # the journal changed meanwhile, or the job ends: a later call deletes the rest
+        except CheckpointError as error:  # of what somebody has put there
+            say(f"{NOT_DELETED}: {error}")
         except Exception:  # noqa: BLE001 - a checkpoint that cannot be deleted does not end the job
             traceback.print_exc()
