@@ -12,6 +12,7 @@ from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
+from airflow_checkpoint_provider.coordinator.foreign import readable
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
@@ -242,7 +243,11 @@ def _folder() -> Store:
 
 def _describe_states(seal: Seal, uri: str) -> dict[str, Any]:
     """Describe the states of a history, or a savepoint, at ``uri``."""
-    return {uid: _describe_state(state, uri) for uid, state in sorted(seal.states.items())}
+    described = {}
+    for uid, state in sorted(seal.states.items()):
+        with readable(f"the schema of state '{uid}' below {uri}", "this package"):
+            described[uid] = _describe_state(state, uri)
+    return described
 
 
 def _describe_state(state: StateSnapshot, uri: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from airflow_checkpoint_provider.coordinator.foreign import LONG, NUMBER, loads, readable
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
 from airflow_checkpoint_provider.coordinator.sealing import TEMPORARY
 from airflow_checkpoint_provider.errors import Damaged
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 LOG, COMPACT, HEADER = "_spark_metadata", ".compact", "v1"
 TAIL = 64 * 1024  # bytes of an entry in which its last file is looked for
+ENTRY = re.compile(rf"({NUMBER})(?:\.compact)?")
 ONE_SLASH = re.compile("^file:/(?=[^/])")
 INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 
@@ -53,10 +55,11 @@ class SinkFile:
     @property
     def bytes(self) -> int:
         """Return its size. Raises ``Damaged``."""
-        size = json.loads(self.line).get("size")
-        if not isinstance(size, int):
-            raise Damaged(f"the log of a sink does not say how large {self.path} is; somebody changed it")
-        return size
+        with readable(f"the entry of {self.path} in the log of a sink"):
+            size = loads(self.line)["size"]
+            if type(size) is not int or not 0 <= size < LONG:
+                raise ValueError("it does not say how large the file is")
+            return size
 
 
 class SinkLog:
@@ -111,9 +114,7 @@ class SinkLog:
         return list(found.values())
 
     def _entries(self) -> dict[int, str]:
-        """Return the names of the entries by their numbers. Where a number has two, it is the compacted one."""
-        names = sorted(name for name in self._names() if name[:1].isdecimal())
-        return {int(name.removesuffix(COMPACT)): name for name in names}
+        return entries_among(self._names())
 
     def _names(self) -> list[str]:
         there = self._files.listStatus(self._log) if self._files.exists(self._log) else []
@@ -131,16 +132,10 @@ class SinkLog:
         try:
             behind = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
             stream.seek(behind)
-            first, *lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
-            if not behind and first != HEADER:
-                raise ValueError(f"its version is {first[:20]!r}")
-            return [SinkFile(str(json.loads(line)["path"]), line) for line in lines if line]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(
-                f"{path} is not what Spark writes ({error}); somebody changed it, or the disk lost its end"
-            ) from None
+            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+        return files_in(text, str(path), whole=not behind)
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -229,6 +224,20 @@ class SinkLog:
 
     def _path(self, encoded: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(encoded))
+
+
+def entries_among(names: Iterable[str]) -> dict[int, str]:
+    """Return the entries of a log by their numbers; other names mean nothing to Spark. Where a number has two, it is the compacted one."""
+    return {int(match[1]): match[0] for match in map(ENTRY.fullmatch, sorted(names)) if match}
+
+
+def files_in(text: str, what: str, *, whole: bool = True) -> list[SinkFile]:
+    """Return the files that an entry names; if it is not ``whole``, its first line is a part of one. Raises ``Damaged``, naming ``what``."""
+    with readable(what):
+        first, *lines = text.split("\n")
+        if whole and first != HEADER:
+            raise ValueError(f"its version is {first[:20]!r}")
+        return [SinkFile(str(loads(line)["path"]), line) for line in lines if line]
 
 
 def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:

@@ -383,7 +383,10 @@ def test_epoch_of_too_many_digits_stops_only_its_own_run() -> None:
     entry["events"].append(located | {"path": f"query/a/{'9' * 4301}-a"})
     store.objects[newest] = checked({name: value for name, value in entry.items() if name != CHECKSUM})
     done = sweep(store, day(8))
-    assert [(older.run, older.closed) for older in done] == [("scheduled__2026-11-19", False), ("scheduled__2026-11-20", True)]
+    assert [(older.run, older.closed) for older in done] == [
+        ("scheduled__2026-11-19", False),
+        ("scheduled__2026-11-20", True),
+    ]
     assert isinstance(done[0].error, Damaged)
 
 

@@ -92,7 +92,10 @@ def file_set_of(name: str) -> dict[str, Any]:
             (FileSet, {"path": "state/clean/1-abc"}, {"path": path})
             for path in ("", "journal", "state", "state/../1-a", "state/a/b/1-a", "/state/a/1-a", "state/.a/1-a")
         ),
-        *((FileSet, {"path": "state/clean/1-abc"}, {"path": path}) for path in ("state/a/0-a", "state/a/1-a/..", f"state/a/{'9' * 19}-a")),
+        *(
+            (FileSet, {"path": "state/clean/1-abc"}, {"path": path})
+            for path in ("state/a/0-a", "state/a/1-a/..", f"state/a/{'9' * 19}-a")
+        ),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": ""}),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": {}}),
         *(
