@@ -342,11 +342,6 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
     """
     if position.begun == NOTHING:
         return (METADATA, *_beginnings(found)) if METADATA in found.sizes else ()
-    if not 0 <= position.begun - position.committed <= 1:
-        raise Damaged(
-            f"{found.location.name(OFFSETS)}/{position.begun} has begun, and {COMMITS} ends with {position.committed}: Spark ends a batch before"
-            " it begins the next one. Somebody or something deleted files there, or put some there"
-        )
     offsets = [f"{OFFSETS}/{batch}" for batch in _last_two(position.begun)]
     commits = [f"{COMMITS}/{batch}" for batch in _last_two(position.committed)]
     sources = _of_sources(found, found.location.offsets(position.begun))
@@ -355,6 +350,11 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
         if name not in found.sizes:  # asked for each: the sources may count to any number
             raise _missing(found.location, name)
         required.append(name)
+    if not 0 <= position.begun - position.committed <= 1:
+        raise Damaged(
+            f"{found.location.name(OFFSETS)}/{position.begun} has begun, and {COMMITS} ends with {position.committed}: Spark ends a batch before"
+            " it begins the next one. Somebody or something deleted files there, or put some there"
+        )
     earlier = (name for name in commits[:-1] if name in found.sizes)
     return tuple(dict.fromkeys((*required, *earlier, *found.state(position))))
 
