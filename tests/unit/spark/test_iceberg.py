@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import cast
 
@@ -174,7 +174,7 @@ def test_error_of_a_catalog_does_not_tell_its_address(name: str, error: type[Che
     assert raised.value.__suppress_context__
 
 
-def metadata(*snapshots: dict[str, object], current: object = 1) -> str:
+def metadata(*snapshots: Mapping[str, object], current: object = 1) -> str:
     return json.dumps({"current-snapshot-id": current, "snapshots": snapshots})
 
 
