@@ -33,12 +33,12 @@ def readable(what: str, writer: str = "Spark") -> Iterator[None]:
         ) from None
 
 
-def loads(text: str | bytes) -> Any:
+def loads(text: str | bytes, deepest: int = DEEPEST) -> Any:
     """Return what JSON says. Raises ``ValueError`` and ``RecursionError``, also for lists and objects that lie too deep in each other:
-    parsing them again in another place might fail.
+    parsing or writing them again in another place might fail.
     """
     data = json.loads(text)
-    refuse_deep(data, DEEPEST)
+    refuse_deep(data, deepest)
     return data
 
 
