@@ -212,7 +212,7 @@ class SinkLog:
 
         They are decoded: ``%2e%2e`` leads out as well, and ``%5fspark_metadata`` is the log.
         """
-        there, names = walked(unquote(path))
+        there, names = decoded(path)
         own, above = walked(self.folder)
         below = names[len(above) :]
         outside = there != own or names[: len(above)] != above or not below
@@ -285,6 +285,13 @@ def walked(uri: str) -> tuple[tuple[str, str], tuple[str, ...]]:
     scheme, _, rest = uri.partition(":")
     host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
     return (scheme.lower(), host), tuple(name for name in path.split("/") if name)
+
+
+def decoded(path: str) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Return what ``walked`` returns for a path that is encoded, as in Spark's logs. No such path has a query or a fragment, which would
+    hide what Hadoop reads: then it is nowhere.
+    """
+    return walked(unquote(path) if {"?", "#"}.isdisjoint(path) else "")
 
 
 def place(spark: SparkSession, path: str) -> str:

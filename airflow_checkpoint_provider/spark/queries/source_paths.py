@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import SourceUnavailable, without_userinfo
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.sink_log import walked
+from airflow_checkpoint_provider.spark.queries.sink_log import decoded, walked
 from airflow_checkpoint_provider.text import source_messages
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Below:
 
     def holds(self, path: str) -> bool:
         """Return whether a file lies there. Its ``path`` is encoded, as in Spark's logs."""
-        found, names = walked(unquote(path))
+        found, names = decoded(path)
         if found != self._place or len(names) < len(self._names) or not {".", ".."}.isdisjoint(names):
             return False
         return all(map(self._matches, self._names, names))

@@ -130,7 +130,17 @@ def linked(tmp_path: Path) -> Path:
     return out
 
 
-LINKS = ["link/rows", "link/%2e%2e/rows", "link/new", "file", "%6cink/rows", "link%2Frows"]
+LINKS = [
+    "link/rows",
+    "link/%2e%2e/rows",
+    "link/new",
+    "file",
+    "%6cink/rows",
+    "link%2Frows",
+    "file?x",
+    "file#x",
+    "_spark_metadata?x",
+]
 
 
 @pytest.mark.parametrize("name", LINKS)

@@ -61,6 +61,8 @@ OUTSIDE = [
     "file://{0}/in/%2e%2e/in-private/credentials",
     "file://{0}/in/x%2F..%2F..%2Fin-private/credentials",
     "file:///etc/hostname",
+    "file://{0}/in/rows.txt?x",
+    "file://{0}/in#/rows.txt",
     "http://127.0.0.1:9{0}/in/rows.txt",
     "{0}/in/rows.txt",
     "%66ile://x{0}/in/rows.txt",
