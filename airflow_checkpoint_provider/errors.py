@@ -67,6 +67,15 @@ class CheckpointError(Exception):
         return f"{self.message}  [{self.code}]"
 
 
+def typed(error: Exception, where: str) -> CheckpointError:
+    """Return an error as one of this package. ``where`` is said of one that nobody has foreseen, and that must not stop anything else."""
+    if isinstance(error, CheckpointError):
+        return error
+    return CheckpointError(
+        f"{where}: {type(error).__name__}: {error}. Nobody has foreseen this. Look at what is stored there"
+    )
+
+
 # -- wrong input -------------------------------------------------------------------------------------------------------
 
 

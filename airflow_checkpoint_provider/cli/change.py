@@ -31,8 +31,8 @@ from airflow_checkpoint_provider.errors import (
     InvalidConfig,
     Refused,
     SavepointDisposed,
-    StoreError,
     StoreMisconfigured,
+    typed,
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
@@ -212,7 +212,8 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
     or of all. Closes histories that are over for good; leaves runs that finished less than a day ago to their tasks."""
     found, errors = _to_prune(store, job, run)
     now = utc_now()
-    seen = [history for history in (_planned(store, history, now) for history in found) if history.garbage]
+    planned, more_errors = _plans(store, found, now)
+    seen, errors = [history for history in planned if history.garbage], (*errors, *more_errors)
     work = [history for history in seen if not history.young(now)]
     notes = [history.spared for history in seen if history not in work]
     lines = [line for history in work for line in history.lines] or ["nothing to delete"]
@@ -221,15 +222,27 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
         return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, notes, errors)
     confirm(job, lines, approval)
     for history in work:
-        history.coordinator.journal.catch_up()
-        if history.young(now):
-            notes.append(history.spared)
-            continue
         try:
+            history.coordinator.journal.catch_up()
+            if history.young(now):
+                notes.append(history.spared)
+                continue
             collect_and_close(history.coordinator, now)
-        except StoreError as error:  # of one file, perhaps; the other histories are pruned all the same
-            errors = (*errors, error)
+        except Exception as error:  # noqa: BLE001 - of one file, perhaps; the other histories are pruned all the same
+            errors = (*errors, typed(error, history.prefix))
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
+
+
+def _plans(store: Store, found: Sequence[FoundHistory], now: str) -> tuple[list[_Planned], tuple[CheckpointError, ...]]:
+    """Return the garbage of each history, and the errors of those whose garbage nobody can tell."""
+    planned, errors = list[_Planned](), list[CheckpointError]()
+    for history in found:
+        try:
+            planned.append(_planned(store, history, now))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one history, the others are pruned all the same
+            known = typed(error, "its garbage")
+            errors.append(type(known)(f"{history.keys.prefix}: {known.message}"))
+    return planned, tuple(errors)
 
 
 def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[FoundHistory, ...], tuple[CheckpointError, ...]]:
@@ -256,6 +269,10 @@ class _Planned:
     @property
     def spared(self) -> str:
         return f"{self.names[0]}, run {self.names[1]}: finished less than a day ago and is left to its task. Prune it later"
+
+    @property
+    def prefix(self) -> str:
+        return self.coordinator.keys.prefix
 
     @property
     def checkpoints(self) -> list[str]:
@@ -290,13 +307,12 @@ class _Planned:
 
     @property
     def data(self) -> dict[str, object]:
-        prefix = self.coordinator.keys.prefix
         return {
             "job": self.names[0],
             "run": self.names[1],
             "checkpoints": self.checkpoints,
             "savepoints": self.savepoints,
-            "leftovers": [f"{prefix}/{folder}" for folder in self.garbage.orphans],
+            "leftovers": [f"{self.prefix}/{folder}" for folder in self.garbage.orphans],
             "closed": self.garbage.close,
             "folders": [{"folder": folder, "bytes": count} for folder, count in self.folders],
             "bytes": sum(count for _, count in self.folders),

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator import compaction, garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.errors import StillNeeded, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, StillNeeded
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import beat_number, is_attempt_beat
 from airflow_checkpoint_provider.protocol.lifetime import why
@@ -52,11 +52,11 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
 def collect_and_close(coordinator: Coordinator, now: str) -> tuple[garbage.Collected, bool]:
     """Collect the garbage of a history, and close it if that is due. Return what was collected, and whether it is closed.
 
-    Raises the first ``StoreError`` after everything else was done: a later run tries the leftovers again.
+    Raises the first error after everything else was done: a later run tries the leftovers again.
     """
     try:
         collected = garbage.collect(garbage.unshared(coordinator), now)
-    except StoreError:
+    except CheckpointError:
         garbage.delete_targets(coordinator.store, coordinator.state)  # a closed history does not list them any more
         close_if_due(coordinator, now)
         raise

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
-from airflow_checkpoint_provider.errors import AlreadyClaimed, Held, StoreError
+from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Held, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
@@ -214,13 +214,13 @@ class Collected:
 
 
 def collect(access: Access, now: str) -> Collected:
-    """Remove orphans, expire, and compact. Raises ``StoreError`` and ``Refused``, after everything deletable was deleted.
+    """Remove orphans, expire, and compact. Raises the first error after everything deletable was deleted.
 
     What needs no entry goes first: on a full disk it makes room for the entries.
     """
     try:
         leftovers = remove_orphans(access)
-    except StoreError:
+    except CheckpointError:
         expire(access, now)
         raise
     return Collected(expire(access, now), leftovers)
@@ -230,7 +230,7 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
     """Condemn what has expired, delete and forget what is condemned. Compact the journal if that is due.
 
     Needs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the
-    first ``StoreError`` after everything else was deleted.
+    first error of a deletion after everything else was deleted.
     """
     try:
         with access() as coordinator:
@@ -251,7 +251,7 @@ def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tupl
         state = coordinator.state
     if coordinator.journal.wrote_boundary:
         compact(coordinator.journal)
-    forgotten, errors = list[int](), list[StoreError]()
+    forgotten, errors = list[int](), list[CheckpointError]()
     for part in _condemned(state).parts():
         deleted = delete(coordinator.store, coordinator.keys, state, part, now, check)
         errors += deleted.failed
@@ -278,7 +278,7 @@ class Deleted:
     """The result of a deletion: what was deleted, and the errors of the rest."""
 
     expired: Expired
-    failed: tuple[StoreError, ...]
+    failed: tuple[CheckpointError, ...]
 
 
 def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, check: Check = unchecked) -> Deleted:
@@ -301,22 +301,24 @@ def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, chec
 
 def _try_each(
     items: Iterable[T], check: Check, delete: Callable[[T], None]
-) -> tuple[tuple[T, ...], tuple[StoreError, ...]]:
-    """Return the items that were deleted, and the errors of the others. Raises what ``check`` raises."""
-    deleted, errors = list[T](), list[StoreError]()
+) -> tuple[tuple[T, ...], tuple[CheckpointError, ...]]:
+    """Return the items that were deleted, and the errors of the others: what somebody put there may have no name that can be deleted, or
+    be owned by somebody else. Raises what ``check`` raises.
+    """
+    deleted, errors = list[T](), list[CheckpointError]()
     for item in items:
         check()
         try:
             delete(item)
             deleted.append(item)
-        except StoreError as error:
+        except CheckpointError as error:
             errors.append(error)
     return tuple(deleted), tuple(errors)
 
 
 def delete_folders(
     store: Store, keys: Keys, folders: Iterable[str], check: Check
-) -> tuple[tuple[str, ...], tuple[StoreError, ...]]:
+) -> tuple[tuple[str, ...], tuple[CheckpointError, ...]]:
     """Delete folders of a history, relative to it. Return those that were deleted, and the errors of the others."""
     return _try_each(folders, check, lambda folder: _delete_folder(store, keys, folder))
 
@@ -361,7 +363,7 @@ def remove_orphans(access: Access, at_most: int | None = None, check: Check = un
     """Delete at most ``at_most`` folders to which nothing refers, and the files of aborted savepoints at their targets.
 
     Returns the number of folders. Needs no lock while it deletes: nothing refers to an orphan again. Raises the first
-    ``StoreError`` after everything else was deleted.
+    error after everything else was deleted.
     """
     with access() as coordinator:
         state = coordinator.state
@@ -375,7 +377,7 @@ def remove_orphans(access: Access, at_most: int | None = None, check: Check = un
 
 
 def delete_targets(store: Store, state: State, check: Check = unchecked) -> None:
-    """Delete the files of all aborted savepoints at their targets. Raises the first ``StoreError`` after everything else was deleted."""
+    """Delete the files of all aborted savepoints at their targets. Raises the first error after everything else was deleted."""
     _, errors = _try_each(state.with_status(ABORTED), check, lambda checkpoint: delete_target(store, checkpoint))
     if errors:
         raise errors[0]

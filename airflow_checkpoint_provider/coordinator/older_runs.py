@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import age_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, typed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
 from airflow_checkpoint_provider.protocol.keys import HISTORY, SEGMENT, STATE, runs_folder, time_in
@@ -93,8 +93,9 @@ def collect_older_runs(
 def _collect_or_report(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
     try:
         return _collect(coordinator, now, liveness)
-    except CheckpointError as error:
-        return OlderRun(coordinator.keys.prefix.rsplit("/", 1)[1], error=error)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one history, the others are collected all the same
+        prefix = coordinator.keys.prefix
+        return OlderRun(prefix.rsplit("/", 1)[1], error=typed(error, prefix))
 
 
 def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:

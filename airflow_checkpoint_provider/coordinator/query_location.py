@@ -23,9 +23,9 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 from airflow_checkpoint_provider.coordinator import state_metadata
+from airflow_checkpoint_provider.coordinator.foreign import NUMBER, loads, long, readable
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -35,13 +35,19 @@ OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 NO_OFFSET = "-"  # of a source that the batch does not read
 POISON = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
 
-VERSION = re.compile(r"(state/\d+/\d+(?:/[^/]+)?)/(\d+)\.(delta|changelog|snapshot|zip)")
+LONGEST_MANIFEST = 8 * 1024 * 1024  # bytes of the list of files in a snapshot of RocksDB: of some 50,000 files
+NO_BATCH = 10**15  # greater than the number of any batch: with one each millisecond, after 30,000 years
+
+_BATCH = re.compile(NUMBER)
+VERSION = re.compile(rf"(state/{NUMBER}/{NUMBER}(?:/[^/]+)?)/({NUMBER})\.(delta|changelog|snapshot|zip)")
 _LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes one slash, a URI has three
 _S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
-_PARTITION = re.compile(r"state/(\d+)/\d+/")
-SOURCE = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
-BEGINNING = re.compile(r"sources/\d+/0")  # with a zero byte first, if Kafka's source has written it
-SCHEMA = re.compile(r"state/\d+/(?:_stateSchema/.+|\d+/(?:[^/]+/)?_metadata/schema)")  # of the rows in the state
+_PARTITION = re.compile(rf"state/({NUMBER})/{NUMBER}/")
+SOURCE = re.compile(rf"sources/({NUMBER})/({NUMBER})(\.compact)?")
+BEGINNING = re.compile(rf"sources/{NUMBER}/0")  # with a zero byte first, if Kafka's source has written it
+SCHEMA = re.compile(
+    rf"state/{NUMBER}/(?:_stateSchema/.+|{NUMBER}/(?:[^/]+/)?_metadata/schema)"
+)  # of the rows in the state
 
 
 # -- what Spark wrote ------------------------------------------------------------------------------------------------------
@@ -60,24 +66,22 @@ class Offsets:
     @classmethod
     def parse(cls, body: bytes, batch: int, what: str) -> Offsets:
         """Return the offsets in ``body``. Raises ``Damaged``, naming ``what``, for a file that Spark could not read either."""
-        try:
+        with readable(what):
             version, metadata, *lines = body.decode().split("\n")
             if version != "v1":  # version 2 loses queries in Spark 4.2 itself, and is refused where it is set
                 raise ValueError(f"its version is {version[:20]!r}")
-            about = json.loads(metadata or '{"batchWatermarkMs": 0}')
-            watermark, confs = int(about["batchWatermarkMs"]), dict(about.get("conf", {}))
-            began = int(about.get("batchTimestampMs", 0))
+            about = loads(metadata or '{"batchWatermarkMs": 0}')
+            watermark, confs = long(about["batchWatermarkMs"]), dict(about.get("conf", {}))
+            if not all(isinstance(text, str) for text in confs.values()):
+                raise ValueError("a conf is no text")
+            began = long(about.get("batchTimestampMs", 0))
             sources = dict(enumerate(lines))
             if not sources:
                 raise ValueError("it names no source")
             for offset in sources.values():
                 if offset != NO_OFFSET:
-                    json.loads(offset)
+                    loads(offset)
             return cls(batch, sources, watermark, confs, began)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Damaged(
-                f"{what} is not what Spark writes ({error}); somebody or something changed it, or the disk lost its end"
-            ) from None
 
     def newest_log_entry(self, source: int) -> int | None:
         """Return the newest entry of the file source's log that the batch needs; None if the offset does not name one."""
@@ -113,10 +117,19 @@ class Location:
         """Return the key of a file of the location."""
         return f"{self.key}/{file}"
 
-    def batches(self, log: str) -> list[int]:
+    def numbers(self, log: str) -> list[int]:
         """Return the numbers in ``offsets`` or ``commits``, lowest first. Cost: a listing."""
         names = (listed.key.rpartition("/")[2] for listed in self.store.list(self.name(log)))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if _BATCH.fullmatch(name))
+
+    def batches(self, log: str) -> list[int]:
+        """Return the numbers in ``offsets`` or ``commits``, lowest first. Raises ``Damaged`` for one that no batch can have."""
+        numbers = self.numbers(log)
+        if numbers and numbers[-1] >= NO_BATCH:
+            raise Damaged(
+                f"{self.name(log)}/{numbers[-1]}: no query runs so many batches, so somebody put it there. Delete it"
+            )
+        return numbers
 
     def offsets(self, batch: int) -> Offsets:
         """Return what batch ``batch`` reads. Raises ``Damaged``."""
@@ -132,10 +145,8 @@ class Location:
     def query_id(self) -> str:
         """Return Spark's id of the query, which is the same in all its locations; empty if no query has begun. Raises ``Damaged``."""
         body = self.store.read(self.name(METADATA))
-        try:
-            return str(json.loads(body)["id"]) if body is not None else ""
-        except (ValueError, KeyError, TypeError):
-            raise Damaged(f"{self.name(METADATA)} is not what Spark writes; somebody changed it") from None
+        with readable(self.name(METADATA)):
+            return str(loads(body)["id"]) if body is not None else ""
 
     def committed(self, begun: float = math.inf) -> int:
         """Return the newest committed batch, or that of the time when batch ``begun`` was the newest one that had begun."""
@@ -172,17 +183,6 @@ def _missing(location: Location, file: str) -> Damaged:
     return Damaged(f"{location.name(file)} is missing; somebody or something deleted it")
 
 
-def parsed_file(line: str, entry: str) -> dict[str, Any]:
-    """Return what a line of a file source's log says of a file. Raises ``Damaged``, naming the ``entry``."""
-    try:
-        file: dict[str, Any] = json.loads(line)
-        if isinstance(file["path"], str) and isinstance(file["batchId"], int):
-            return file
-        raise TypeError("it has no path, or no batch")
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{entry} is not what Spark writes ({error}); somebody or something changed it") from None
-
-
 # -- the state -------------------------------------------------------------------------------------------------------------
 
 
@@ -204,9 +204,12 @@ class _StateStore:
 
     def files(self, first: int, last: int) -> Iterator[str]:
         """Yield the files of the versions from snapshot ``first`` up to version ``last``."""
-        for version in range(first, last + 1):
-            yield from self.snapshots.get(version, ())
-            if version > first and version in self.changes:
+        for version in sorted(
+            self.snapshots.keys() | self.changes
+        ):  # of those that are there: the numbers may be anything
+            if first <= version <= last:
+                yield from self.snapshots.get(version, ())
+            if first < version <= last and version in self.changes:
                 yield self.changes[version]
 
 
@@ -277,18 +280,17 @@ class Found:
             self._contents[name] = self.places[name].read(name)
         return self._contents[name]
 
-    def _parts(self, name: str) -> Iterator[str]:
-        """Yield the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""
+    def _parts(self, name: str) -> list[str]:
+        """Return the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""
         place = self.places[name]
-        try:
-            with zipfile.ZipFile(io.BytesIO(place.read(name))) as archive:
-                manifest = json.loads(archive.read("metadata").decode().split("\n", 1)[1])
-            for folder, kind, part in (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName")):
-                yield from (f"{folder}/{file[part]}" for file in manifest.get(kind, ()))
-        except (zipfile.BadZipFile, KeyError, IndexError, ValueError, TypeError) as error:
-            raise Damaged(
-                f"{place.name(name)} is not a snapshot of RocksDB ({error}); somebody or something changed it"
-            ) from None
+        with readable(place.name(name)):
+            with zipfile.ZipFile(io.BytesIO(place.read(name))) as archive, archive.open("metadata") as file:
+                text = file.read(LONGEST_MANIFEST + 1)
+            if len(text) > LONGEST_MANIFEST:  # a small archive may hold a file of any size
+                raise ValueError("its list of files is too long")
+            manifest = loads(text.decode().split("\n", 1)[1])
+            kinds = (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName"))
+            return [f"{folder}/{part[key]}" for folder, kind, key in kinds for part in manifest.get(kind, ())]
 
     def place(self, name: str) -> Location:
         """Return the location that holds a file. Raises ``Damaged`` if none does."""
@@ -343,10 +345,16 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
     offsets = [f"{OFFSETS}/{batch}" for batch in _last_two(position.begun)]
     commits = [f"{COMMITS}/{batch}" for batch in _last_two(position.committed)]
     sources = _of_sources(found, found.location.offsets(position.begun))
-    required = (METADATA, *offsets, *commits[-1:], *sources)
-    for name in required:
-        if name not in found.sizes:
+    required = list[str]()
+    for name in chain((METADATA, *offsets, *commits[-1:]), sources):
+        if name not in found.sizes:  # asked for each: the sources may count to any number
             raise _missing(found.location, name)
+        required.append(name)
+    if not 0 <= position.begun - position.committed <= 1:
+        raise Damaged(
+            f"{found.location.name(OFFSETS)}/{position.begun} has begun, and {COMMITS} ends with {position.committed}: Spark ends a batch before"
+            " it begins the next one. Somebody or something deleted files there, or put some there"
+        )
     earlier = (name for name in commits[:-1] if name in found.sizes)
     return tuple(dict.fromkeys((*required, *earlier, *found.state(position))))
 

@@ -15,10 +15,11 @@ import re
 import zipfile
 from collections.abc import Iterable
 
+from airflow_checkpoint_provider.coordinator.foreign import NUMBER
 from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, VERSION
 from airflow_checkpoint_provider.errors import NotSupportedYet
 
-_BATCH = re.compile(r"(offsets|commits)/(\d+)")
+_BATCH = re.compile(rf"(offsets|commits)/({NUMBER})")
 EMPTY_HASH_MAP = (
     b"LZ4Block\x15\x04\x00\x00\x00\x04\x00\x00\x00\xdb\x80M\x08\xff\xff\xff\xff"
     b"LZ4Block\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"

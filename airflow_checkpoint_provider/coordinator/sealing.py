@@ -13,13 +13,13 @@ The poison is never deleted, also not with the location: a driver that sleeps fo
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
+from airflow_checkpoint_provider.coordinator.foreign import loads
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, OFFSETS, POISON, Location, Position
-from airflow_checkpoint_provider.errors import CommitStateUnknown
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
@@ -47,8 +47,8 @@ def poison_in(body: bytes | None) -> Poison | None:
     if body is None or not body.startswith(POISON):
         return None
     try:
-        about = json.loads(body.removeprefix(POISON))
-    except ValueError:
+        about = loads(body.removeprefix(POISON))
+    except (ValueError, RecursionError):
         return None
     if not isinstance(about, dict) or about.get("magic") != MAGIC:
         return None
@@ -56,10 +56,14 @@ def poison_in(body: bytes | None) -> Poison | None:
 
 
 def newest_batch(location: Location) -> tuple[int, bool]:
-    """Return the newest batch that has begun, and whether the location is sealed behind it."""
+    """Return the newest batch that has begun, and whether the location is sealed behind it. Raises ``Damaged``."""
     numbers = location.batches(OFFSETS)
     if not numbers:
         return NOTHING, False
+    if numbers[-2:-1] not in ([], [numbers[-1] - 1]):
+        raise Damaged(
+            f"{location.name(OFFSETS)}/{numbers[-1]} follows {numbers[-2]}, and Spark leaves out no batch. If somebody put it there, delete it"
+        )
     sealed = poison_in(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}"))) is not None
     return (numbers[-1] - 1 if sealed else numbers[-1]), sealed
 
@@ -127,9 +131,9 @@ def sweep(location: Location) -> None:
 
 def empty(location: Location) -> None:
     """Delete a location that nothing needs any more, all but the poison."""
-    begun, sealed = newest_batch(location)
-    kept = location.name(f"{OFFSETS}/{begun + 1}") if sealed else None
     store, offsets = location.store, location.name(OFFSETS)
+    newest = next((f"{offsets}/{number}" for number in reversed(location.numbers(OFFSETS))), None)
+    kept = newest if newest and poison_in(store.read(newest)) else None
     for folder in store.folders(location.key):
         if folder != OFFSETS:
             store.delete_under(location.name(folder))

@@ -7,8 +7,10 @@ files of the log are read, and a file that is not there counts as empty. So the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, SOURCE, Location, parsed_file
+from airflow_checkpoint_provider.coordinator.foreign import loads, long, readable
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, SOURCE, Location
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,24 @@ def logged_files(location: Location, folder: int, after: int = NOTHING) -> dict[
 
 
 def _named(location: Location, entry: str, after: int) -> dict[str, SourceFile]:
-    _, *lines = location.read(entry).decode().split("\n")
-    files = (parsed_file(line, location.name(entry)) for line in lines if line)
-    return {
-        file["path"]: SourceFile(file["path"], int(file.get("timestamp", 0)))
-        for file in files
-        if file["batchId"] > after
-    }
+    files = source_entry(location, entry)
+    return {file["path"]: SourceFile(file["path"], file["timestamp"]) for file in files if file["batchId"] > after}
+
+
+def source_entry(location: Location, entry: str) -> list[dict[str, Any]]:
+    """Return what an entry of a file source's log says of each file. Raises ``Damaged``."""
+    what = location.name(entry)
+    with readable(what):
+        version, *lines = location.read(entry).decode().split("\n")
+        if version != "v1":
+            raise ValueError(f"its version is {version[:20]!r}")
+    return [parsed_file(line, what) for line in lines if line]
+
+
+def parsed_file(line: str, entry: str) -> dict[str, Any]:
+    """Return what a line of a file source's log says of a file. Raises ``Damaged``, naming the ``entry``."""
+    with readable(entry):
+        file: dict[str, Any] = loads(line)
+        if not isinstance(file["path"], str):
+            raise TypeError("a path is no text")
+        return file | {"batchId": long(file["batchId"]), "timestamp": long(file.get("timestamp", 0))}

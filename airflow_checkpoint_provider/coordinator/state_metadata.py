@@ -12,15 +12,15 @@ Spark reads the newest one of the batches before its own, and writes none over o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.coordinator.foreign import NUMBER, loads, readable
 
-_METADATA = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
+_METADATA = re.compile(rf"state/({NUMBER})/_metadata/(?:metadata|v2/({NUMBER}))")
+MOST_STORES = 100_000  # of one operator, in all partitions
 _DEFAULT = "default"  # the store of an operator that has one; it has no folder of its own
 _KEY_SCHEMA = 10  # where the schema of the key begins in the file that describes the rows
 _NO_KEY = b'{"type":"struct","fields":[]}'
@@ -52,8 +52,12 @@ def newest(names: Iterable[str], batch: int | None = None) -> dict[str, str]:
 def stores(body: bytes, name: str, what: str) -> Iterator[str]:
     """Yield the folders of the stores that the metadata ``name`` describes. Raises ``Damaged``, naming ``what``."""
     folder = name.partition("/_metadata/")[0]
-    with _readable(what):
-        for store in _parse(body)[1].get(_STORES, ()):
+    with readable(what):
+        described, left = _parse(body)[1].get(_STORES, ()), MOST_STORES
+        for store in described:
+            left -= max(store["numPartitions"], 1)
+            if left < 0:
+                raise ValueError(f"it names more than {MOST_STORES} stores")
             below = "" if store["storeName"] == _DEFAULT else f"/{store['storeName']}"
             yield from (f"{folder}/{partition}{below}" for partition in range(store["numPartitions"]))
 
@@ -64,7 +68,7 @@ def is_undivided(body: bytes, schema: bytes | None, what: str) -> bool:
     That is so for a limit, and for an aggregation without a key, whose ``schema`` begins with that of an empty key. Raises ``Damaged``,
     naming ``what``.
     """
-    with _readable(what):
+    with readable(what):
         name = _parse(body)[1].get("operatorInfo", {}).get("operatorName")
     return name == "globalLimit" or (schema or b"")[_KEY_SCHEMA:].startswith(_NO_KEY)
 
@@ -76,7 +80,7 @@ def at(uri: str, body: bytes, name: str, files: Collection[str], what: str) -> b
     must be ``files`` of the same operator. So nothing outside of the copy is ever named. Raises ``Damaged``, naming ``what``.
     """
     folder = f"{name.partition('/_metadata/')[0]}/_stateSchema/"
-    with _readable(what):
+    with readable(what):
         version, about = _parse(body)
         for store in about.get(_STORES, ()):
             if paths := store.get(_SCHEMAS):
@@ -86,7 +90,7 @@ def at(uri: str, body: bytes, name: str, files: Collection[str], what: str) -> b
 
 def with_partitions(body: bytes, partitions: int, what: str) -> bytes:
     """Return the metadata ``body`` with another number of partitions. Raises ``Damaged``, naming ``what``."""
-    with _readable(what):
+    with readable(what):
         version, about = _parse(body)
         for store in about.get(_STORES, ()):
             store["numPartitions"] = partitions
@@ -95,7 +99,7 @@ def with_partitions(body: bytes, partitions: int, what: str) -> bytes:
 
 def _parse(body: bytes) -> tuple[str, dict[str, Any]]:
     version, text = body.decode().split("\n", 1)
-    about = json.loads(text)
+    about = loads(text)
     if not isinstance(about, dict):
         raise TypeError("it is not a JSON object")
     return version, about
@@ -111,12 +115,3 @@ def _end(path: str, folder: str, files: Collection[str]) -> str:
     if not found or folder + rest not in files:
         raise ValueError(f"it names {path[:200]!r}, which is not a file of its location")
     return folder + rest
-
-
-@contextlib.contextmanager
-def _readable(what: str) -> Iterator[None]:
-    """Raise ``Damaged`` if the metadata ``what``, which is read in this block, is not what Spark writes."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{what} does not name the state's stores ({error}); somebody or something changed it") from None

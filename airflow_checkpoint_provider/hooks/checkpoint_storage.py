@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
+from airflow_checkpoint_provider.coordinator.foreign import loads, readable
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 
+DEEPEST_SCHEMA = 300  # lists and objects in each other: some 100 columns in columns
 SHARED = re.compile(r"/|(?!memory:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)  # the same place in every process and directory
 _ADD = (
     'type \'checkpoint_storage\', extra {"root": "..."} with s3://bucket/prefix, or a folder that Airflow and all Spark drivers'
@@ -242,7 +243,11 @@ def _folder() -> Store:
 
 def _describe_states(seal: Seal, uri: str) -> dict[str, Any]:
     """Describe the states of a history, or a savepoint, at ``uri``."""
-    return {uid: _describe_state(state, uri) for uid, state in sorted(seal.states.items())}
+    described = {}
+    for uid, state in sorted(seal.states.items()):
+        with readable(f"the schema of state '{uid}' below {uri}", "this package"):
+            described[uid] = _describe_state(state, uri)
+    return described
 
 
 def _describe_state(state: StateSnapshot, uri: str) -> dict[str, Any]:
@@ -251,6 +256,6 @@ def _describe_state(state: StateSnapshot, uri: str) -> dict[str, Any]:
         "rows": state.rows,
         "bytes": state.bytes,
         "files": [f"{uri}/{file_set.path}/{file.name}" for file_set in state.file_sets for file in file_set.files],
-        "schema": json.loads(state.stage.schema) if state.stage else None,
+        "schema": loads(state.stage.schema, DEEPEST_SCHEMA) if state.stage else None,
         "value": state.value,
     }

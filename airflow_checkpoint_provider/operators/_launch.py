@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.errors import (
     Stopping,
     StoreError,
     Superseded,
+    typed,
 )
 from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Metrics
@@ -301,8 +302,8 @@ class DriverLaunch:
             collected += collect_older_runs(
                 self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait
             )
-        except StoreError as error:
-            collected.append(OlderRun("", error=error))
+        except Exception as error:  # noqa: BLE001 - this thread has nobody else who would say it
+            collected.append(OlderRun("", error=typed(error, "the listing")))
         self.log(messages.older_runs(history.job, collected))
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol.records import Check, cut
 OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
 """How an attempt or a launch ends."""
 
-_FOLDER = re.compile(r"(state|query)/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d*-[A-Za-z0-9_-]+", re.ASCII)
+_FOLDER = re.compile(r"(state|query)/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d{0,17}-[A-Za-z0-9_-]+", re.ASCII)
 
 
 def _is_time(text: str) -> bool:
@@ -93,7 +93,7 @@ Uid = Annotated[str, Check(_is_uid, "name of a state")]
 FileSetPath = Annotated[str, Check(lambda text: _is_folder(text, STATE), "path of a file set")]
 LocationPath = Annotated[str, Check(lambda text: _is_folder(text, QUERY), "path of a query's location")]
 Uri = Annotated[str, Check(lambda text: ":" in text, "URI")]
-Batch = Annotated[int, Check(lambda number: number >= -1, "number of a batch, or -1 for none")]
+Batch = Annotated[int, Check(lambda number: -1 <= number < 10**18, "number of a batch, or -1 for none")]
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]

@@ -155,7 +155,7 @@ class Keys:
 def beat_number(key: str) -> int | None:
     """Return the epoch or the launch whose heartbeat is at ``key``; None if the key has no number."""
     number = key.rsplit("/", 1)[1].rpartition("-")[2]
-    return int(number) if number.isdecimal() else None
+    return int(number) if _COUNT.fullmatch(number) else None
 
 
 def is_attempt_beat(key: str) -> bool:
@@ -200,6 +200,7 @@ def check_savepoint_target(target: str | None, number: int, nonce: str) -> None:
         raise ValueError(f"{target!r} is not a directory of savepoint {number}")
 
 
+_COUNT = re.compile(r"[0-9]{1,18}")
 _NUMBER = r"(?P<id>[1-9][0-9]{0,17})"
 _ID = re.compile(f"(?:chk-)?{_NUMBER}")
 _POINTER = re.compile(rf"(?P<root>.+?)/(?P<prefix>{HISTORY})/chk-{_NUMBER}")

@@ -159,8 +159,8 @@ def delta_commit(version: int) -> str:
 
 def delta_version(commit: str | None) -> int | None:
     """Return the number of a commit from what ``delta_commit`` returned; None if that is something else."""
-    number = (commit or "").rpartition("/")[2].removesuffix(".json")
-    return int(number) if number.isascii() and number.isdecimal() and delta_commit(int(number)) == commit else None
+    number = _number((commit or "").rpartition("/")[2].removesuffix(".json"))
+    return number if number is not None and delta_commit(number) == commit else None
 
 
 def iceberg_snapshot(number: int) -> str:
@@ -170,10 +170,13 @@ def iceberg_snapshot(number: int) -> str:
 
 def iceberg_number(snapshot: str | None) -> int | None:
     """Return the id of a snapshot from what ``iceberg_snapshot`` returned; None if that is something else."""
-    number = (snapshot or "").removeprefix(_SNAPSHOT)
-    return (
-        int(number) if number.isascii() and number.isdecimal() and iceberg_snapshot(int(number)) == snapshot else None
-    )
+    number = _number((snapshot or "").removeprefix(_SNAPSHOT))
+    return number if number is not None and iceberg_snapshot(number) == snapshot else None
+
+
+def _number(text: str) -> int | None:
+    """Return the number that a stored text is; None for another text, and for more digits than Delta and Iceberg write."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
 
 
 @dataclass(frozen=True, kw_only=True)

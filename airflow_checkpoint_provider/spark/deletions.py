@@ -76,6 +76,8 @@ class Deletions:
             failure = error
         except (Refused, Ending):
             pass  # the journal changed meanwhile, or the job ends: a later call deletes the rest
+        except CheckpointError as error:  # of what somebody has put there
+            say(f"{NOT_DELETED}: {error}")
         except Exception:  # noqa: BLE001 - a checkpoint that cannot be deleted does not end the job
             traceback.print_exc()
         with self._lock:

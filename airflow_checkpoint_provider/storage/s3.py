@@ -166,19 +166,20 @@ class S3Store(StoreBase):
         start = self._start(prefix)
         for key, size in self._below(start, after and self.prefix + after):
             name = key[len(start) :]
-            if "" not in name.split("/") and not is_hidden(name):  # Hadoop marks folders by keys that end in "/"
+            if _is_name(name) and not is_hidden(name):
                 yield Listed(key[len(self.prefix) :], size)
 
     def hidden(self, prefix: str) -> Iterator[str]:
         start = self._start(prefix)
         for page in self._pages(f"{start}.", Delimiter="/"):
-            yield from (found["Key"][len(self.prefix) :] for found in page.get("Contents", ()))
+            keys = (found["Key"] for found in page.get("Contents", ()))
+            yield from (key[len(self.prefix) :] for key in keys if _is_name(key[len(start) :]))
 
     def folders(self, prefix: str) -> Iterator[str]:
         start = self._start(prefix)
         for page in self._pages(start, Delimiter="/"):
             names = (common["Prefix"][len(start) : -1] for common in page.get("CommonPrefixes", ()))
-            yield from (name for name in names if name and not is_hidden(name))
+            yield from (name for name in names if _is_name(name) and not is_hidden(name))
 
     def access(self) -> Access:
         """Return how boto3 reaches the bucket, for Spark's S3A. Raises ``StoreMisconfigured`` without credentials."""
@@ -292,6 +293,14 @@ class S3Store(StoreBase):
                     return batch
                 raise
         return [failed["Key"] for failed in answer.get("Errors", ())]
+
+
+def _is_name(key: str) -> bool:
+    """Return whether a store may use the key. Hadoop marks folders by keys that end in ``/``, and others may use any other text."""
+    try:
+        return bool(checked(key))
+    except InvalidName:
+        return False
 
 
 def _ranges(size: int) -> Iterator[dict[str, str]]:

@@ -377,7 +377,7 @@ def older_runs(job: str, done: Sequence[OlderRun]) -> list[str]:
     """Return one line for a task's log; none if there was nothing to do."""
     emptied = [history for history in done if history.deleted or history.leftovers]
     shut = [history.run for history in done if history.closed]
-    failed = next((history for history in done if history.error), None)
+    failed = [history for history in done if history.error]
     parts = []
     if emptied:
         checkpoints = plural(sum(len(history.deleted) for history in emptied), "checkpoint")
@@ -386,5 +386,6 @@ def older_runs(job: str, done: Sequence[OlderRun]) -> list[str]:
     if shut:
         parts.append(f"closed {some(shut, 3)}")
     if failed:
-        parts.append(f"could not clean up {failed.run or 'any'}, the next run tries again ({failed.error})")
+        runs = some([history.run or "any" for history in failed], 3)
+        parts.append(f"could not clean up {runs}, the next run tries again ({failed[0].error})")
     return [coded(f"{job}, older runs: {'; '.join(parts)}", "CKP114")] if parts else []

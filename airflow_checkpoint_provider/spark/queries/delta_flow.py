@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, NOTHING, Position
-from airflow_checkpoint_provider.errors import Damaged, Declined
+from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaOffset
 from airflow_checkpoint_provider.spark.queries.flow import Flow
@@ -78,13 +78,8 @@ class DeltaFlow(Flow):
     def _read(self, batch: int) -> Read:
         """Return how far all sources have read by the end of ``batch``, and how far any."""
         offsets = self.downstream.located.own.offsets(batch).sources
-        try:
-            found = [offsets.get(source.offset, NO_OFFSET) for source in self._sources]
-            reads = [Read() if offset == NO_OFFSET else Read.parse(offset) for offset in found]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(
-                f"offsets/{batch} of query '{self.downstream.uid}' is not what Delta writes ({error})"
-            ) from None
+        found = [offsets.get(source.offset, NO_OFFSET) for source in self._sources]
+        reads = [Read() if offset == NO_OFFSET else Read.parse(offset) for offset in found]
         return Read(min(read.whole for read in reads), max(read.touched for read in reads))
 
     def _batch(self, commit: Commit) -> int:

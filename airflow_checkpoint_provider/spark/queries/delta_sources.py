@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
-from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.metadata import DELTA
 from airflow_checkpoint_provider.spark.queries.delta_table import DeltaOffset, DeltaTable
 from airflow_checkpoint_provider.spark.queries.file_sources import IGNORED_CONF, ignores_missing
@@ -44,8 +43,9 @@ class DeltaSources:
             table = DeltaTable(self._spark, leaf.options["path"])
             if reading.restored and table.folder in self._written:
                 continue  # queries that go back together begin elsewhere in the table
-            begins = _parsed(reading.begins(leaf.offset))
-            ends = [end for offset in reading.ends(leaf.offset) if (end := _parsed(offset))]
+            begin = reading.begins(leaf.offset)
+            begins = None if begin is None else DeltaOffset.parse(begin)
+            ends = [DeltaOffset.parse(offset) for offset in reading.ends(leaf.offset)]
             if begins or ends:
                 yield from self._of_table(leaf, table, begins, ends, reading)
 
@@ -97,12 +97,3 @@ class DeltaSources:
         if len(names) > AT_MOST:
             self.not_asked.append(f"{len(names) - AT_MOST} of {len(names)} files of {shown(table.folder)}")
         return list(dict.fromkeys(table.uri(name) for name in islice(names, AT_MOST)))
-
-
-def _parsed(offset: str | None) -> DeltaOffset | None:
-    try:
-        return DeltaOffset.parse(offset) if offset else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(
-            f"the offset {offset} of a source is not what Delta writes ({error}); somebody changed it"
-        ) from None

@@ -7,7 +7,6 @@ query's id has reached, and refuses a commit if another driver was faster with t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
+from airflow_checkpoint_provider.coordinator.foreign import loads, long, readable
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
-from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.metadata import DELTA, File, delta_commit
+from airflow_checkpoint_provider.protocol.records import cut
 from airflow_checkpoint_provider.spark.queries.sink_log import logged, place
 
 if TYPE_CHECKING:
@@ -52,10 +52,11 @@ class DeltaOffset:
 
     @classmethod
     def parse(cls, offset: str) -> DeltaOffset:
-        """Return it from an offset, as Delta 4.4 writes it. Raises ``ValueError``, ``KeyError``, and ``TypeError``."""
-        parsed: dict[str, Any] = json.loads(offset)
-        version, index = int(parsed["reservoirVersion"]), int(parsed["index"])
-        return cls(str(parsed["reservoirId"]), version, index, bool(parsed["isStartingVersion"]))
+        """Return it from an offset, as Delta 4.4 writes it. Raises ``Damaged``."""
+        with readable(f"the offset {cut(offset)} of a source", "Delta"):
+            parsed: dict[str, Any] = loads(offset)
+            version, index = long(parsed["reservoirVersion"]), long(parsed["index"])
+            return cls(str(parsed["reservoirId"]), version, index, bool(parsed["isStartingVersion"]))
 
     @property
     def touched(self) -> int:
@@ -152,11 +153,9 @@ class DeltaTable:
         stream = files.open(path)
         try:
             text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            return _parsed(version, [json.loads(line) for line in text.split("\n") if line])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"{path} is not what Delta writes ({error}); somebody changed it") from None
         finally:
             stream.close()
+        return commit_in(text, version, str(path))
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -166,16 +165,24 @@ class DeltaTable:
         writer.save(self.folder)
 
 
-def _parsed(version: int, actions: list[dict[str, Any]]) -> Commit:
-    batches = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
-    added = (action["add"] for action in actions if "add" in action)
-    files = tuple(File(name=str(file["path"]), bytes=int(file["size"]), rows=0) for file in added if file["dataChange"])
-    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return Commit(version, batches, files, _restored_to(about))
+def commit_in(text: str, version: int, what: str) -> Commit:
+    """Return the commit in a file of a table's log. Raises ``Damaged``, naming ``what``."""
+    with readable(what, "Delta"):
+        actions: list[dict[str, Any]] = [loads(line) for line in text.split("\n") if line]
+        batches = {str(each["txn"]["appId"]): long(each["txn"]["version"]) for each in actions if "txn" in each}
+        added = [each["add"] for each in actions if "add" in each]
+        about: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+        return Commit(version, batches, tuple(_file(file) for file in added if file["dataChange"]), _restored_to(about))
+
+
+def _file(added: dict[str, Any]) -> File:
+    if (size := long(added["size"])) < 0:
+        raise ValueError("a file has a size below zero")
+    return File(name=str(added["path"]), bytes=size, rows=0)
 
 
 def _restored_to(about: Mapping[str, Any]) -> int | None:
     if about.get("operation") != "RESTORE":
         return None
     version = about.get("operationParameters", {}).get("version")  # None if a moment was named instead
-    return NOTHING if version is None else int(version)
+    return NOTHING if version is None else long(version)

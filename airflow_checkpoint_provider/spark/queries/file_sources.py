@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
 from airflow_checkpoint_provider.coordinator.source_files import SourceFile, logged_files
+from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.spark.queries.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sink_log import place
-from airflow_checkpoint_provider.spark.queries.source_paths import AT_MOST, SourcePaths, shown
+from airflow_checkpoint_provider.spark.queries.source_paths import AT_MOST, Below, SourcePaths, shown
 from airflow_checkpoint_provider.spark.queries.sources import FILES, Leaf
 from airflow_checkpoint_provider.text.units import plural
 
@@ -29,7 +30,7 @@ class FileSources:
     """The sources of a query that read files. ``written`` are the paths to which queries of the same job write."""
 
     def __init__(self, spark: SparkSession, uid: str, leaves: Sequence[Leaf], written: Collection[str | None]) -> None:
-        self._spark, self._paths = spark, SourcePaths(spark, uid)
+        self._spark, self._uid, self._paths = spark, uid, SourcePaths(spark, uid)
         self._folders: dict[int, list[Leaf]] = {}
         for leaf in leaves:
             if leaf.format == FILES:
@@ -43,22 +44,35 @@ class FileSources:
         """What the last look left out."""
 
     def losses(self, reading: Reading) -> Iterator[Loss]:
-        """Yield what is gone of the files that the query reads again. Raises ``SourceUnavailable`` and ``Damaged``."""
+        """Yield what is gone of the files that the query reads again. Raises ``SourceUnavailable``, and ``Damaged`` also for a file that
+        lies elsewhere: Spark would read whatever the log of a begun batch names.
+        """
         self.replaced, self.not_asked = [], []
         for folder, read in self._folders.items():
+            self._refuse_elsewhere(reading, folder, read)
             # Where queries go back together, the one that wrote the files writes them again
             if reading.again and not (reading.restored and folder in self._own):
                 gone = self._gone(folder, self._wanted(reading, folder, read))
                 if gone:
                     yield self._loss(read[0], gone, reading)
 
+    def _refuse_elsewhere(self, reading: Reading, folder: int, read: Sequence[Leaf]) -> None:
+        """Raise ``Damaged`` if the query would read a file that lies outside of what its source names."""
+        after = _read_up_to(reading, read)
+        if not (reading.again or reading.restored or (after == NOTHING and reading.position.begun != NOTHING)):
+            return  # it was copied up to what its sources have read, and nothing behind that
+        below = Below(self._spark, place(self._spark, read[0].options["path"]))
+        for path in logged_files(reading.own, folder, after):
+            if not below.holds(path):
+                raise Damaged(
+                    f"query '{self._uid}': the log {reading.own.name(f'sources/{folder}')} names {shown(path)} for its next batch, which does not"
+                    f" lie below its source {shown(read[0].options['path'])}. The query was not started. If the script names another path than"
+                    " before, name the old one; else somebody changed the log. Start another job_id with restore=<pointer> of a checkpoint"
+                )
+
     def _wanted(self, reading: Reading, folder: int, read: Sequence[Leaf]) -> list[SourceFile]:
         """Return the files that the query reads again: those of the batch that had begun, and of the batches that it has left."""
-        after = NOTHING
-        if reading.position.committed != NOTHING:
-            offsets = reading.own.offsets(reading.position.committed)
-            after = min(-1 if (entry := offsets.newest_log_entry(leaf.offset)) is None else entry for leaf in read)
-        wanted = logged_files(reading.own, folder, after)
+        wanted = logged_files(reading.own, folder, _read_up_to(reading, read))
         if reading.left:
             known = logged_files(reading.own, folder)
             for place_left in reading.left:
@@ -89,6 +103,14 @@ class FileSources:
             ignores_missing(self._spark, leaf.options),
             f"{len(missing)} of the {plural(asked, 'file')} that it reads again {'is' if len(missing) == 1 else 'are'} gone: ",
         )
+
+
+def _read_up_to(reading: Reading, read: Sequence[Leaf]) -> int:
+    """Return the newest entry of a source's log that the committed batch has read in all places of the query; -1 if there is none."""
+    if reading.position.committed == NOTHING:
+        return NOTHING
+    offsets = reading.own.offsets(reading.position.committed)
+    return min(NOTHING if (entry := offsets.newest_log_entry(leaf.offset)) is None else entry for leaf in read)
 
 
 def ignores_missing(spark: SparkSession, options: Mapping[str, str]) -> str:

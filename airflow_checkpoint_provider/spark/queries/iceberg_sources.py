@@ -6,12 +6,12 @@ skips what has expired: ``streaming-skip-overwrite-snapshots`` and ``streaming-s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.coordinator.foreign import loads, long, readable
 from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.records import cut
 from airflow_checkpoint_provider.spark.queries.iceberg_table import IcebergTable
 from airflow_checkpoint_provider.spark.queries.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources import Leaf
@@ -53,9 +53,5 @@ class IcebergSources:
 
 
 def _snapshot(offset: str) -> int:
-    try:
-        return int(json.loads(offset)["snapshot_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(
-            f"the offset {offset} of a source is not what Iceberg writes ({error}); somebody changed it"
-        ) from None
+    with readable(f"the offset {cut(offset)} of a source", "Iceberg"):
+        return long(loads(offset)["snapshot_id"])

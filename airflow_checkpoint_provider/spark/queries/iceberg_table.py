@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_checkpoint_provider.coordinator.foreign import long, readable
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 
 if TYPE_CHECKING:
@@ -40,9 +41,15 @@ class Snapshot:
         """Return whether it adds rows or takes some away."""
         return any(change in self.summary for change in CHANGES)
 
+    @property
+    def batch(self) -> int:
+        """Return the batch of the query that has made it. Raises ``Damaged``."""
+        with readable(f"the summary of snapshot {self.id}", "Iceberg"):
+            return long(self.summary[BATCH])
+
     def of(self, query_id: str, *, after: int) -> bool:
-        """Return whether a query has made it with a batch after ``after``."""
-        return self.summary.get(QUERY) == query_id and int(self.summary[BATCH]) > after
+        """Return whether a query has made it with a batch after ``after``. Raises ``Damaged``."""
+        return self.summary.get(QUERY) == query_id and self.batch > after
 
 
 class IcebergTable:
@@ -68,24 +75,33 @@ class IcebergTable:
         """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""
         # The format of this text is Iceberg's specification. One call, where the objects would need five for each snapshot
         with _typed_errors(self.name):
-            metadata = json.loads(self._to_json(self._table.operations().refresh()))
-        known = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
-        number = metadata.get("current-snapshot-id")
-        while snapshot := known.get(number):
-            before = snapshot.get("parent-snapshot-id")
-            yield Snapshot(number, before, int(snapshot["timestamp-ms"]), snapshot.get("summary", {}))
-            number = before
+            metadata = str(self._to_json(self._table.operations().refresh()))
+        yield from snapshots_in(metadata, f"the metadata of the table {self.name}")
 
     def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
         """Yield the batches that a query has written, the newest first, and their snapshots."""
         for snapshot in self.snapshots():
             if snapshot.summary.get(QUERY) == query_id:
-                yield int(snapshot.summary[BATCH]), snapshot
+                yield snapshot.batch, snapshot
 
     def mark(self, query_id: str, batch: int) -> None:
         """Let the table count the batches of a query up to ``batch``, in a snapshot that adds no rows."""
         with _typed_errors(self.name):
             self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
+
+
+def snapshots_in(metadata: str, what: str) -> Iterator[Snapshot]:
+    """Yield the snapshots in the metadata of a table, from the current one on. Raises ``Damaged``, naming ``what``."""
+    with readable(what, "Iceberg"):
+        about = json.loads(metadata)  # a schema in it may be deep
+        known = {long(snapshot["snapshot-id"]): snapshot for snapshot in about.get("snapshots", ())}
+        number = about.get("current-snapshot-id")
+        while snapshot := known.pop(number, None):  # each is yielded once, also if one is its own parent
+            before, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary", {})
+            yield Snapshot(
+                number, before, long(snapshot["timestamp-ms"]), {str(name): str(summary[name]) for name in summary}
+            )
+            number = before
 
 
 @contextmanager

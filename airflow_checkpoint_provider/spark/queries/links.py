@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.copying import copy_of
-from airflow_checkpoint_provider.coordinator.query_location import Location, parsed_file
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.source_files import source_entry
 from airflow_checkpoint_provider.errors import SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog
+from airflow_checkpoint_provider.spark.queries.sink_log import HEADER, ONE_SLASH, SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
@@ -100,12 +101,11 @@ class Move:
         now = round(time.time() * 1000)
         prefix = f"{self.old}/"
         for listed in own.store.list(own.name(f"sources/{self.folder}")):
-            version, *lines = own.read(listed.key.removeprefix(f"{own.key}/")).decode().split("\n")
-            files = [parsed_file(line, listed.key) for line in lines if line]
+            files = source_entry(own, listed.key.removeprefix(f"{own.key}/"))
             for file in files:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
                     file |= {"path": f"{self.new}/{path.removeprefix(prefix)}", "timestamp": now}
-            own.store.overwrite(listed.key, "\n".join((version, *map(json.dumps, files))).encode())
+            own.store.overwrite(listed.key, "\n".join((HEADER, *map(json.dumps, files))).encode())
 
 
 def save(sink: SinkLog, files: Iterable[File], target: Location, check: Check) -> None:

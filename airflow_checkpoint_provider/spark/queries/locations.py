@@ -275,7 +275,11 @@ class Locations:
         state, epoch = self._attempt.state, self._attempt.epoch
         older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
         for known in older if query.uid not in self._seals else ():
-            self._seals[known.uid] = self._seal(known.uid, self._at(known.newest.path))
+            try:
+                self._seals[known.uid] = self._seal(known.uid, self._at(known.newest.path))
+            except Damaged:  # the start of that query says so, and the others can go on
+                if known.uid == query.uid:
+                    raise
         return self._seals[query.uid]
 
     def _seal(self, uid: str, location: Location) -> tuple[int, float]:

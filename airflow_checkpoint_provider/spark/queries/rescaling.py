@@ -12,7 +12,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
+from airflow_checkpoint_provider.coordinator.foreign import long, readable
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, OFFSETS, Found, Location, Position
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.spark.s3a import spark_uri
@@ -47,7 +48,8 @@ class Rescaling:
         if position.begun == NOTHING or not found.stores:
             return False
         confs = location.offsets(position.begun).confs
-        self._stored = int(confs[PARTITIONS])
+        with readable(location.name(f"{OFFSETS}/{position.begun}")):
+            self._stored = long(confs[PARTITIONS])
         if self._stored == self._partitions:
             return False
         if position.begun != position.committed:

@@ -11,19 +11,26 @@ import json
 import re
 import string
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.coordinator.foreign import LONG, NUMBER, loads, readable
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
 from airflow_checkpoint_provider.coordinator.sealing import TEMPORARY
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, NoObject
+from airflow_checkpoint_provider.protocol.records import cut
+from airflow_checkpoint_provider.storage.directories import opened, refuse_other
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG, COMPACT, HEADER = "_spark_metadata", ".compact", "v1"
 TAIL = 64 * 1024  # bytes of an entry in which its last file is looked for
+ENTRY = re.compile(rf"({NUMBER})(?:\.compact)?")
 ONE_SLASH = re.compile("^file:/(?=[^/])")
 INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 
@@ -53,10 +60,11 @@ class SinkFile:
     @property
     def bytes(self) -> int:
         """Return its size. Raises ``Damaged``."""
-        size = json.loads(self.line).get("size")
-        if not isinstance(size, int):
-            raise Damaged(f"the log of a sink does not say how large {self.path} is; somebody changed it")
-        return size
+        with readable(f"the entry of {self.path} in the log of a sink"):
+            size = loads(self.line)["size"]
+            if type(size) is not int or not 0 <= size < LONG:
+                raise ValueError("it does not say how large the file is")
+            return size
 
 
 class SinkLog:
@@ -111,11 +119,9 @@ class SinkLog:
         return list(found.values())
 
     def _entries(self) -> dict[int, str]:
-        """Return the names of the entries by their numbers. Where a number has two, it is the compacted one."""
-        names = sorted(name for name in self._names() if name[:1].isdecimal())
-        return {int(name.removesuffix(COMPACT)): name for name in names}
+        return entries_among(self._listed())
 
-    def _names(self) -> list[str]:
+    def _listed(self) -> list[str]:
         there = self._files.listStatus(self._log) if self._files.exists(self._log) else []
         return [str(status.getPath().getName()) for status in there]
 
@@ -131,22 +137,16 @@ class SinkLog:
         try:
             behind = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
             stream.seek(behind)
-            first, *lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
-            if not behind and first != HEADER:
-                raise ValueError(f"its version is {first[:20]!r}")
-            return [SinkFile(str(json.loads(line)["path"]), line) for line in lines if line]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(
-                f"{path} is not what Spark writes ({error}); somebody changed it, or the disk lost its end"
-            ) from None
+            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+        return files_in(text, str(path), whole=not behind)
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Delete temporary entries: an older driver may be about to rename one over an entry of ours."""
-        for name in self._names():
+        for name in self._listed():
             if name.startswith(".") and name.endswith(TEMPORARY):
                 self._files.delete(self._jvm.org.apache.hadoop.fs.Path(self._log, name), False)
 
@@ -190,25 +190,50 @@ class SinkLog:
 
     def delete(self, files: Iterable[SinkFile]) -> None:
         """Delete files that the log names no more. Raises ``Damaged`` for a path outside the sink; nothing is deleted then."""
-        doomed = list(files)
-        for file in doomed:
-            self.below(file)
-        for file in doomed:
-            self._files.delete(self._path(file.path), False)
+        doomed = [(self._path(file.path), self._names(file.path)) for file in files]
+        for _, names in doomed:
+            self._refuse_link(names)
+        for path, _ in doomed:
+            self._files.delete(path, False)
 
     def below(self, file: SinkFile) -> str:
-        """Return the path of a file below the sink, encoded as in the log. Raises ``Damaged`` for a path outside of it."""
-        path = self._path(file.path)
-        if not self._holds(path):
-            raise Damaged(f"{self._log} names {path}, which lies outside the sink; somebody changed it")
-        return quote(logged(path).removeprefix(f"{self._logged}/"), safe=string.punctuation)
+        """Return the path of a file below the sink, encoded as in the log. Raises ``Damaged`` if that is not a data file of the sink."""
+        self._names(file.path)
+        return quote(logged(self._path(file.path)).removeprefix(f"{self._logged}/"), safe=string.punctuation)
 
     def at(self, below: str) -> Any:
-        """Return the path of what ``below`` returned. Raises ``Damaged`` if that is not a data file of the sink."""
-        path = self._path(f"{self._logged}/{below}")
-        if not self._holds(path) or below.startswith(LOG):
-            raise Damaged(f"{below!r} is not a file of the sink {self.folder}; somebody changed the checkpoint")
-        return path
+        """Return the path of what ``below`` returned. Raises ``Damaged`` if that is not a data file of the sink, or lies behind a link."""
+        path = f"{self._logged}/{below}"
+        self._refuse_link(self._names(path))
+        return self._path(path)
+
+    def _names(self, path: str) -> Sequence[str]:
+        """Return the names below the sink that lead to a file. Raises ``Damaged`` if they lead out of it, or to what is no data.
+
+        They are decoded: ``%2e%2e`` leads out as well, and ``%5fspark_metadata`` is the log.
+        """
+        there, names = decoded(path)
+        own, above = walked(self.folder)
+        below = names[len(above) :]
+        outside = there != own or names[: len(above)] != above or not below
+        if outside or below[0] == LOG or any(name.startswith(".") for name in below):
+            raise Damaged(
+                f"{path!r} is no data file of the sink {self.folder}, and the log there or the checkpoint names it; somebody changed one of them."
+                " Nothing was done with that file"
+            )
+        return below
+
+    def _refuse_link(self, names: Sequence[str]) -> None:
+        """Raise ``Damaged`` for a file of a local sink that lies behind a link, which may lead anywhere."""
+        (scheme, _), above = walked(self.folder)
+        if scheme != "file":
+            return
+        folder = "/" + "/".join(above)
+        try:
+            with suppress(OSError), opened(folder, names[:-1]) as handle:  # of what is absent, Hadoop says so
+                refuse_other(names[-1], handle, "/".join((folder, *names)))
+        except NoObject as error:
+            raise Damaged(f"{error.message}. Nothing was done with that file of the sink {self.folder}") from None
 
     def copy_out(self, below: str, uri: str) -> None:
         """Copy a data file of the sink, which may replace an earlier copy. Raises ``Damaged``."""
@@ -224,17 +249,49 @@ class SinkLog:
         copy, conf = self._jvm.org.apache.hadoop.fs.FileUtil.copy, self._conf
         copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, True, conf)
 
-    def _holds(self, path: Any) -> bool:
-        return _in_one_spelling(self._jvm, self._files, path).startswith(f"{self.folder}/")
-
     def _path(self, encoded: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(encoded))
+        """Return a path that the log or a checkpoint names. Raises ``Damaged`` if it is none."""
+        try:
+            return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(encoded))
+        except Py4JJavaError as error:
+            why = cut(str(error.java_exception.getMessage()))
+            raise Damaged(
+                f"the log of the sink {self.folder}, or a checkpoint, names what is no path ({why}); somebody changed it"
+            ) from None
+
+
+def entries_among(names: Iterable[str]) -> dict[int, str]:
+    """Return the entries of a log by their numbers; other names mean nothing to Spark. Where a number has two, it is the compacted one."""
+    return {int(match[1]): match[0] for match in map(ENTRY.fullmatch, sorted(names)) if match}
+
+
+def files_in(text: str, what: str, *, whole: bool = True) -> list[SinkFile]:
+    """Return the files that an entry names; if it is not ``whole``, its first line is a part of one. Raises ``Damaged``, naming ``what``."""
+    with readable(what):
+        first, *lines = text.split("\n")
+        if whole and first != HEADER:
+            raise ValueError(f"its version is {first[:20]!r}")
+        return [SinkFile(str(loads(line)["path"]), line) for line in lines if line]
 
 
 def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:
     """Return a path in one spelling: Spark's log begins with ``file:///``, and the author may write ``file:/`` or leave it out."""
     uri = files.makeQualified(path).toUri()
     return str(jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
+
+
+def walked(uri: str) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Return scheme and host of a URI that is not encoded, and the names in its path. Hadoop writes one slash behind ``file:``, or three."""
+    scheme, _, rest = uri.partition(":")
+    host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    return (scheme.lower(), host), tuple(name for name in path.split("/") if name)
+
+
+def decoded(path: str) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Return what ``walked`` returns for a path that is encoded, as in Spark's logs. No such path has a query or a fragment, which would
+    hide what Hadoop reads: then it is nowhere.
+    """
+    return walked(unquote(path) if {"?", "#"}.isdisjoint(path) else "")
 
 
 def place(spark: SparkSession, path: str) -> str:

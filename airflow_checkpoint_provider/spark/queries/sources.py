@@ -5,11 +5,14 @@ The log of a file source lies in the location of its query. An entry names the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, parsed_file
+from airflow_checkpoint_provider.coordinator.foreign import NUMBER
+from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
+from airflow_checkpoint_provider.coordinator.source_files import source_entry
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, place
 
@@ -116,9 +119,7 @@ class SourceLog:
         return self._entries
 
     def _parsed(self, entry: str) -> dict[str, int]:
-        name = f"{self._folder}/{entry}"
-        _, *lines = self._location.read(name).decode().split("\n")
-        files = [parsed_file(line, self._location.name(name)) for line in lines if line]
+        files = source_entry(self._location, f"{self._folder}/{entry}")
         return {name_of(file["path"]): file["batchId"] for file in files}
 
     def _unread(self, newest: int) -> Iterator[str]:
@@ -127,12 +128,15 @@ class SourceLog:
         there = {listed.key.rpartition("/")[2] for listed in self._location.store.list(folder)}
         if not {str(newest), f"{newest}{COMPACT}"} & there:
             raise Damaged(f"{folder}/{newest} is missing; somebody or something deleted it")
-        numbers = range(newest, self._newest, -1)
-        compacted = next((number for number in numbers if f"{number}{COMPACT}" in there), None)
+        entries = (re.fullmatch(f"({NUMBER}){re.escape(COMPACT)}", name) for name in there)
+        numbers = (int(match[1]) for match in entries if match)
+        compacted = max((number for number in numbers if self._newest < number <= newest), default=None)
         if compacted is not None:
             yield f"{compacted}{COMPACT}"
         first = self._newest if compacted is None else compacted
-        yield from map(str, range(first + 1, newest + 1))
+        yield from map(
+            str, range(first + 1, newest + 1)
+        )  # as far as they are there: the reader ends at the first that is not
 
 
 def name_of(path: str) -> str:

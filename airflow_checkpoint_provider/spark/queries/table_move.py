@@ -10,8 +10,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.coordinator.foreign import loads
 from airflow_checkpoint_provider.coordinator.query_location import NO_OFFSET, NOTHING, OFFSETS, Location
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.spark.queries.delta_table import DeltaOffset
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.protocol.metadata import Edge
@@ -42,7 +44,8 @@ class TableMove:
             lines = own.read(f"{OFFSETS}/{batch}").decode().split("\n")
             if line := self._line(own, batch):
                 about = {"sourceVersion": 1, "reservoirId": self.sink.table.id, "reservoirVersion": begin}
-                moved = json.loads(line) | about | {"index": -1, "isStartingVersion": False}
+                DeltaOffset.parse(line)
+                moved = loads(line) | about | {"index": -1, "isStartingVersion": False}
                 lines[FIRST_OFFSET + self.source] = json.dumps(moved)
                 own.store.overwrite(own.name(f"{OFFSETS}/{batch}"), "\n".join(lines).encode())
 
@@ -55,9 +58,9 @@ class TableMove:
         """Return the commit at which the source begins; None if it goes on where it was."""
         if not line:
             return None
-        table, offset = self.sink.table, json.loads(line)
-        if offset["reservoirId"] == table.id:
-            since = list(table.commits(int(offset["reservoirVersion"])))
+        table, offset = self.sink.table, DeltaOffset.parse(line)
+        if offset.table == table.id:
+            since = list(table.commits(offset.version))
             restore = next((commit for commit in since if commit.restored_to is not None), None)
             if restore is None:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
-from airflow_checkpoint_provider.errors import SourceMoved
+from airflow_checkpoint_provider.errors import Damaged, SourceMoved
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
@@ -111,6 +112,29 @@ def test_begun_batch_whose_file_is_gone_is_refused_until_it_is_back(stream: Stre
     (stream.folder / "elsewhere").rename(stream.file(1))
     stream.run()
     assert rows_in(stream.out) == expected(3)
+
+
+def test_begun_batch_that_somebody_has_planted_reads_nothing_beside_the_source(stream: Stream) -> None:
+    """Spark itself would read it: the path begins like that of the source."""
+    add_files(stream.source, 0, 1)
+    stream.run()
+    beside = stream.folder / "in-private" / "0009.json"
+    beside.parent.mkdir()
+    beside.write_text('{"id": 999, "key": "secret"}')
+    coordinator = stream.script.coordinator()
+    query = coordinator.state.query("rows")
+    assert query
+    newest = Path(stream.script.root, coordinator.keys.file_set(query.newest.path))
+    entry = json.dumps({"path": f"file://{beside}", "timestamp": 1, "batchId": 2})
+    (newest / "sources" / "0" / "2").write_text(f"v1\n{entry}")
+    begun = (newest / "offsets" / "1").read_text()
+    (newest / "offsets" / "2").write_text(begun.replace('"logOffset":1', '"logOffset":2'))
+    for _ in range(2):
+        with pytest.raises(
+            Damaged, match=f"names file://{beside} for its next batch, which does not lie below its source"
+        ):
+            stream.run()
+    assert rows_in(stream.out) == expected(2)
 
 
 @pytest.mark.parametrize("by", ["option", "conf"])

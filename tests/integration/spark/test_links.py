@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.links import Move, bring
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import LocalStore
 
@@ -89,13 +89,22 @@ def test_damaged_log_of_a_source_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["_spark_metadata/412", "%2e%2e/elsewhere", "a/%2e%2e/%2e%2e/elsewhere", "../elsewhere", "../out2/part-0", ""],
+    [
+        "_spark_metadata/412",
+        "%5fspark_metadata/412",
+        ".hidden",
+        "%2e%2e/elsewhere",
+        "a/%2e%2e/%2e%2e/elsewhere",
+        "../elsewhere",
+        "../out2/part-0",
+        "",
+    ],
 )
 def test_file_in_flight_is_brought_nowhere_else(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Whoever changed the checkpoint may have named it."""
     store = LocalStore(str(tmp_path / "root"))
     store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
-    with pytest.raises(Damaged, match="is not a file of the sink"):
+    with pytest.raises(Damaged, match="is no data file of the sink"):
         bring(SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
     assert not (tmp_path / "elsewhere").exists()
 
@@ -106,3 +115,109 @@ def test_absolute_name_of_a_file_in_flight_lies_below_the_sink(spark: SparkSessi
     store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
     bring(SinkLog(spark, str(tmp_path / "out")), {name: Location(store, "state/rows/1-abc")})
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Return a sink with links that lead out of it: a folder, and a file."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out.mkdir()
+    (elsewhere / "below").mkdir(parents=True)
+    for file in (elsewhere / "rows", elsewhere / "below" / "rows"):
+        file.write_text("of others")
+    (out / "link").symlink_to(elsewhere / "below")
+    (out / "file").symlink_to(elsewhere / "rows")
+    return out
+
+
+LINKS = [
+    "link/rows",
+    "link/%2e%2e/rows",
+    "link/new",
+    "file",
+    "%6cink/rows",
+    "link%2Frows",
+    "file?x",
+    "file#x",
+    "_spark_metadata?x",
+]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_link_in_a_sink_leads_nowhere(spark: SparkSession, tmp_path: Path, linked: Path, name: str) -> None:
+    """Whoever writes in the sink can put it there, and name it in the log."""
+    log, store = SinkLog(spark, str(linked)), LocalStore(str(tmp_path / "root"))
+    (linked / "rows").write_text("own")
+    own, behind = (SinkFile(f"file://{linked}/{below}", "{}") for below in ("rows", name))
+    store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
+    for act in (
+        lambda: log.delete([own, behind]),
+        lambda: bring(log, {name: Location(store, "state/rows/1-abc")}),
+        lambda: log.copy_out(name, f"file://{tmp_path}/copy"),
+    ):
+        with pytest.raises(Damaged, match=r"symbolic link|no data file of the sink"):
+            act()
+    assert {file.name: file.read_text() for file in (tmp_path / "elsewhere").rglob("rows")} == {"rows": "of others"}
+    assert not (tmp_path / "elsewhere" / "below" / "new").exists()
+    assert not (tmp_path / "copy").exists()
+    assert (linked / "rows").exists()
+
+
+def test_sink_that_is_a_link_itself_is_used(spark: SparkSession, tmp_path: Path) -> None:
+    """A person chose it."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    store = LocalStore(str(tmp_path / "root"))
+    store.overwrite(f"state/rows/1-abc/{copy_of('day=1/rows')}", b"rows")
+    log = SinkLog(spark, str(tmp_path / "out"))
+    (brought,) = bring(log, {"day=1/rows": Location(store, "state/rows/1-abc")})
+    assert (tmp_path / "disk" / "day=1" / "rows").read_bytes() == b"rows"
+    log.delete([brought])
+    assert not (tmp_path / "disk" / "day=1" / "rows").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "rows",
+        "a b",
+        "s3a://lake/out/rows",
+        "http://127.0.0.1:9/rows",
+        "file://host{}/out/rows",
+        "file://{}/out/a b",
+        "%zz",
+        "file:",
+    ],
+)
+def test_path_that_a_sink_never_has_is_damaged(spark: SparkSession, tmp_path: Path, path: str) -> None:
+    (tmp_path / "out").mkdir()
+    log, named = SinkLog(spark, str(tmp_path / "out")), SinkFile(path.format(tmp_path), "{}")
+    for act in (lambda: log.below(named), lambda: log.delete([named])):
+        with pytest.raises(Damaged):
+            act()
+
+
+@pytest.mark.parametrize("name", ["1.tmp", "5.backup", "٣", "9" * 19, "x", "7.compact.x"])
+def test_name_that_means_nothing_to_spark_is_no_entry_of_a_log(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    entries = tmp_path / "out" / "_spark_metadata"
+    entries.mkdir(parents=True)
+    (entries / "0").write_text("v1")
+    (entries / name).write_text("v1")
+    log = SinkLog(spark, str(tmp_path / "out"))
+    assert (log.newest_batch(), log.files(), log.newest_file(0)) == (0, [], None)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "7", "[]", '{"size":1}', '{"path":', "\ud7ff"])
+def test_line_that_a_sink_never_has_is_damaged(spark: SparkSession, tmp_path: Path, line: str) -> None:
+    entries = tmp_path / "out" / "_spark_metadata"
+    entries.mkdir(parents=True)
+    (entries / "0").write_text(f"v1\n{line}")
+    with pytest.raises(Damaged, match="_spark_metadata/0 is not what Spark writes"):
+        SinkLog(spark, str(tmp_path / "out")).files()
+
+
+@pytest.mark.parametrize("size", ["-1", "1.5", "true", "1e999", "null", '"5"', "9" * 30])
+def test_size_that_no_file_has_is_damaged(size: str) -> None:
+    with pytest.raises(Damaged, match="in the log of a sink is not what Spark writes"):
+        _ = SinkFile("file:/x", f'{{"path":"file:/x","size":{size}}}').bytes

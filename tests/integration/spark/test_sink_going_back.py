@@ -126,6 +126,6 @@ def test_file_outside_the_sink_is_not_deleted(spark: SparkSession, tmp_path: Pat
     for file in (tmp_path / "file", tmp_path / "out2" / "file", tmp_path / "out" / "kept"):
         file.parent.mkdir(exist_ok=True)
         file.write_text("kept")
-    with pytest.raises(Damaged, match="lies outside the sink"):
+    with pytest.raises(Damaged, match="is no data file of the sink"):
         log.delete([SinkFile(f"file://{tmp_path}/out/kept", ""), SinkFile(path, "")])
     assert all(file.exists() for file in (tmp_path / "file", tmp_path / "out2" / "file", tmp_path / "out" / "kept"))

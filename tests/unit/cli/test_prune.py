@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.entry import By, Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
@@ -18,7 +20,8 @@ from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
+from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys, file_set_path
+from airflow_checkpoint_provider.protocol.state import Claim
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
@@ -151,6 +154,40 @@ def test_prune_reports_an_unreadable_history_and_prunes_the_others(died: Recorde
     done = checkpoints("prune", FLIGHTS, "--yes")
     assert (done.code, done.lines[-1], done.err.count("\n")) == (1, "done", 1)
     assert done.err.startswith(key)
+
+
+def plant(recorded: Recorded, **changed: Any) -> None:
+    """Let the journal begin anew with another state, as somebody with access to the store can."""
+    state, keys = recorded.coordinator.journal.catch_up(), recorded.keys
+    recorded.store.delete([keys.entry(number) for number in range(1, state.n + 1)])
+    snapshot = replace(state, n=SEGMENT - 1, **changed)
+    entry = Entry(state.incarnation, SEGMENT, "n", state.at, {}, (), snapshot=snapshot)
+    recorded.store.overwrite(keys.entry(SEGMENT), entry.to_bytes())
+
+
+@pytest.mark.parametrize("planted", ["a claim", "a savepoint without target"])
+def test_prune_names_the_run_whose_garbage_nobody_can_tell_and_prunes_the_others(
+    died: Recorded, store: LocalStore, root: Path, checkpoints: Command, planted: str
+) -> None:
+    later = Recorded(store, scope="scheduled__2026-11-21")
+    three_stages(later)
+    later.ended("02:51:00", "failed", 137, "task")
+    store.create(f"{later.keys.file_set(file_set_path('delays', 1, 'lost'))}/part-0.parquet", b"rows")
+    state = later.coordinator.state
+    if planted == "a claim":
+        plant(later, claims=(Claim(pointer="x", at=state.at, status="condemned"),))
+    else:
+        last = state.checkpoints[-1]
+        saved = replace(last, request=replace(last.request, kind="savepoint"), status="aborted")
+        plant(later, checkpoints=(*state.checkpoints[:-1], saved))
+    before = files(root)
+    done = checkpoints("prune", FLIGHTS, "--yes")
+    assert done.code
+    assert done.err.startswith(f"{later.keys.prefix}: ")
+    assert done.lines[-1] == "done"
+    gone = before - files(root)
+    assert gone
+    assert all(path.startswith(died.keys.prefix) for path in gone)
 
 
 def test_prune_reports_a_file_that_it_may_not_delete_and_prunes_the_others(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 from dataclasses import replace
 from datetime import timedelta
@@ -20,13 +21,13 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Process
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.events import QueryLocated, Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
-from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.protocol.records import CHECKSUM, canonical, checked
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.text.messages import older_runs
@@ -369,6 +370,47 @@ def test_unreadable_run_is_reported_and_the_others_are_collected() -> None:
         "flights_etl.delays, older runs: deleted 2 checkpoints and 0 leftovers of scheduled__2026-11-18, scheduled__2026-11-20;"
         " closed scheduled__2026-11-18, scheduled__2026-11-20; could not clean up scheduled__2026-11-19"
     )
+
+
+def test_epoch_of_too_many_digits_stops_only_its_own_run() -> None:
+    """Python makes no number of so many digits."""
+    store = MemoryStore()
+    planted = ran(store, "scheduled__2026-11-19").keys
+    ran(store, "scheduled__2026-11-20")
+    newest = max(key for key in store.objects if key.startswith(planted.journal))
+    entry = json.loads(store.objects[newest])
+    located = QueryLocated(uid="a", path="query/a/1-a", taken_from=None, begun=-1, committed=-1).to_json()
+    entry["events"].append(located | {"path": f"query/a/{'9' * 4301}-a"})
+    store.objects[newest] = checked({name: value for name, value in entry.items() if name != CHECKSUM})
+    done = sweep(store, day(8))
+    assert [(older.run, older.closed) for older in done] == [
+        ("scheduled__2026-11-19", False),
+        ("scheduled__2026-11-20", True),
+    ]
+    assert isinstance(done[0].error, Damaged)
+
+
+def test_error_that_nobody_has_foreseen_stops_only_its_own_run() -> None:
+    class Odd(MemoryStore):
+        def read(self, key: str) -> bytes | None:
+            if "2026-11-18" in key or "2026-11-19" in key:
+                raise RecursionError("too deep")
+            return super().read(key)
+
+    store = Odd()
+    for run in ("scheduled__2026-11-18", "scheduled__2026-11-19", "scheduled__2026-11-20"):
+        store.objects |= recorded_objects(run)
+    done = sweep(store, day(8))
+    assert [older.closed for older in done] == [False, False, True]
+    (line,) = older_runs(JOB, done)
+    assert "could not clean up scheduled__2026-11-18, scheduled__2026-11-19, the next run tries again" in line
+    assert "RecursionError: too deep" in line
+
+
+def recorded_objects(run: str) -> dict[str, bytes]:
+    store = MemoryStore()
+    ran(store, run)
+    return store.objects
 
 
 def test_error_of_the_listing_is_raised() -> None:

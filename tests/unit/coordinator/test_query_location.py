@@ -172,7 +172,7 @@ def test_operator_of_one_partition_is_whole() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"v1", b"v1\n{", b"v1\n[]", b'v1\n{"stateStoreInfo":[{}]}'])
 def test_operator_that_cannot_be_read_is_damage(body: bytes) -> None:
-    with pytest.raises(Damaged, match="does not name the state's stores"):
+    with pytest.raises(Damaged, match="is not what Spark writes"):
         stateful(*changes(1), operators=((operator("default")[0], body),))
 
 
@@ -247,3 +247,125 @@ def test_offsets_name_the_entry_of_the_log_of_a_file_source() -> None:
 def test_topic_of_kafka_may_be_called_like_the_offset_of_a_file_source() -> None:
     found = Offsets.parse(b'v1\n{"batchWatermarkMs":0}\n{"logOffset":{"0":17}}', 14, "offsets/14")
     assert found.newest_log_entry(0) is None
+
+
+# -- what somebody else wrote --------------------------------------------------------------------------------------------
+
+HUGE = 10**12
+DEEP = "[" * 100_000
+
+
+def hurt_offsets(text: str) -> bytes:
+    return f'v1\n{{"batchWatermarkMs":0}}\n{text}'.encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'v1\n{"batchWatermarkMs":Infinity}\n-',
+        b'v1\n{"batchWatermarkMs":1e999}\n-',
+        b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":' + b"9" * 40 + b"}\n-",
+        b'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":7}}\n-',
+        f"v1\n{DEEP}\n-".encode(),
+        hurt_offsets(DEEP),
+        hurt_offsets("[" * 200 + "]" * 200),
+        hurt_offsets("9" * 5000),
+        b"\xff",
+        b"v1\n[]\n-",
+    ],
+)
+def test_offsets_that_spark_never_writes_are_damaged(body: bytes) -> None:
+    with pytest.raises(Damaged, match="offsets/3 is not what Spark writes"):
+        Offsets.parse(body, 3, "offsets/3")
+
+
+def zipped(text: bytes, name: str = "metadata", *, method: int | None = None, flags: int = 0) -> bytes:
+    """Return an archive with one file. ``method`` and ``flags`` are what its headers say of it, whatever it is."""
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, text)
+    packed = bytearray(body.getvalue())
+    for header, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = packed.index(header) + at
+        packed[place] |= flags
+        packed[place + 2] = packed[place + 2] if method is None else method
+    return bytes(packed)
+
+
+MANIFEST = b'v1\n{"sstFiles":[],"logFiles":[]}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(zipped(MANIFEST, method=99), id="unknown method"),
+        pytest.param(zipped(MANIFEST, flags=1), id="encrypted"),
+        pytest.param(zipped(MANIFEST * 50)[:40] + zipped(MANIFEST * 50)[50:], id="torn"),
+        pytest.param(zipped(b"v1\n" + b" " * 200_000_000), id="small, and holds 200 MB"),
+        pytest.param(zipped(b"v1\n[]"), id="a list"),
+        pytest.param(zipped(b'v1\n{"sstFiles":7}'), id="no files"),
+        pytest.param(zipped(f"v1\n{DEEP}".encode()), id="too deep"),
+        pytest.param(zipped(MANIFEST, "other"), id="no metadata"),
+    ],
+)
+def test_snapshot_of_rocksdb_that_spark_never_writes_is_damaged(body: bytes) -> None:
+    place = location(*logs(1, 1), offsets_of=1)
+    place.store.overwrite(place.name("state/0/0/2.zip"), body)
+    with pytest.raises(Damaged, match=r"2\.zip is not what Spark writes"):
+        Found(place)
+
+
+@pytest.mark.parametrize("stores", [[HUGE], [60_000, 60_000], [-1], ["2"], [2.5], [None]])
+def test_stores_that_nobody_can_have_are_damaged(stores: list[object]) -> None:
+    place = location(*logs(1, 1), offsets_of=1)
+    about = {"stateStoreInfo": [{"storeName": "default", "numPartitions": partitions} for partitions in stores]}
+    place.store.overwrite(place.name("state/0/_metadata/metadata"), f"v1\n{json.dumps(about)}".encode())
+    if stores == [-1]:  # no store at all
+        assert not Found(place).stores
+        return
+    with pytest.raises(Damaged, match="metadata is not what Spark writes"):
+        Found(place)
+
+
+@pytest.mark.parametrize("planted", [(), ("sources/0/999999999999",), ("sources/0/999999999998.compact",)])
+def test_log_of_a_source_that_counts_to_any_number_is_damaged(planted: tuple[str, ...]) -> None:
+    place = location(*logs(1, 1), "sources/0/0", *planted, offsets_of=1, log_offset=HUGE)
+    with pytest.raises(Damaged, match=r"sources/0/\d+ is missing"):
+        needed(place, 1, 1)
+
+
+def test_version_of_the_state_that_counts_to_any_number_is_missing_or_left_out() -> None:
+    place = location(
+        *logs(1, 1), "state/0/0/1.delta", f"state/0/0/{HUGE}.delta", f"state/0/0/{HUGE}.snapshot", offsets_of=1
+    )
+    with pytest.raises(Damaged, match="has no version 2"):
+        needed(place, 1, 1)
+    place.store.create(place.name("state/0/0/2.delta"), b"x")
+    assert {name for name in needed(place, 1, 1) if name.startswith("state/")} == {
+        "state/0/0/1.delta",
+        "state/0/0/2.delta",
+    }
+
+
+@pytest.mark.parametrize(("begun", "committed"), [(HUGE, 1), (3, 1)])
+def test_batch_that_cannot_have_begun_is_damaged(begun: int, committed: int) -> None:
+    place = location(*logs(1, 1), f"offsets/{begun - 1}", f"offsets/{begun}", offsets_of=begun)
+    with pytest.raises(Damaged, match="Spark ends a batch before it begins the next one"):
+        needed(place, begun, committed)
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_number_that_no_batch_can_have_is_damaged(log: str) -> None:
+    place = location(*logs(1, 1), f"{log}/{10**15}", offsets_of=1)
+    with pytest.raises(Damaged, match="no query runs so many batches"):
+        place.batches(log)
+    names = ["7.tmp", "٣", "x", "", "9" * 19, "9" * 4301]
+    assert location(*logs(1, 1), *(f"{log}/{name}" for name in names if name)).batches(log) == [0, 1]
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"id"', DEEP.encode(), b"\xff", b"{}", b"7"])
+def test_id_of_a_query_that_spark_never_writes_is_damaged(body: bytes) -> None:
+    place = location()
+    place.store.create(place.name("metadata"), body)
+    with pytest.raises(Damaged, match="metadata is not what Spark writes"):
+        place.query_id()

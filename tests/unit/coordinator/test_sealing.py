@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, POISON, Location
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, not_emptied, poison_in, seal
-from airflow_checkpoint_provider.errors import CommitStateUnknown, Fenced
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged, Fenced
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
 from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.faults import Call, Fault, FaultyStore, Killed
@@ -179,6 +179,27 @@ def test_emptied_location_keeps_its_poison(tmp_path: Path) -> None:
         assert [*store.hidden(sealed.name("offsets"))] == []
         assert [*not_emptied(store, above)] == []
         assert newest_batch(sealed) == (2, True)
+
+
+@pytest.mark.parametrize("planted", [10**14, 10**15, 10**17])
+def test_batch_that_nobody_can_have_begun_is_not_sealed_behind(planted: int) -> None:
+    """The poison would lie where no driver ever looks, and the query could not go on from there."""
+    hurt = location(MemoryStore(), 3)
+    hurt.store.create(hurt.name(f"offsets/{planted}"), b"v1\n{}\n-")
+    with pytest.raises(Damaged, match=str(planted)):
+        seal(hurt, MINE, nobody_fenced)
+    assert [listed.key for listed in hurt.store.list(KEY)] == [
+        *(hurt.name(f"offsets/{number}") for number in (0, 1)),
+        hurt.name(f"offsets/{planted}"),
+        hurt.name("offsets/2"),
+    ]
+    empty(hurt)
+    assert not list(hurt.store.list(KEY))
+
+
+@pytest.mark.parametrize("body", [POISON + b"[" * 100_000, POISON + b"\xff", POISON + b"7", POISON, b""])
+def test_entry_that_nobody_can_parse_is_no_poison(body: bytes) -> None:
+    assert poison_in(body) is None
 
 
 def test_location_that_nobody_sealed_is_emptied_whole() -> None:

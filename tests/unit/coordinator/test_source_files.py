@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+
+import pytest
 
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain, read_again
 from airflow_checkpoint_provider.coordinator.source_files import logged_files
+from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.spark.queries.links import Move
+from airflow_checkpoint_provider.spark.queries.sources import SourceLog
 from airflow_checkpoint_provider.storage import MemoryStore
 
 HISTORY = Keys("jobs/job/shared")
@@ -72,3 +78,42 @@ def test_restore_finds_what_is_gone_on_this_host(tmp_path: Path) -> None:
     assert read_again("q", state, query, store, HISTORY, None, [sink]) is None
     of_hosts = logged(Location(store, "local"), e1=entry((f"{here}/1%20%25", 1)))
     assert read_again("q", state, query, store, HISTORY, of_hosts, []) == ReadAgain("q", 1, (), not_asked=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff",
+        b"v2\n",
+        b"v1\n" + b"[" * 100_000,
+        b'v1\n{"path":7,"batchId":0}',
+        b'v1\n{"path":"a"}',
+        b'v1\n{"path":"a","batchId":"0"x}',
+        b'v1\n{"path":"a","batchId":0,"timestamp":1e999}',
+        b'v1\n{"path":"a","batchId":' + b"9" * 30 + b"}",
+        b"v1\n[]",
+    ],
+)
+def test_entry_that_spark_never_writes_is_damaged(body: bytes) -> None:
+    """Each reader of such a log says so: that of the files, of those of one query that reads another's, and what moves them."""
+    location = logged(Location(MemoryStore(), "here"), e0=body)
+    for read in (
+        lambda: logged_files(location, 0),
+        lambda: SourceLog(location, 0).read(0),
+        lambda: Move(0, "file:///old", "file:///new").carry_out(location),
+    ):
+        with pytest.raises(Damaged, match="here/sources/0/0 is not what Spark writes"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "planted", ["999999999999", "999999999999.compact", "x.compact", "٣.compact", "9999999999999999999.compact"]
+)
+def test_log_that_counts_to_any_number_is_read_as_far_as_it_goes(planted: str) -> None:
+    location = logged(Location(MemoryStore(), "here"), e0=entry(("file:///in/0", 0)))
+    location.store.create(location.name(f"sources/0/{planted}"), entry(("file:///in/1", 1)))
+    if "99" in planted and not planted.startswith("9" * 19):
+        newest = int(planted.removesuffix(".compact"))
+        with contextlib.suppress(Damaged):
+            SourceLog(location, 0).read(newest)
+    assert dict(SourceLog(location, 0).read(0)) == {"0": 0}

@@ -65,7 +65,7 @@ def test_location_may_look_like_a_file_of_its_own() -> None:
     ],
 )
 def test_path_that_is_no_file_of_its_location_is_damage(path: object) -> None:
-    with pytest.raises(Damaged, match="the metadata does not name"):
+    with pytest.raises(Damaged, match="the metadata is not what Spark writes"):
         moved(metadata(f"file:/data/{SCHEMA}", path))
 
 
@@ -75,9 +75,9 @@ def test_path_that_is_no_file_of_its_location_is_damage(path: object) -> None:
     ids=lambda body: body[:30],
 )  # fmt: skip
 def test_metadata_that_cannot_be_read_is_damage(body: bytes) -> None:
-    with pytest.raises(Damaged, match="the metadata does not name"):
+    with pytest.raises(Damaged, match="the metadata is not what Spark writes"):
         list(stores(body, NAME, "the metadata"))
-    with pytest.raises(Damaged, match="the metadata does not name"):
+    with pytest.raises(Damaged, match="the metadata is not what Spark writes"):
         moved(body)
 
 

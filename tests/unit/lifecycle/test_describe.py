@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotPending, SavepointDisposed
-from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidConfig, NotPending, SavepointDisposed
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook, _describe_states
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import LocalStore
-from tests.support.acknowledgements import ROWS
+from tests.support.acknowledgements import ROWS, stage
 from tests.support.acting import Job
 from tests.support.garbage import expire
 from tests.support.saved import Saved
@@ -103,3 +106,13 @@ def test_savepoint_named_by_its_id_is_described_at_its_target(job: Job) -> None:
         ROWS,
         ROWS,
     ]
+
+
+@pytest.mark.parametrize("schema", ["", "[", "[" * 100_000, "[" * 400 + "]" * 400, "9" * 5000, "\xff"])
+def test_schema_that_spark_never_writes_is_damaged(schema: str) -> None:
+    """The audit is a task: an error that is none of the package has no code, and says nothing of the state."""
+    state = stage("clean", 1)
+    assert state.stage
+    seal = SimpleNamespace(states={"clean": replace(state, stage=replace(state.stage, schema=schema))})
+    with pytest.raises(Damaged, match="the schema of state 'clean' below s3://lake/x is not what"):
+        _describe_states(cast(Seal, seal), "s3://lake/x")

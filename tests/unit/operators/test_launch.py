@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Reque
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.storage.base import Listed
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore
@@ -285,6 +287,21 @@ def test_cleanup_of_older_runs_logs_a_failing_store(recorded: Recorded) -> None:
     retry.launch.collect_older_runs(threading.Event())
     (line,) = retry.lines
     assert "could not clean up any, the next run tries again" in line
+
+
+def test_cleanup_of_older_runs_logs_an_error_that_nobody_has_foreseen(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in a thread of its own, whose error nobody would see."""
+    retry = Try(recorded, 2)
+
+    def odd(prefix: str, after: str = "") -> Iterator[Listed]:
+        raise ValueError("not a key")
+
+    monkeypatch.setattr(recorded.store, "list", odd)
+    retry.launch.collect_older_runs(threading.Event())
+    (line,) = retry.lines
+    assert "ValueError: not a key" in line
 
 
 def test_clear_of_a_closed_history_starts_from_nothing_and_logs_why(recorded: Recorded) -> None:

@@ -92,7 +92,10 @@ def file_set_of(name: str) -> dict[str, Any]:
             (FileSet, {"path": "state/clean/1-abc"}, {"path": path})
             for path in ("", "journal", "state", "state/../1-a", "state/a/b/1-a", "/state/a/1-a", "state/.a/1-a")
         ),
-        *((FileSet, {"path": "state/clean/1-abc"}, {"path": path}) for path in ("state/a/0-a", "state/a/1-a/..")),
+        *(
+            (FileSet, {"path": "state/clean/1-abc"}, {"path": path})
+            for path in ("state/a/0-a", "state/a/1-a/..", f"state/a/{'9' * 19}-a")
+        ),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": ""}),
         (FileSet, {"path": "state/clean/1-abc"}, {"files": {}}),
         *(
@@ -109,7 +112,9 @@ def file_set_of(name: str) -> dict[str, Any]:
             for uid in ("", " ", "a\nb", "a" * 201)
         ),
         *((e.QueryLocated, LOCATED, {"path": path}) for path in ("state/a/1-a", "query/a/1-a/..", "query/.a/1-a")),
+        (e.QueryLocated, LOCATED, {"path": f"query/a/{'9' * 4301}-a"}),  # more digits than Python makes a number of
         (e.QueryLocated, LOCATED, {"begun": -2}),
+        (e.QueryLocated, LOCATED, {"begun": 10**18}),
         (e.Point, {"id": 1}, {"id": 0}),
         (e.Point, {"id": 1}, {"id": True}),
         (e.Request, {"token": "a"}, {"timeout_s": "10"}),

@@ -11,13 +11,21 @@ from typing import Any, cast
 import pytest
 
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
-from airflow_checkpoint_provider.errors import Declined, SinkMoved
+from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import Edge, File, QueryDetail, delta_commit, delta_version
+from airflow_checkpoint_provider.protocol.metadata import (
+    Edge,
+    File,
+    QueryDetail,
+    delta_commit,
+    delta_version,
+    iceberg_number,
+    iceberg_snapshot,
+)
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
 from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow, Read
 from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
-from airflow_checkpoint_provider.spark.queries.delta_table import Commit
+from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaOffset, commit_in
 from airflow_checkpoint_provider.spark.queries.table_move import TableMove
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
@@ -45,11 +53,25 @@ def test_offset_says_which_commits_were_read(written: dict[str, Any], read: Read
 
 
 @pytest.mark.parametrize(
-    "commit", [None, "", "part-0.parquet", "_delta_log/3.json", "_delta_log/0000000000000000000x.json"]
+    "commit",
+    [
+        None,
+        "",
+        "part-0.parquet",
+        "_delta_log/3.json",
+        "_delta_log/0000000000000000000x.json",
+        f"_delta_log/{'9' * 4301}.json",
+    ],
 )
 def test_what_is_no_commit_has_no_version(commit: str | None) -> None:
     assert delta_version(commit) is None
     assert delta_version(delta_commit(3)) == 3
+
+
+@pytest.mark.parametrize("snapshot", [None, "", "snapshot/x", "snapshot/-1", "snapshot/٣", f"snapshot/{'9' * 4301}"])
+def test_what_is_no_snapshot_has_no_number(snapshot: str | None) -> None:
+    assert iceberg_number(snapshot) is None
+    assert iceberg_number(iceberg_snapshot(3)) == 3
 
 
 def detail(newest_file: str | None) -> QueryDetail:
@@ -286,3 +308,28 @@ def test_way_back_counts_the_batches_of_the_log() -> None:
     assert Told(forgetful).look_back(saved, allowed=False) == GoneBack(
         batch=4, sink="file:/t", newest_file=delta_commit(0)
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"txn":{"appId":"id","version":1e999}}',
+        "[" * 100_000,
+        '{"add":{"path":"x","size":-1,"dataChange":true}}',
+        '{"add":{"path":"x","size":Infinity,"dataChange":true}}',
+        '{"add":{"path":"x"}}',
+        '{"txn":7}',
+        '{"commitInfo":{"operation":"RESTORE","operationParameters":7}}',
+        '{"commitInfo":{"operation":"RESTORE","operationParameters":{"version":"x"}}}',
+        '{"txn":{"appId":"id","version":' + "9" * 5000 + "}}",
+    ],
+)
+def test_commit_that_delta_never_writes_is_damaged(line: str) -> None:
+    with pytest.raises(Damaged, match="the log is not what Delta writes"):
+        commit_in(line, 3, "the log")
+
+
+@pytest.mark.parametrize("text", ["", "7", "[" * 100_000, json.dumps(offset(1)).replace("1", "1e999"), "{}", "null"])
+def test_offset_that_delta_never_writes_is_damaged(text: str) -> None:
+    with pytest.raises(Damaged, match="is not what Delta writes"):
+        DeltaOffset.parse(text)

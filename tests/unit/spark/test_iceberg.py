@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,10 +11,17 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
-from airflow_checkpoint_provider.errors import CheckpointError, SinkMoved, WrongUse
+from airflow_checkpoint_provider.errors import CheckpointError, Damaged, SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark.queries.iceberg_sink import CLOCKS, IcebergSink
-from airflow_checkpoint_provider.spark.queries.iceberg_table import BATCH, QUERY, IcebergTable, Snapshot, _typed_errors
+from airflow_checkpoint_provider.spark.queries.iceberg_table import (
+    BATCH,
+    QUERY,
+    IcebergTable,
+    Snapshot,
+    _typed_errors,
+    snapshots_in,
+)
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 NOW = 1_800_000_000.0  # seconds since 1970
@@ -165,3 +172,38 @@ def test_error_of_a_catalog_does_not_tell_its_address(name: str, error: type[Che
     assert ADDRESS not in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
+
+
+def metadata(*snapshots: Mapping[str, object], current: object = 1) -> str:
+    return json.dumps({"current-snapshot-id": current, "snapshots": snapshots})
+
+
+def test_snapshot_that_is_its_own_parent_is_yielded_once() -> None:
+    ring = [{"snapshot-id": number, "parent-snapshot-id": number % 2 + 1, "timestamp-ms": 5} for number in (1, 2)]
+    assert [snapshot.id for snapshot in snapshots_in(metadata(*ring), "it")] == [1, 2]
+    assert [snapshot.id for snapshot in snapshots_in(metadata({**ring[0], "parent-snapshot-id": 1}), "it")] == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        metadata({"snapshot-id": 1}),
+        metadata({"snapshot-id": "x", "timestamp-ms": 5}),
+        metadata({"snapshot-id": 1, "timestamp-ms": 5, "summary": 7}),
+        metadata({"snapshot-id": 1, "timestamp-ms": 5}, current=[1]),
+        metadata({"snapshot-id": 1, "timestamp-ms": 5}).replace("5", "1e999"),
+    ],
+)
+def test_metadata_that_iceberg_never_writes_is_damaged(text: str) -> None:
+    with pytest.raises(Damaged, match="it is not what Iceberg writes"):
+        list(snapshots_in(text, "it"))
+
+
+@pytest.mark.parametrize("batch", ["x", "", "1e5", "9" * 30, None])
+def test_snapshot_of_a_query_that_names_no_batch_is_damaged(batch: str | None) -> None:
+    summary = {QUERY: "id"} if batch is None else {QUERY: "id", BATCH: batch}
+    with pytest.raises(Damaged, match="snapshot 7 is not what Iceberg writes"):
+        Snapshot(7, None, 0, summary).of("id", after=0)

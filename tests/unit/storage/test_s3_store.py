@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.sealing import empty
 from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
 from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store, base
 from airflow_checkpoint_provider.storage import s3 as s3_module
@@ -299,3 +301,18 @@ def test_missing_boto3_names_the_package_to_install() -> None:
         "NotInstalled checkpoints in S3 need boto3, which cannot be imported in this Python"
     ), done.stderr
     assert "pip install 'airflow-checkpoint-provider[s3]'" in done.stdout
+
+
+@pytest.mark.parametrize("odd", ["..", ".", "a/../b", "./c", "d//e", "f/", "..\x01/g"])
+def test_key_that_a_store_cannot_use_is_left_out_of_listings(s3_store: S3Store, odd: str) -> None:
+    """Anybody with access to the bucket can write it, and no key of this package looks like that."""
+    s3_store.create("here/offsets/.x.crc", b"x")
+    s3_store.create("here/offsets/0", b"x")
+    client = s3_module.clients(s3_store.settings).patient
+    client.put_object(Bucket=s3_store.bucket, Key=f"{s3_store.prefix}here/offsets/{odd}", Body=b"x")
+    listed = [*keys(s3_store), *s3_store.hidden("here/offsets"), *(f"here/{name}" for name in s3_store.folders("here"))]
+    assert set(listed) <= {"here/offsets/0", "here/offsets/.x.crc", "here/offsets", "here/offsets/f", "here/offsets/a"}
+    s3_store.delete(listed)
+    location = Location(s3_store, "here")
+    empty(location)
+    assert keys(s3_store) == []

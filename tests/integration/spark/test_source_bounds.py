@@ -1,0 +1,111 @@
+"""A begun batch reads only below what the script's source names. Runs on Linux, with a Spark session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from airflow_checkpoint_provider.coordinator.query_location import Location, Position
+from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.spark.queries.reading import Reading
+from airflow_checkpoint_provider.spark.queries.source_paths import Below
+from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
+from airflow_checkpoint_provider.storage import LocalStore
+
+
+def writer_of(spark: SparkSession, source: str, out: Path, location: Path) -> DataStreamWriter:
+    writer = spark.readStream.text(source).writeStream.format("text").option("path", str(out))
+    return writer.option("checkpointLocation", str(location)).trigger(availableNow=True)
+
+
+def planted(location: Path, path: str) -> None:
+    """Let batch 1 begin, as somebody with access to the location can: it reads ``path``."""
+    entry = json.dumps({"path": path, "timestamp": 1, "batchId": 1})
+    (location / "sources" / "0" / "1").write_text(f"v1\n{entry}")
+    begun = (location / "offsets" / "0").read_text().replace('{"logOffset":0}', '{"logOffset":1}')
+    (location / "offsets" / "1").write_text(begun)
+    for checksum in location.rglob(".*.crc"):
+        checksum.unlink()
+
+
+@pytest.fixture
+def ran(spark: SparkSession, tmp_path: Path) -> Callable[[str], tuple[DataStreamWriter, Path]]:
+    """Run batch 0 of a query that reads ``in`` by a given path, and let ``in-private`` lie beside it."""
+
+    def run(source: str) -> tuple[DataStreamWriter, Path]:
+        for folder in ("in", "in-private"):
+            (tmp_path / folder).mkdir()
+        (tmp_path / "in" / "rows.txt").write_text("row\n")
+        (tmp_path / "in-private" / "credentials").write_text("secret\n")
+        location = tmp_path / "root" / "location"
+        writer = writer_of(spark, source.format(tmp_path), tmp_path / "out", location)
+        writer.start().awaitTermination()
+        return writer, location
+
+    return run
+
+
+def meet(spark: SparkSession, writer: DataStreamWriter, root: Path, position: Position) -> None:
+    reading = Reading(Location(LocalStore(str(root)), "location"), position, position.committed)
+    SourceRows(spark, "rows", writer).meet(reading)
+
+
+OUTSIDE = [
+    "file://{0}/in-private/credentials",
+    "file://{0}/in/../in-private/credentials",
+    "file://{0}/in/%2e%2e/in-private/credentials",
+    "file://{0}/in/x%2F..%2F..%2Fin-private/credentials",
+    "file:///etc/hostname",
+    "file://{0}/in/rows.txt?x",
+    "file://{0}/in#/rows.txt",
+    "http://127.0.0.1:9{0}/in/rows.txt",
+    "{0}/in/rows.txt",
+    "%66ile://x{0}/in/rows.txt",
+]
+
+
+@pytest.mark.parametrize("source", ["{}/in", "file:{}/in/", "file://{}/./in", "{}/i[mn]", "{}/{{in,out}}"])
+def test_begun_batch_that_names_a_file_elsewhere_is_damaged(
+    spark: SparkSession, tmp_path: Path, ran: Callable[[str], tuple[DataStreamWriter, Path]], source: str
+) -> None:
+    writer, location = ran(source)
+    planted(location, f"file://{tmp_path}/in/rows.txt")
+    meet(spark, writer, tmp_path / "root", Position(1, 0))
+    for outside in OUTSIDE:
+        planted(location, outside.format(tmp_path))
+        with pytest.raises(Damaged, match="for its next batch, which does not lie below its source"):
+            meet(spark, writer, tmp_path / "root", Position(1, 0))
+
+
+def test_spark_itself_reads_what_lies_beside_the_source(
+    tmp_path: Path, ran: Callable[[str], tuple[DataStreamWriter, Path]]
+) -> None:
+    """It compares the beginnings of texts. That is why the package looks."""
+    writer, location = ran("{}/in")
+    planted(location, f"file://{tmp_path}/in-private/credentials")
+    writer.start().awaitTermination()
+    assert "secret" in {line for file in (tmp_path / "out").glob("part-*") for line in file.read_text().split("\n")}
+
+
+@pytest.mark.parametrize(
+    ("source", "inside", "outside"),
+    [
+        ("s3a://lake/orders", "s3a://lake/orders/a%20b/x", "s3a://lake/orders_raw/x"),
+        ("s3a://lake/orders", "S3A://lake/orders/x", "s3a://pond/orders/x"),
+        ("s3a://lake/", "s3a://lake/x", "s3a://lake2/x"),
+        ("file:///data/*/in", "file:///data/a/in/x", "file:///data/a/out/x"),
+        ("file:///data/*/in", "file:///data/b/in/x/y", "file:///data/a/b/in/x"),
+        ("file:///data/{a,b}/x*", "file:/data/b/x1/y", "file:///data/c/x1/y"),
+        ("file:///data/{a/b,c}/x", "file:///data/a/b/x/y", "file:///other/a/b/x/y"),
+        ("file:///a b/ü", "file:///a%20b/%C3%BC/x", "file:///a%2520b/%C3%BC/x"),
+    ],
+)
+def test_names_of_a_path_are_compared_one_by_one(spark: SparkSession, source: str, inside: str, outside: str) -> None:
+    below = Below(spark, source)
+    assert below.holds(inside)
+    assert not below.holds(outside)
