@@ -130,6 +130,10 @@ class NoObject(StoreMisconfigured, code="CKP615"):
     """A link, a folder, a pipe or a device lies where the store keeps a file."""
 
 
+class NotItsClaim(StoreError, code="CKP616"):
+    """A claimed savepoint was not deleted: the claim beside it names another owner than the history that lists it."""
+
+
 class StoreUnavailable(StoreError, ConnectionError, code="CKP613"):
     """The checkpoint storage does not answer. Another try may help."""
 

@@ -6,7 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from airflow_checkpoint_provider.errors import Refused, StoreError, TooLarge
+from airflow_checkpoint_provider.errors import NotItsClaim, Refused, StoreError, TooLarge
 from airflow_checkpoint_provider.spark.attempt import Ending
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.background import Background
@@ -46,6 +46,8 @@ class Deletions:
             self._waiting.remove(deletion)
         try:
             deletion()
+        except NotItsClaim as error:
+            say(str(error))
         except (StoreError, TooLarge) as error:
             say(f"{NOT_DELETED}: {error}")
         except (Refused, Ending):
