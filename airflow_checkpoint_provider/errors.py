@@ -329,6 +329,10 @@ class SinkTaken(Refused, code="CKP408", permanent=True):
     """Two queries of a job would write to one folder, or one would read the folder that it writes, so rows would be lost."""
 
 
+class NotNamed(Refused, code="CKP409", permanent=True):
+    """Only the journal names a place outside of the root, and nobody has named it to this process. Nothing was read there."""
+
+
 class SourceMoved(Refused, code="CKP405", permanent=True):
     """A source no longer has all rows that a query reads next, so rows would be missing.
 
