@@ -139,6 +139,10 @@ class NoObject(StoreMisconfigured, code="CKP615"):
     """A link, a folder, a pipe or a device lies where the store keeps a file."""
 
 
+class NotItsClaim(StoreError, code="CKP616"):
+    """A claimed savepoint was not deleted: the claim beside it names another owner than the history that lists it."""
+
+
 class StoreUnavailable(StoreError, ConnectionError, code="CKP613"):
     """The checkpoint storage does not answer. Another try may help."""
 
@@ -332,6 +336,10 @@ class SinkMoved(Refused, code="CKP401", permanent=True):
 
 class SinkTaken(Refused, code="CKP408", permanent=True):
     """Two queries of a job would write to one folder, or one would read the folder that it writes, so rows would be lost."""
+
+
+class NotNamed(Refused, code="CKP409", permanent=True):
+    """Only the journal names a place outside of the root, and nobody has named it to this process. Nothing was read there."""
 
 
 class SourceMoved(Refused, code="CKP405", permanent=True):

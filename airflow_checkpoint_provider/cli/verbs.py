@@ -283,7 +283,7 @@ _FOLDER = _argument(
 _ADOPTED = _argument(
     "--adopted",
     metavar="LOCATION",
-    help="the location that adopt= named; needed only if the takeover stopped after it had sealed that location",
+    help="the location that adopt= named; needed until the query has caught up here, and if the takeover stopped behind the seal",
 )
 _FORGET = _argument(
     "--forget",

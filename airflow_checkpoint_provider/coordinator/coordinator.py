@@ -275,6 +275,11 @@ class Coordinator:
         """Return the pointer of a checkpoint in this history, wherever the files of a savepoint are."""
         return self.keys.pointer(self.store.uri, number)
 
+    @property
+    def folder(self) -> str:
+        """Return the URI of the history's folder: the owner of what the history claims."""
+        return self.keys.folder(self.store.uri)
+
     def contents(self, checkpoint: Checkpoint) -> tuple[Seal, bool]:
         """Return the content of a checkpoint, and whether it is sealed. A pending checkpoint can be read once all
         have acknowledged.

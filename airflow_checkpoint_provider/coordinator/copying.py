@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Collection, Iterable
 from itertools import groupby
 
@@ -17,11 +19,11 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     needed_files,
 )
 from airflow_checkpoint_provider.coordinator.renumbering import CODEC, empty_snapshots, offsets_before, renumbered
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, NotNamed, StoreMisconfigured, WrongUse
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.query_records import QueryLocation, chain_of
-from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.protocol.query_records import Query, Released, chain_of
+from airflow_checkpoint_provider.storage.base import Store, lies_in
 from airflow_checkpoint_provider.storage.copy import copy_all
 
 _IN_FLIGHT = "in_flight/"  # below a file set
@@ -88,11 +90,29 @@ def saved_place(saved: StateSnapshot, store: Store, keys: Keys) -> Location | No
     return next((Location(store, keys.file_set(path)) for path in holds), None)
 
 
-def chain_at(store: Store, keys: Keys, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:
-    """Return the newest of a query's locations, and those from which it was copied, the adopted one too."""
-    chain = chain_of(locations)
+def chain_at(store: Store, keys: Keys, query: Query | Released, named: str | None) -> tuple[Location, ...]:
+    """Return the newest of a query's locations, and those from which it was copied, the adopted one too.
+
+    ``named`` is the adopted one, as a person or the script names it. Raises ``NotNamed`` if the journal names another one, outside of
+    the root.
+    """
+    chain = chain_of(query.locations)
     own = tuple(Location(store, keys.file_set(location.path)) for location in chain)
-    return (*own, location_at(store, chain[-1].adopted)) if chain and chain[-1].adopted else own
+    return (*own, _adopted(store, query.uid, chain[-1].adopted, named)) if chain and chain[-1].adopted else own
+
+
+def _adopted(store: Store, uid: str, stored: str, named: str | None) -> Location:
+    if named and (location := location_at(store, named)).uri == stored:
+        return location
+    with contextlib.suppress(StoreMisconfigured, WrongUse):
+        location = location_at(store, stored, limited=True)
+        if lies_in(store, location.store):
+            return location
+    raise NotNamed(
+        f"query '{uid}' was copied from {stored}, and may still need files there. Only the journal says so. If the query was adopted from"
+        f" there, write adopt={stored!r} in the script, or --adopted {shlex.quote(stored)} for a release. Else somebody has changed the"
+        " journal. Nothing was read there"
+    )
 
 
 def write_beginnings(own: Location, names: Collection[str], committed: int, by: int) -> None:

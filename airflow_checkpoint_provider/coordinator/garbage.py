@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
-from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Held, StoreError
+from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Held, NotItsClaim, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
@@ -291,19 +291,16 @@ def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, chec
     checkpoints, errors = _try_each(
         condemned, check, lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
     )
-    claims, more_errors = _try_each(
-        part.claims,
-        check,
-        lambda pointer: _delete_savepoint(store, pointer, state.incarnation, state, now),
-    )
+    by, owner = f"the history of {state.job}", keys.folder(store.uri)
+    claims, more_errors = _try_each(part.claims, check, lambda pointer: _delete_own(store, pointer, owner, by, now))
     return Deleted(Expired(tuple(checkpoint.id for checkpoint in checkpoints), claims), (*errors, *more_errors))
 
 
 def _try_each(
     items: Iterable[T], check: Check, delete: Callable[[T], None]
 ) -> tuple[tuple[T, ...], tuple[CheckpointError, ...]]:
-    """Return the items that were deleted, and the errors of the others: what somebody put there may have no name that can be deleted, or
-    be owned by somebody else. Raises what ``check`` raises.
+    """Return the items that are done with, and the errors: what somebody put there may have no name that can be deleted, or be owned by
+    somebody else. Raises what ``check`` raises.
     """
     deleted, errors = list[T](), list[CheckpointError]()
     for item in items:
@@ -311,6 +308,9 @@ def _try_each(
         try:
             delete(item)
             deleted.append(item)
+        except NotItsClaim as error:  # another try would say it again
+            deleted.append(item)
+            errors.append(error)
         except CheckpointError as error:
             errors.append(error)
     return tuple(deleted), tuple(errors)
@@ -339,17 +339,23 @@ def _delete_checkpoint(store: Store, keys: Keys, checkpoint: Checkpoint, state: 
     """
     if checkpoint.target:
         with contextlib.suppress(AlreadyClaimed):
-            _delete_savepoint(store, checkpoint.target, savepoint_target.DISPOSAL, state, now)
+            _finish_disposal(store, checkpoint.target, state, now)
     store.delete([keys.seal(checkpoint.id)])
     store.delete_under(keys.checkpoint(checkpoint.id))
     for path in _unreferenced(state, [checkpoint]):
         store.delete_under(keys.file_set(path))
 
 
-def _delete_savepoint(store: Store, text: str, owner: str, state: State, now: str) -> None:
+def _finish_disposal(store: Store, text: str, state: State, now: str) -> None:
     pointer = SavepointPointer.parse(text)
     target = store.beside(pointer.root, limited=False)
-    savepoint_target.delete_claimed(target, pointer, owner, f"the history of {state.job}", now)
+    savepoint_target.finish_disposal(target, pointer, f"the history of {state.job}", now)
+
+
+def _delete_own(store: Store, text: str, owner: str, by: str, now: str) -> None:
+    """Delete a claimed savepoint, if it lies where savepoints may lie: a journal can name any place."""
+    pointer = SavepointPointer.parse(text)
+    savepoint_target.delete_own(store.beside(pointer.root), pointer, owner, by, now)
 
 
 def forget(coordinator: Coordinator, deleted: Expired) -> tuple[int, ...]:

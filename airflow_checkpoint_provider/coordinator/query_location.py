@@ -162,10 +162,11 @@ def hadoop_uri(uri: str) -> str:
     return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
 
 
-def location_at(store: Store, uri: str) -> Location:
+def location_at(store: Store, uri: str, *, limited: bool = False) -> Location:
     """Return the checkpoint location at ``uri``, a path or URI as Spark takes it. ``store`` holds the checkpoints of a job.
 
-    Raises ``WrongUse`` for a location that cannot be reached like ``store``, and ``StoreMisconfigured``.
+    ``limited``: only where savepoints of ``store`` may lie. Raises ``WrongUse`` for a location that cannot be reached like ``store``,
+    and ``StoreMisconfigured``.
     """
     place = _LOCAL.sub("/", uri).rstrip("/")
     folder, _, name = place.rpartition("/")
@@ -176,7 +177,7 @@ def location_at(store: Store, uri: str) -> Location:
             f"{uri!r} cannot be reached like {store.uri}, where the job keeps its checkpoints: both must be local, or both in S3. Give"
             " the job a root of the same kind"
         )
-    return Location(store.beside(folder or "/", limited=False), name)
+    return Location(store.beside(folder or "/", limited=limited), name)
 
 
 def _missing(location: Location, file: str) -> Damaged:

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.coordinator.sealing import Poison, poison_of, r
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER
-from airflow_checkpoint_provider.protocol.query_records import QueryLocation
+from airflow_checkpoint_provider.protocol.query_records import Query, Released
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
 
 
@@ -45,7 +45,7 @@ class Release:
     """The release of the query ``uid`` into the folder ``to``, a path or URI.
 
     ``coordinator`` is that of its history. ``adopted`` is what ``adopt=`` named: it is needed where the query was sealed there, and has
-    no location here yet.
+    no location here yet, or one that still needs files there.
     """
 
     def __init__(self, coordinator: Coordinator, uid: str, to: str, adopted: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Release:
     def plan(self) -> ReleasePlan:
         """Return what would be released. Nothing is changed.
 
-        Raises ``CheckpointNotFound``, ``Refused``, ``Damaged``, and ``JobAlreadyRunning``.
+        Raises ``CheckpointNotFound``, ``Refused``, ``NotNamed``, ``Damaged``, and ``JobAlreadyRunning``.
         """
         state = self._coordinator.journal.catch_up()
         plan = self._released(state) or self._here(state) or self._sealed_elsewhere(state)
@@ -89,7 +89,7 @@ class Release:
             raise Refused(
                 f"query '{self._uid}' was released to {released.to}, and continues there. Nothing was changed"
             )
-        chain = self._chain(released.locations)
+        chain = self._chain(released)
         return ReleasePlan(released.uid, self._to, chain, Position(released.begun, released.committed), None, done=True)
 
     def _here(self, state: State) -> ReleasePlan | None:
@@ -97,7 +97,7 @@ class Release:
         query = state.query(self._uid)
         if query is None:
             return None
-        chain = self._chain(query.locations)
+        chain = self._chain(query)
         position = reached(chain[0])
         if position.begun < query.newest.begun or position.committed < query.newest.committed:
             raise Damaged(
@@ -138,8 +138,10 @@ class Release:
         while not stays_sealed(plan.chain[0], seal(plan.chain[0], poison, lambda: None), time.monotonic()):
             pass
 
-    def _chain(self, locations: tuple[QueryLocation, ...]) -> tuple[Location, ...]:
-        return chain_at(self._coordinator.store, self._coordinator.keys, locations)
+    def _chain(self, query: Query | Released) -> tuple[Location, ...]:
+        return chain_at(
+            self._coordinator.store, self._coordinator.keys, query, self._adopted.uri if self._adopted else None
+        )
 
 
 def _not_heard_of(state: State) -> Iterator[AttemptRecord]:

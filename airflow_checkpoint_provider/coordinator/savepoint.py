@@ -6,6 +6,7 @@ first, if it lies beside the savepoint. No history lists a savepoint that was mo
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +16,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.histories import jobs, run_prefixes
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint
 from airflow_checkpoint_provider.errors import (
+    AlreadyClaimed,
     CheckpointError,
     Damaged,
     Held,
@@ -28,7 +30,7 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.keys import History, Pointer, SavepointPointer, pointer_of
+from airflow_checkpoint_provider.protocol.keys import JOBS, History, Pointer, SavepointPointer, check_prefix, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
 from airflow_checkpoint_provider.storage.base import Store, exists
@@ -122,13 +124,13 @@ def claim(
     """
     savepoint = savepoint_target.open_savepoint(pointer, coordinator.store)
     savepoint_target.refuse_history(savepoint.store, pointer)
-    savepoint_target.check_claim(savepoint.store, pointer, coordinator.state.incarnation)
+    savepoint_target.check_claim(savepoint.store, pointer, coordinator.folder)
     origin = _own_history(coordinator.store, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)
     if dry_run:
         return savepoint
-    savepoint_target.put_claim(savepoint.store, pointer, coordinator.state.incarnation, by, now)
+    savepoint_target.put_claim(savepoint.store, pointer, coordinator.folder, by, now)
     savepoint.verify()
     if origin is not None:
         _condemn(*origin, by, now)
@@ -152,7 +154,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     except SavepointDisposed:
         return _finish(home, pointer, by, now, dry_run=dry_run)
     # Its own history has forgotten a claimed savepoint.
-    savepoint_target.check_claim(savepoint.store, pointer, DISPOSAL)
+    left = _is_left_by_its_owner(home, savepoint)
     origin = _own_history(home, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)
@@ -162,6 +164,8 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     disposed = Disposed(pointer, savepoint.seal.job, len(files), sum(file.bytes for file in files), origin is not None)
     if dry_run:
         return disposed
+    if left:
+        savepoint_target.take_over_claim(savepoint.store, pointer, by, now)
     savepoint_target.put_claim(savepoint.store, pointer, DISPOSAL, by, now)
     if origin is not None:
         _condemn(*origin, by, now)
@@ -169,6 +173,21 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     if origin is not None:
         _forget(*origin)
     return disposed
+
+
+def _is_left_by_its_owner(home: Store, savepoint: Savepoint) -> bool:
+    """Return whether a history in ``home`` that does not exist any more has claimed the savepoint. Raises ``AlreadyClaimed`` for any
+    other owner: where nobody looked, it may exist."""
+    try:
+        savepoint_target.check_claim(savepoint.store, savepoint.pointer, DISPOSAL)
+    except AlreadyClaimed as claimed:
+        root, begin, path = claimed.about["owner"].rpartition(f"/{JOBS}/")
+        with contextlib.suppress(InvalidName):
+            prefix = check_prefix(f"{begin}{path}".removeprefix("/"))
+            if root == home.uri and open_history(home, prefix).journal.catch_up().n < 0:
+                return True
+        raise
+    return False
 
 
 @dataclass(frozen=True)

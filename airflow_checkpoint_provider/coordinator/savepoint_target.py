@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.files import verify
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.fields import Time
 from airflow_checkpoint_provider.protocol.keys import HISTORY, JOBS, SAVEPOINTS, STATE, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
@@ -31,7 +32,7 @@ DISPOSAL = "disposal"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimLock(Record):
-    """The content of ``_claimed``. ``owner``, who may delete: a history's incarnation, or ``DISPOSAL``; the rest is for people."""
+    """The content of ``_claimed``. ``owner``, who may delete: the URI of a history's folder, or ``DISPOSAL``; the rest is for people."""
 
     owner: str
     by: str
@@ -225,7 +226,7 @@ def check_claim(store: Store, pointer: SavepointPointer, owner: str) -> None:
 def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
     """Claim the deletion of a savepoint. A second claim of the same owner changes nothing. Raises ``AlreadyClaimed``.
 
-    ``owner`` is the incarnation of a history, or ``DISPOSAL``. Open the savepoint before, since an empty directory
+    ``owner`` is the folder of a history, or ``DISPOSAL``. Open the savepoint before, since an empty directory
     could be claimed too; verify it afterwards.
     """
     body = checked(ClaimLock(owner=owner, by=by, at=at))
@@ -235,6 +236,11 @@ def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: 
     _refuse_other(stored, pointer, owner)
 
 
+def take_over_claim(store: Store, pointer: SavepointPointer, by: str, at: str) -> None:
+    """Dispose of a savepoint whose owner does not exist any more. ``_claimed`` is never absent meanwhile."""
+    store.overwrite(pointer.claim, checked(ClaimLock(owner=DISPOSAL, by=by, at=at)))
+
+
 def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
     lock = ClaimLock.from_bytes(claimed, f"{pointer}/_claimed")
     if lock.owner == owner:
@@ -242,7 +248,10 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
     whose = "to be disposed of" if lock.owner == DISPOSAL else "for another history"
     advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
     if owner == DISPOSAL:
-        advice = "That deletes it when its retention keeps it no more"
+        advice = (
+            f"That deletes it when its retention keeps it no more. If {lock.owner} does not exist any more, write"
+            " --root with its root before the verb"
+        )
     raise errors.AlreadyClaimed(
         f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}", owner=lock.owner, by=lock.by, at=lock.at
     )
@@ -261,14 +270,36 @@ def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: st
     delete_files(store, pointer)
 
 
-def delete_claimed(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Delete a savepoint whose claim stands already. Without it nothing is deleted: a journal alone names no owner.
+def finish_disposal(store: Store, pointer: SavepointPointer, by: str, at: str) -> None:
+    """Delete a savepoint that somebody disposes of. Raises ``AlreadyClaimed``. Without a claim nothing is deleted: a journal proves
+    nothing.
 
-    A claim that cannot be read and a directory that is a history prove no owner either.
+    A claim that cannot be read and a directory that is a history prove nothing either.
     """
     if exists(store, pointer.claim):
         with contextlib.suppress(errors.Damaged, errors.InvalidName):
-            delete_savepoint(store, pointer, owner, by, at)
+            delete_savepoint(store, pointer, DISPOSAL, by, at)
+
+
+def delete_own(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+    """Delete a savepoint that the history ``owner`` has claimed, if it is still there.
+
+    Raises ``NotItsClaim``, and deletes nothing, if the claim beside it does not name that history: a journal alone names no owner.
+    """
+    claimed = store.read(pointer.claim)
+    if claimed is None and not exists(store, pointer.metadata):
+        return
+    try:
+        if claimed is None:
+            raise errors.Damaged("it holds no _claimed")
+        _refuse_other(claimed, pointer, owner)
+        delete_savepoint(store, pointer, owner, by, at)
+    except (errors.AlreadyClaimed, errors.Damaged, errors.InvalidName) as error:
+        if error.about.get("owner") != DISPOSAL:
+            raise errors.NotItsClaim(
+                f"savepoint {pointer} stays: {owner} says that it owns it, but the claim beside the savepoint does not say so"
+                f" ({error.message}). The history forgets it. If nobody needs it: {wording.command('dispose', str(pointer))}"
+            ) from None
 
 
 def delete_files(store: Store, pointer: SavepointPointer) -> None:

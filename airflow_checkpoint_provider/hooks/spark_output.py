@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -12,7 +13,6 @@ from airflow_checkpoint_provider.text import spark_output
 
 LogLine = Callable[[str], object]
 FOLD, END = "::group::Spark's output", "::endgroup::"  # Airflow's log view folds what stands between them
-MARK = "::checkpoint::"  # before each line that the runtime prints in the driver
 KEPT = 500  # lines, in which the cause of a failure is looked for
 
 
@@ -32,6 +32,8 @@ class SparkOutput:
 
     def __init__(self, log: LogLine) -> None:
         self._log = log
+        # Stands before each line that the runtime prints in the driver. Nobody can foresee it: rows in an error of Spark are its lines.
+        self.mark = f"::checkpoint-{secrets.token_hex(16)}::"
         self._lock = threading.RLock()  # a signal handler may log while its thread does
         self._end_fold: Callable[[], object] | None = None
         self._last: deque[str] = deque(maxlen=KEPT)
@@ -54,7 +56,7 @@ class SparkOutput:
         """Yield the lines of Spark, which the caller logs at once with ``log``. Log the lines of the runtime. Close the iterator."""
         try:
             for line in lines:
-                theirs, mark, ours = line.partition(MARK)
+                theirs, mark, ours = line.partition(self.mark)
                 if theirs.strip() or not mark:
                     theirs = _defused(theirs)
                     with self._lock:  # until the caller asks for the next line

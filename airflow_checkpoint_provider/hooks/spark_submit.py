@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
-from airflow_checkpoint_provider.hooks.spark_output import MARK, SparkOutput
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.text import messages
 
@@ -111,7 +111,7 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command: list[str] = super()._build_spark_submit_command(application)
         # What `submit` adds to the process's environment. A driver elsewhere must not mark its lines: nobody removes the marks.
-        mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: MARK}
+        mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: self._output.mark}
         self._env = {**(self._env or {}), **self._environment, **mark}
         return command
 
@@ -120,5 +120,5 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             super()._process_spark_submit_log(lines)
 
     def _read_refusal(self, line: str) -> str:
-        self.refusal = messages.refusal_in(line.partition(MARK)[2].strip()) or self.refusal
+        self.refusal = messages.refusal_in(line.partition(self._output.mark)[2].strip()) or self.refusal
         return line

@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Number,
     Outcome,
     Plan,
+    PointerText,
     Seconds,
     Size,
     Time,
@@ -40,7 +41,7 @@ class Point(Record):
     """The point from which an attempt starts: a checkpoint of this history by ``id``, or of another history by ``pointer``."""
 
     id: Number | None = None
-    pointer: str | None = None
+    pointer: PointerText | None = None
 
     def __str__(self) -> str:
         return f"chk-{self.id}" if self.pointer is None else self.pointer

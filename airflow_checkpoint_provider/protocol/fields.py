@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig, InvalidName
 from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, check_uid, is_job_id
+from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, check_uid, is_job_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import KINDS
 from airflow_checkpoint_provider.protocol.records import Check, cut
 
@@ -67,6 +67,13 @@ def _is_uid(text: str) -> bool:
         return False
 
 
+def _is_pointer(text: str) -> bool:
+    try:
+        return bool(pointer_of(text))
+    except InvalidName:
+        return False
+
+
 def _is_folder(text: str, kind: str) -> bool:
     found = _FOLDER.fullmatch(text)
     return found is not None and found[1] == kind
@@ -92,6 +99,7 @@ JobIdOrEmpty = Annotated[str, Check(lambda text: not text or is_job_id(text), "j
 Uid = Annotated[str, Check(_is_uid, "name of a state")]
 FileSetPath = Annotated[str, Check(lambda text: _is_folder(text, STATE), "path of a file set")]
 LocationPath = Annotated[str, Check(lambda text: _is_folder(text, QUERY), "path of a query's location")]
+PointerText = Annotated[str, Check(_is_pointer, "pointer of a checkpoint or a savepoint")]
 Uri = Annotated[str, Check(lambda text: ":" in text, "URI")]
 Batch = Annotated[int, Check(lambda number: -1 <= number < 10**18, "number of a batch, or -1 for none")]
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]

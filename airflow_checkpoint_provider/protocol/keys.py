@@ -118,6 +118,10 @@ class Keys:
         """Return the name of a savepoint's directory. The folder of the history says which job it is: a journal can lie."""
         return _savepoint(self.prefix.split("/")[1], number, nonce)
 
+    def folder(self, root: str) -> str:
+        """Return the URI of the history's folder below the store's root. It owns what the history claims: no journal can forge it."""
+        return f"{root}/{self.prefix}"
+
     @property
     def journal(self) -> str:
         return f"{self.prefix}/journal"

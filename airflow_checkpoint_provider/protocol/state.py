@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Number,
     Outcome,
     Plan,
+    PointerText,
     Seconds,
     Size,
     Time,
@@ -126,7 +127,7 @@ class Branch(Record):
 class Claim(Record):
     """A savepoint from elsewhere that this history owns, and deletes when its policy says so."""
 
-    pointer: str
+    pointer: PointerText
     at: Time
     status: Status = RETAINED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -52,23 +53,47 @@ def of_connection(conn_id: str) -> str:
     return "" if conn_id in ("", DEFAULT_CONNECTION) else f" --conn-id {shlex.quote(conn_id)}"
 
 
+class Name(str):
+    """A word of a command line that names something, without an option before it. Somebody may have called a run ``--yes``."""
+
+
+def without_names_as_options(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return ``words`` in two parts. If one of the names begins with a dash, all names are in the second, which belongs behind ``--``.
+
+    What is called ``--`` itself cannot be named on a command line: it becomes "…".
+    """
+    words = [*words]
+    names = [word for word in words if isinstance(word, Name)]
+    if not any(name.startswith("-") for name in names):
+        return words, []
+    return [word for word in words if not isinstance(word, Name)], [
+        "--",
+        *("…" if name == "--" else name for name in names),
+    ]
+
+
 def command(verb: str, *words: str, state: State | None = None) -> str:
     """Return a command to type. Jobs that Airflow launched are found through its connection. The word "…" stands for any."""
     spec = state.launches[-1].spec if state and state.launches else None
     known = ("airflow checkpoints", of_connection(spec.connection)) if spec and spec.token.dag else ALONE
     before, behind = _TYPED.get() or known
-    return " ".join((before, verb, *(word if word == "…" else shlex.quote(word) for word in words))) + behind
+    first, last = ([_quoted(word) for word in part] for part in without_names_as_options(words))
+    return " ".join((before, verb, *first)) + " ".join((behind, *last))
+
+
+def _quoted(word: str) -> str:
+    return word if word == "…" else shlex.quote(word)
 
 
 def show(state: State, run: str) -> str:
     """Return the command that prints the table of a run again."""
-    return command("show", state.job, state.scope or run, state=state)
+    return command("show", Name(state.job), Name(state.scope or run), state=state)
 
 
-def restore(state: State, where: str) -> str:
+def restore(state: State, where: str, *options: str) -> str:
     """Return the command that restores this history, and no other history of its job, from ``where``."""
-    run = [state.scope] if state.scope else []
-    return command("restore", state.job, *run, "--from", where, state=state)
+    run = [Name(state.scope)] if state.scope else []
+    return command("restore", Name(state.job), *run, "--from", where, *options, state=state)
 
 
 def suspension(state: State) -> str:
@@ -152,7 +177,9 @@ def take_out(table: str, commit: str | None) -> str | None:
         return restore_table(table, version)
     if (snapshot := iceberg_number(commit)) is not None:
         catalog, _, name = table.partition(".")
-        return f"CALL {catalog}.system.rollback_to_snapshot('{name}', {snapshot})"
+        quoted = catalog if re.fullmatch(r"\w+", catalog) else f"`{catalog.replace('`', '``')}`"
+        text = re.sub(r"([\\'])", r"\\\1", name)  # Spark reads '' as nothing, or as a quote
+        return f"CALL {quoted}.system.rollback_to_snapshot('{text}', {snapshot})"
     return None
 
 

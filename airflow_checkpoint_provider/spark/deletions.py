@@ -7,7 +7,14 @@ import time
 import traceback
 from collections.abc import Callable
 
-from airflow_checkpoint_provider.errors import CheckpointError, Refused, StoreError, StoreUnavailable, TooLarge
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    NotItsClaim,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+)
 from airflow_checkpoint_provider.spark.attempt import Ending
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.background import Background
@@ -72,6 +79,8 @@ class Deletions:
         failure: CheckpointError | None = None
         try:
             deletion()
+        except NotItsClaim as error:
+            say(str(error))
         except (StoreError, TooLarge) as error:
             failure = error
         except (Refused, Ending):

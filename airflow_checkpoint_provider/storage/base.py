@@ -135,6 +135,14 @@ class StoreBase:
         return StoreBase.open_beside(self, uri, limited)
 
 
+def lies_in(home: Store, other: Store) -> bool:
+    """Return whether ``other``, which lies beside ``home``, may be used because a stored object names it.
+
+    It must lie below the root. If the store has savepoint roots, ``beside`` has compared it with them.
+    """
+    return home.savepoint_roots is not None or f"{other.uri}/".startswith(f"{home.uri}/")
+
+
 def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple[Put, bytes | None]:
     """Put ``body`` at ``key`` if it is absent, and try until the outcome is known. Return the outcome and what the key holds.
 

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
-from airflow_checkpoint_provider.protocol.wording import command
+from airflow_checkpoint_provider.protocol.wording import Name, command
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
 CODES = {  # what the line means; docs/behaviour.md shows it
@@ -145,7 +145,7 @@ def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
 
 def query_adopted(uid: str, uri: str, state: State) -> str:
     """Say that a query is taken over from a location of its own, and what undoes that."""
-    back = f"`{command('release', state.job, uid, '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
+    back = f"`{command('release', Name(state.job), Name(uid), '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
     return coded(
         f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
         "CKP125",

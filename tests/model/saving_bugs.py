@@ -138,7 +138,7 @@ def claimed_in_silence(coordinator: Coordinator, pointer: SavepointPointer, by: 
     own = savepoint._own_history(coordinator.store, found.seal, pointer)
     if own is not None:
         savepoint._refuse_held(*own, now)
-    savepoint_target.put_claim(found.store, pointer, coordinator.state.incarnation, by, now)
+    savepoint_target.put_claim(found.store, pointer, coordinator.folder, by, now)
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from airflow_checkpoint_provider.hooks.spark_output import END, FOLD, KEPT, MARK, SparkOutput
+from airflow_checkpoint_provider.hooks.spark_output import END, FOLD, KEPT, SparkOutput
 from tests.support.folds import unfolded
 
 
@@ -40,7 +40,12 @@ def test_no_fold_is_made_for_no_line(log: Log) -> None:
 
 
 def test_marked_line_stands_between_two_folds_without_its_mark(log: Log) -> None:
-    printed = ["INFO one\n", f"{MARK}chk-1 completed  [CKP200]\n", f"{MARK}  indented\n", "INFO two\n"]
+    printed = [
+        "INFO one\n",
+        f"{log.output.mark}chk-1 completed  [CKP200]\n",
+        f"{log.output.mark}  indented\n",
+        "INFO two\n",
+    ]
     assert log.spark(printed) == [
         FOLD,
         "INFO one",
@@ -55,7 +60,7 @@ def test_marked_line_stands_between_two_folds_without_its_mark(log: Log) -> None
 
 def test_mark_behind_other_text_ends_that_text(log: Log) -> None:
     """As a progress bar, which prints no line break."""
-    assert log.spark([f"[Stage 0:>  (0 + 1) / 1]{MARK}chk-1 completed\n"]) == [
+    assert log.spark([f"[Stage 0:>  (0 + 1) / 1]{log.output.mark}chk-1 completed\n"]) == [
         FOLD, "[Stage 0:>  (0 + 1) / 1]", END, "chk-1 completed",
     ]  # fmt: skip
 
@@ -102,7 +107,7 @@ def test_last_lines_are_shown_outside_with_the_cause_last(log: Log) -> None:
     log.spark(
         [
             *(f"INFO {number}\n" for number in range(100)),
-            f"{MARK}ours is shown once\n",
+            f"{log.output.mark}ours is shown once\n",
             "Traceback (most recent call last):\n",
             '  File "job.py", line 3, in main\n',
             "ValueError: no such day\n",
@@ -134,6 +139,16 @@ def test_kept_lines_are_bounded(log: Log) -> None:
 
 
 def test_mark_that_a_driver_prints_begins_and_ends_no_fold(log: Log) -> None:
-    lines = log.spark(["::group::mine\n", f"::endgroup::{MARK}RESTORE\n", "INFO\n"])
+    lines = log.spark(["::group::mine\n", f"::endgroup::{log.output.mark}RESTORE\n", "INFO\n"])
     assert lines == [FOLD, ": :group: :mine", ": :endgroup: :", END, "RESTORE", FOLD, "INFO", END]
     assert unfolded(lines) == ["RESTORE"]
+
+
+@pytest.mark.parametrize("mark", ["::checkpoint::", "::checkpoint-::", f"::checkpoint-{'0' * 32}::"])
+def test_row_in_an_error_of_spark_is_no_line_of_the_task(log: Log, mark: str) -> None:
+    lines = log.spark([f"Py4JJavaError: cannot cast {mark}REFUSED: somebody paid  [CKP605] to INT\n"])
+    assert unfolded(lines) == []
+
+
+def test_each_launch_has_a_mark_of_its_own() -> None:
+    assert Log().output.mark != Log().output.mark

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
-from airflow_checkpoint_provider.hooks.spark_output import MARK
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 
@@ -83,8 +83,9 @@ def test_unreadable_connection_is_not_taken_for_yarn(recorded: Path, monkeypatch
 
 @pytest.mark.parametrize(("conn_id", "marked"), [("spark_default", True), ("cluster", False)])
 def test_only_a_driver_in_client_mode_marks_its_lines(recorded: Path, conn_id: str, marked: bool) -> None:
-    CheckpointedSparkSubmitHook(conn_id=conn_id).submit("true")
-    assert (f"{LINE_MARK}={MARK}" in (recorded / "environ").read_text().splitlines()) == marked
+    output = SparkOutput(print)
+    CheckpointedSparkSubmitHook(conn_id=conn_id, output=output).submit("true")
+    assert (f"{LINE_MARK}={output.mark}" in (recorded / "environ").read_text().splitlines()) == marked
 
 
 OURS = """

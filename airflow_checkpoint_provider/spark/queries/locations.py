@@ -56,7 +56,7 @@ class Start:
     links: Links
     """What it had to do with other queries of the restored checkpoint."""
     adopt: str | None
-    """A location from elsewhere, which counts only for a query that has none here."""
+    """A location from elsewhere: of a query that has none here, or has one that still needs files there."""
     rescaling: Rescaling | None
     after: tuple[str, ...] = ()
     """The queries whose rows it reads."""
@@ -115,7 +115,7 @@ class Locations:
             if not self._attempt.state.branch.goes_back(query):
                 start.links.in_flight.refuse_another_sink(query.newest.sink, start.sink.path)
             position, gone_back = self._follow(query, start, own)
-            chain = () if gone_back else self._chain(query)
+            chain = () if gone_back else self._chain(query, start.adopt)
         elif start.adopt is not None:
             chain = (self._adoptable(start, start.adopt),)
             position = self._adopt(uid, chain[0], own)
@@ -183,9 +183,9 @@ class Locations:
                     " from the checkpoint"
                 )
 
-    def _chain(self, query: Query) -> tuple[Location, ...]:
-        """Return the newest location, and those from which it was copied."""
-        return chain_at(self._attempt.store, self._attempt.keys, query.locations)
+    def _chain(self, query: Query, adopt: str | None) -> tuple[Location, ...]:
+        """Return the newest location, and those from which it was copied. Raises ``NotNamed``."""
+        return chain_at(self._attempt.store, self._attempt.keys, query, adopt)
 
     def _older(self, query: Query) -> tuple[Location, ...]:
         return tuple(self._at(location.path) for location in query.locations)
@@ -214,7 +214,7 @@ class Locations:
             if back:
                 position, gone_back = self._go_back(query, position, start, own)
             else:
-                copy_position(self._chain(query), position, own)
+                copy_position(self._chain(query, start.adopt), position, own)
             if stays_sealed(old, begun, sealed):
                 return position, gone_back
             empty(own)

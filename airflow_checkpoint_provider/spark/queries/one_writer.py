@@ -118,5 +118,5 @@ def _ways_out(uid: str, other: str, state: State) -> str:
     moved = f"If '{other}' writes elsewhere now, start it before '{uid}'"
     if state.query(uid):
         return moved
-    restore = f"{wording.restore(state, 'latest')} --rename {other}={uid}"
+    restore = wording.restore(state, "latest", "--rename", f"{other}={uid}")
     return f"{moved}. If '{uid}' is its new name: `{restore}`"

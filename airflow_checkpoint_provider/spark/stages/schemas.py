@@ -6,9 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
@@ -28,6 +28,9 @@ VARIANT = re.compile(r'ype":"variant"')
 MARKS = ("__CHAR_VARCHAR_TYPE_STRING", "parquet.field.id")
 """Metadata by which Spark pads, cuts or looks for the values of a column where it reads files, at times in derived DataFrames only."""
 
+SPARKS_CLASSES = {f"pyspark.{part}.linalg.{name}UDT" for part in ("ml", "mllib") for name in ("Matrix", "Vector")}
+"""Spark's own Python types of columns. Spark makes such columns also in scripts that do not import them."""
+
 PICKLED_CLASS = re.compile(r'("serializedClass":)"[^"]*"')
 
 
@@ -37,20 +40,46 @@ def schema_json(df: DataFrame) -> str:
 
 
 def stored_schema(text: str) -> StructType:
-    """Return the schema that ``schema_json`` wrote. Nothing is imported for it: PySpark would import any module that it names.
+    """Return the schema that ``schema_json`` wrote. No module that it names is imported, nothing is called, and no pickle is read.
 
-    Raises ``WrongUse`` if the script has not imported the class of a user's type, and ``Damaged``.
+    PySpark imports any module that a schema names. Old releases also read the pickle, or call what has the name. So PySpark gets
+    only names of types that the script has imported. Raises ``WrongUse`` if the script has not imported one, and ``Damaged``.
     """
     try:
-        schema = json.loads(text)
-        for name in _user_classes(schema):
-            if name.rpartition(".")[0] not in sys.modules and not name.startswith("pyspark."):
-                raise WrongUse(f"the stored rows have a column of type {name}: import it before the stage is read")
-        return StructType.fromJson(schema)
+        schema = StructType.fromJson(_without_code(json.loads(text)))
+        schema.jsonValue()  # an abstract type cannot be given to Spark
     except WrongUse:
         raise
-    except (AttributeError, LookupError, PySparkException, RecursionError, TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - PySpark checks little of what it reads
         raise Damaged(f"the stored schema cannot be read: {error!r}; somebody or something changed it") from None
+    return schema
+
+
+def _without_code(node: Any) -> Any:
+    """Return a node of Spark's JSON of a schema without pickles. Check the classes that it names. Metadata name no classes."""
+    if isinstance(node, list):
+        return [_without_code(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "pyClass" in node:
+        _check_class(str(node["pyClass"]))
+    return {
+        name: inner if name == "metadata" else _without_code(inner)
+        for name, inner in node.items()
+        if name != "serializedClass"
+    }
+
+
+def _check_class(path: str) -> None:
+    """Raise ``WrongUse`` if the module of a Python class is not imported, and ``TypeError`` if the class is no type of a column."""
+    module, _, name = path.rpartition(".")
+    if path in SPARKS_CLASSES:
+        import_module(module)
+    if module not in sys.modules:
+        raise WrongUse(f"the stored rows have a column of type {path}: import it before the stage is read")
+    found = vars(sys.modules[module]).get(name)  # getattr would call the module's own __getattr__
+    if not (isinstance(found, type) and issubclass(found, UserDefinedType)):
+        raise TypeError(f"{path} is no type of a column")
 
 
 def marked(schema: StructType) -> StructType:
@@ -74,14 +103,6 @@ def _changed(node: Any, dropped: tuple[str, ...]) -> Any:
     if "metadata" in node:
         changed["metadata"] = {name: value for name, value in node["metadata"].items() if name not in dropped}
     return changed
-
-
-def _user_classes(schema: Any) -> Iterator[str]:
-    """Yield the names of the Python classes in Spark's JSON of a schema."""
-    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _user_classes(inner)
-    if isinstance(schema, dict) and "pyClass" in schema:
-        yield str(schema["pyClass"])
 
 
 def refuse_types(df: DataFrame, uid: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.wording import Name, without_names_as_options
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Commands:
 
     def __init__(self, connection: str, state: State, run: str = "") -> None:
         self._connection = connection
-        self._job, self._state = state.job, state
-        self._names = (state.job, *filter(None, [state.scope]))
-        self._shown = (*self._names, run) if not state.scope and state.run(run) else self._names
+        self._job, self._state = Name(state.job), state
+        self._names = (self._job, *map(Name, filter(None, [state.scope])))
+        self._shown = (*self._names, Name(run)) if not state.scope and state.run(run) else self._names
 
     def of_job(self) -> list[Command]:
         """Return the commands for the job, or its run."""
@@ -72,7 +73,7 @@ class Commands:
     def of_checkpoint(self, checkpoint: Checkpoint, pointer: str | None) -> list[Command]:
         """Return the commands for a checkpoint at ``pointer``; None if it does not exist any more."""
         name = f"chk-{checkpoint.id}"
-        commands = [self._reads("Print this checkpoint", "show", *self._names, name)]
+        commands = [self._reads("Print this checkpoint", "show", *self._names, Name(name))]
         if pointer is None:
             return commands
         return [
@@ -115,7 +116,7 @@ class Commands:
         ]  # fmt: skip
 
     def _release(self, purpose: str, uid: str, *more: str) -> Command:
-        return self._changes(purpose, "release", self._job, uid, "--to", "FOLDER", *more, DRY_RUN)
+        return self._changes(purpose, "release", self._job, Name(uid), "--to", "FOLDER", *more, DRY_RUN)
 
     def _of_going_back(self, checkpoint: Checkpoint, name: str) -> list[Command]:
         restore = ("restore", *self._names, "--from", name)
@@ -146,4 +147,5 @@ class Commands:
 def _line(connection: str, words: tuple[str, ...]) -> str:
     named = () if connection == CheckpointStorageHook.default_conn_name else ("--conn-id", connection)
     verb, *rest = words
-    return shlex.join(("airflow", "checkpoints", verb, *named, *rest))
+    first, last = without_names_as_options(rest)
+    return shlex.join(("airflow", "checkpoints", verb, *named, *first, *last))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.integration.runtime.test_queries import (
     killed_in_batch_one,
     running_forever,
 )
+from tests.support.drivers import ROOT
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
 from tests.support.sparks import python_with_spark
@@ -52,6 +54,16 @@ def killed_job_continues(home: Home, python: str, release: str, confs: dict[str,
 def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
     python = python_with_spark(release)
     killed_job_continues(Home(tmp_path / "home", python=python), python, release, {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", [*HADOOP, "4.0.0", "4.1.0", "4.1.1"])
+def test_stored_schema_runs_no_code_on_release(release: str) -> None:
+    """The last three read pickles of schemas, and call functions that schemas name."""
+    read = [python_with_spark(release), "-m", "tests.support.planted_schemas"]
+    out = subprocess.run(read, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300).stdout
+    assert out.splitlines()[0] == "[]"
 
 
 OBSERVED = """

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import pickle
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedType
 
-from airflow_checkpoint_provider.errors import Damaged, UnsupportedType, WrongUse
+from airflow_checkpoint_provider.errors import UnsupportedType
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.confs import overridden
-from airflow_checkpoint_provider.spark.stages.schemas import refuse_types, stored_schema
+from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 
 REFUSED = {
     "time'01:02:03' as t": "column `t` is of type TIME",
@@ -183,41 +179,3 @@ def test_python_type_is_restored_by_the_name_of_its_class(spark: SparkSession, t
     assert '"serializedClass":""' in written.schema
     back = parquet_files.read(spark, written.uri, parquet_files.count_rows(spark, written, {}), written.schema)
     assert back.collect()[0].p.x == 3
-
-
-def stored(kind: object) -> str:
-    return json.dumps({"type": "struct", "fields": [{"name": "id", "type": kind, "nullable": True, "metadata": {}}]})
-
-
-def user_type(name: str) -> dict[str, str]:
-    pickled = base64.b64encode(pickle.dumps(print)).decode()
-    return {"type": "udt", "pyClass": name, "serializedClass": pickled, "sqlType": "long"}
-
-
-def test_stored_schema_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "planted.py").write_text("raise SystemExit('its top level ran')")
-    monkeypatch.syspath_prepend(tmp_path)
-    nested = {"type": "array", "elementType": user_type("planted.Anything"), "containsNull": True}
-    for kind in (user_type("planted.Anything"), nested):
-        with pytest.raises(WrongUse, match=r"type planted\.Anything: import it before the stage is read"):
-            stored_schema(stored(kind))
-    assert "planted" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        stored(user_type(f"{__name__}.NoSuch")),
-        stored(user_type(f"{__name__}.Point")),
-        stored("no such type"),
-        stored({"type": "udt"}),
-        stored(7),
-        "[]",
-        "{}",
-        "{",
-        "[" * 100_000,
-    ],
-)
-def test_stored_schema_that_cannot_be_read_is_damaged(schema: str) -> None:
-    with pytest.raises(Damaged, match="the stored schema cannot be read"):
-        stored_schema(schema)

@@ -120,6 +120,23 @@ def test_query_that_was_sealed_and_never_started_goes_on(job: Job, tmp_path: Pat
     assert newest_batch(old) == (7, True)
 
 
+def test_adopted_location_that_only_the_journal_names_is_not_read(
+    job: Job, tmp_path: Path, checkpoints: Command
+) -> None:
+    old = written(elsewhere(tmp_path / "old"), *NEEDED)
+    command = c.LocateQuery(uid=UID, path=PATH, taken_from=None, begun=7, committed=6, epoch=1, adopted=old.uri)
+    job.coordinator.journal.append(command)
+    written(own(job), *(name for name in NEEDED if not name.startswith("state/")))
+    job.end("failed")
+    release = ("release", "orders", UID, "--to", str(tmp_path / "new"), "--yes")
+    refused = checkpoints(*release)
+    assert refused.code == 3
+    assert f"or --adopted {old.uri} for a release" in refused.err
+    assert not (tmp_path / "new").exists()
+    assert checkpoints(*release, "--adopted", old.uri).code == 0
+    assert set(elsewhere(tmp_path / "new").sizes()) == set(NEEDED)
+
+
 def test_location_that_another_query_has_sealed_is_refused(job: Job, tmp_path: Path, checkpoints: Command) -> None:
     job.end("failed")
     old = written(elsewhere(tmp_path / "old"), *NEEDED)

@@ -11,7 +11,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, DisposedStub, delete_savepoint
-from airflow_checkpoint_provider.errors import Damaged, InvalidName
+from airflow_checkpoint_provider.errors import AlreadyClaimed, Damaged, InvalidName, NotItsClaim, StoreMisconfigured
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
@@ -115,13 +115,71 @@ def test_savepoint_of_another_job_that_is_being_copied_survives_a_journal_that_n
     assert list(theirs.objects)
 
 
+def owning(root: str, pointer: SavepointPointer, incarnation: str = "thief") -> Coordinator:
+    """Return a history below ``root`` whose journal says that it owns a savepoint and deletes it now."""
+    journal = (thief := driver(open_store(root))).journal
+    claims = (Claim(pointer=str(pointer), at=at(1), status="condemned"),)
+    journal.state = replace(journal.state, claims=claims, incarnation=incarnation)
+    return thief
+
+
+def sweep(thief: Coordinator) -> None:
+    """Sweep as a task does. The savepoint stays, one line says so, and the history does not name it again."""
+    with pytest.raises(NotItsClaim, match=r"stays: memory://.* checkpoints dispose 'memory://"):
+        expire(thief, at(1))
+    expire(thief, at(1))
+    assert thief.state.claims == ()
+
+
 def test_claim_that_stands_only_in_a_journal_deletes_nothing() -> None:
     victim = published(driver(MemoryStore()))
     before = content(victim)
-    journal = (thief := driver(MemoryStore())).journal
-    journal.state = replace(journal.state, claims=(Claim(pointer=str(victim), at=at(1), status="condemned"),))
-    expire(thief, at(1))
+    sweep(owning("memory://thief-1", victim))
     assert content(victim) == before
+
+
+def test_journal_with_the_incarnation_of_the_owner_deletes_nothing() -> None:
+    """The incarnation of a history stands in each of its entries, for everybody who reads one."""
+    owner = driver(open_store("memory://owner"))
+    victim = published(driver(MemoryStore()))
+    savepoint.claim(owner, victim, "ann", at(1))
+    before = content(victim)
+    sweep(owning("memory://thief-2", victim, incarnation=owner.state.incarnation))
+    assert content(victim) == before
+
+
+def test_journal_that_owns_a_savepoint_outside_of_the_roots_reads_nothing_there() -> None:
+    victim = published(driver(MemoryStore()))
+    thief = owning("memory://thief-3", victim)
+    thief.journal.store = open_store("memory://thief-3", savepoint_roots=[])
+    before = content(victim)
+    with pytest.raises(StoreMisconfigured, match="is not a place for savepoints"):
+        expire(thief, at(1))
+    assert content(victim) == before
+
+
+@pytest.mark.parametrize("pointer", ["x", "", "../a/b", "s3://lake/a\n/b"])
+def test_claim_of_what_is_no_pointer_is_damaged(pointer: str) -> None:
+    with pytest.raises(Damaged, match="pointer"):
+        Claim.from_json({"pointer": pointer, "at": at(1), "status": "condemned"})
+
+
+def test_savepoint_whose_owner_does_not_exist_any_more_is_disposed_of_by_a_person() -> None:
+    """The root was copied: the histories of the copy are other owners, and say ``dispose``."""
+    before = MemoryStore("before")
+    victim = published(driver(MemoryStore()))
+    savepoint.claim(owner := driver(before), victim, "ann", at(1))
+    with pytest.raises(
+        AlreadyClaimed, match=r"memory://before/jobs/flights.delays/job does not exist any more, write --root"
+    ):
+        savepoint.dispose(MemoryStore("after"), str(victim), "ann", at(2))
+    with pytest.raises(AlreadyClaimed):
+        savepoint.dispose(before, str(victim), "ann", at(2))
+    before.delete([listed.key for listed in before.list(owner.keys.prefix)])
+    savepoint.dispose(before, str(victim), "ann", at(2), dry_run=True)
+    assert left(victim) == ["_claimed", "_metadata", "state"]
+    savepoint.dispose(before, str(victim), "ann", at(2))
+    assert left(victim) == ["_claimed", "_metadata"]
 
 
 # -- a stub where there is more than a savepoint -------------------------------------------------------------------------
@@ -192,7 +250,8 @@ def test_claim_that_cannot_be_deleted_is_forgotten_and_delays_no_other_deletion(
         e.CheckpointsCondemned(ids=(), claims=(where,)),
     )
     collector = bystander(coordinator.store)
-    expire(collector, at(1))
+    with pytest.raises(NotItsClaim, match=r"cannot be read|is not"):
+        expire(collector, at(1))
     assert collector.journal.catch_up().claims == ()
     assert (tmp_path / "jobs/etl/job/mine/_metadata").exists()
 

@@ -6,7 +6,6 @@ import itertools
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -315,8 +314,7 @@ def test_claim_locks_out_other_claims_and_disposals(second: Act) -> None:
     claiming = another_history(KeepLatest(1))
     savepoint.claim(claiming, pointer, "first", NOW)
     savepoint.claim(claiming, pointer, "first again", NOW)
-    other = driver(MemoryStore())
-    other.journal.state = replace(other.journal.state, incarnation="another")
+    other = driver(MemoryStore("another"))
     with pytest.raises(AlreadyClaimed):
         second(other, pointer)
     assert opened(claiming, pointer)

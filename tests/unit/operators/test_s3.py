@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_checkpoint_provider.hooks.spark_output import MARK
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from tests.support.s3server import Key, S3Server
 from tests.unit.operators.conftest import MASTERS, confs, execute
@@ -58,8 +58,9 @@ def test_savepoint_roots_of_the_connection_travel_to_the_driver(
 @pytest.mark.usefixtures("root")
 def test_client_mode_puts_keys_into_the_environment(folder: Path) -> None:
     execute(folder, conn_id="local", env_vars={"THEIRS": "plain"})
-    assert environ(folder) == {
-        LINE_MARK: MARK,
+    found = environ(folder)
+    assert re.fullmatch(r"::checkpoint-[0-9a-f]{32}::", found.pop(LINE_MARK))
+    assert found == {
         "CHECKPOINT_ACCESS_KEY_ID": KEY_ID,
         "CHECKPOINT_SECRET_ACCESS_KEY": SECRET,
         "CHECKPOINT_SESSION_TOKEN": TOKEN,

@@ -317,7 +317,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "events-connection": lambda: canonical([[planned_through_a_connection().to_json()]]),
     "events-kafka": lambda: canonical([[completed_behind_kafka().to_json()]]),
     "savepoint-claimed": lambda: canonical(
-        ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4)).to_json()
+        ClaimLock(owner="s3://lake/checkpoints/jobs/orders/job", by="orders, task restore", at=at(4)).to_json()
     ),
     "savepoint-stub": lambda: canonical(DisposedStub(by="task savepoint", at=at(5)).to_json()),
     "entry-closing": lambda: closed().objects[KEYS.entry(4)],

@@ -312,7 +312,9 @@ def test_damaged_progress_of_a_query_is_refused(hurt: dict[str, object]) -> None
 
 def test_markers_beside_a_savepoint_are_read() -> None:
     claimed, stub = (json.loads(golden(f"savepoint-{name}")) for name in ("claimed", "stub"))
-    assert ClaimLock.from_json(claimed) == ClaimLock(owner="1ncarnation", by="orders, task restore", at=at(4))
+    assert ClaimLock.from_json(claimed) == ClaimLock(
+        owner="s3://lake/checkpoints/jobs/orders/job", by="orders, task restore", at=at(4)
+    )
     assert DisposedStub.from_json(stub) == DisposedStub(by="task savepoint", at=at(5), stub=True)
 
 

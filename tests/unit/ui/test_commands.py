@@ -72,6 +72,19 @@ def test_each_command_is_one_of_airflows(parser: argparse.ArgumentParser, connec
         assert parsed.conn_id == connection, command
 
 
+@pytest.mark.parametrize("run", ["--yes", "-y", "--rewind-sink"])
+def test_run_that_is_called_like_an_option_is_a_run(parser: argparse.ArgumentParser, run: str) -> None:
+    recorded = Recorded(scope=run)
+    three_stages(recorded)
+    commands = Commands("in_s3", recorded.state)
+    checkpoint = recorded.state.retained[-1]
+    for command in (*commands.of_job(), *commands.of_attempt(1), *commands.of_checkpoint(checkpoint, POINTER)):
+        parsed = parser.parse_args(words(command)[1:])
+        assert parsed.run == run or run not in words(command), command
+        assert not getattr(parsed, "yes", False)
+        assert not getattr(parsed, "rewind_sink", False) or "deletes files" in command.purpose
+
+
 def test_each_verb_is_shown_with_all_that_it_can_do() -> None:
     """A new verb or option needs a command, or a reason in ``HOW``."""
     commands = [words(command)[2:] for command in shown()]
