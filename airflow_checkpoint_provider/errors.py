@@ -139,7 +139,7 @@ class NoObject(StoreMisconfigured, code="CKP615"):
     """A link, a folder, a pipe or a device lies where the store keeps a file."""
 
 
-class NotItsClaim(StoreError, code="CKP616"):
+class NotItsClaim(StoreError, PermissionError, code="CKP616"):
     """A claimed savepoint was not deleted: the claim beside it names another owner than the history that lists it."""
 
 

@@ -223,7 +223,8 @@ class Record:
         except FormatTooNew:
             raise
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise Damaged(f"a stored {cls.__name__} cannot be read: {cut(str(error))}") from error
+            text = error.message if isinstance(error, Damaged) else str(error)  # its code follows once, at the end
+            raise Damaged(f"a stored {cls.__name__} cannot be read: {cut(text)}") from error
 
 
 class Shared(Record):

@@ -39,7 +39,16 @@ PERMANENT = {
         "CheckpointNotFound",
     ),
     *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
-    *("SinkMoved", "SinkTaken", "SourceMoved", "RenameConflict", "StateNotFound", "KindChanged", "NonRestoredState"),
+    *(
+        "SinkMoved",
+        "SinkTaken",
+        "NotNamed",
+        "SourceMoved",
+        "RenameConflict",
+        "StateNotFound",
+        "KindChanged",
+        "NonRestoredState",
+    ),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 
