@@ -43,7 +43,7 @@ LONGEST = 60_000  # characters
 
 @pytest.fixture(autouse=True)
 def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "0.001")
+    monkeypatch.setenv(VARIABLE, "0.01")
     monkeypatch.setattr(request, "EVERY", 0.001)
 
 

@@ -32,7 +32,7 @@ LONGEST_OUTPUT = 200_000  # characters
 
 @pytest.fixture(autouse=True)
 def _beats_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "0.001")
+    monkeypatch.setenv(VARIABLE, "0.01")
 
 
 class Attacked(NamedTuple):

@@ -17,7 +17,7 @@ from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.waiting import wait_until
 
-CHECKPOINT, STAGE = "checkpoint_0", "MainThread"
+CHECKPOINT, STAGE = "checkpoint-0", "MainThread"
 
 
 class Counted:

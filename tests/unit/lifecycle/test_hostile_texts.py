@@ -62,7 +62,7 @@ def check(text: str) -> None:
 @pytest.fixture(params=[name for name in OBJECTS if name.startswith("entry")])
 def hostile(request: pytest.FixtureRequest, store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return a store with a journal that has hostile text in each field that may hold it."""
-    monkeypatch.setenv(VARIABLE, "0.001")
+    monkeypatch.setenv(VARIABLE, "0.01")
     store.overwrite(KEYS.entry(0), canonical(planted_everywhere(request.param)))
     return store
 
