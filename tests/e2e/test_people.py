@@ -69,6 +69,7 @@ def test_task_cleared_after_the_end_cannot_continue_from_deleted_state(lab: Lab)
     assert len(run.state.launches) == 1
 
 
+@pytest.mark.slow
 def test_corrected_script_counts_in_a_retry_and_after_a_clear(lab: Lab) -> None:
     """The stages are reused, and the value is that of the script as it is now: with its new code, and under its right name."""
     script, history = lab.folder("script") / "counts.py", History("counts.job")
