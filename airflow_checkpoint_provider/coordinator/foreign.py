@@ -16,6 +16,8 @@ from airflow_checkpoint_provider.protocol.records import DEEPEST, cut, refuse_de
 
 NUMBER = "[0-9]{1,18}"  # a pattern of a number in the name of a file, which Spark keeps as a long
 LONG = 2**63  # the JVM counts below it
+HEADER = "v1"
+"""The first line of each file in Spark's logs: of offsets, of file sources, of file sinks."""
 
 
 @contextlib.contextmanager
@@ -40,6 +42,14 @@ def loads(text: str | bytes, deepest: int = DEEPEST) -> Any:
     data = json.loads(text)
     refuse_deep(data, deepest)
     return data
+
+
+def logged_lines(text: str) -> list[str]:
+    """Return the lines of a file in one of Spark's logs. Raises ``ValueError`` for another version of the log."""
+    version, *lines = text.split("\n")
+    if version != HEADER:
+        raise ValueError(f"its version is {version[:20]!r}")
+    return lines
 
 
 def long(value: Any) -> int:

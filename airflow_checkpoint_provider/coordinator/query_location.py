@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from airflow_checkpoint_provider.coordinator import state_metadata
-from airflow_checkpoint_provider.coordinator.foreign import NUMBER, loads, long, readable
+from airflow_checkpoint_provider.coordinator.foreign import NUMBER, loads, logged_lines, long, readable
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -67,9 +67,8 @@ class Offsets:
     def parse(cls, body: bytes, batch: int, what: str) -> Offsets:
         """Return the offsets in ``body``. Raises ``Damaged``, naming ``what``, for a file that Spark could not read either."""
         with readable(what):
-            version, metadata, *lines = body.decode().split("\n")
-            if version != "v1":  # version 2 loses queries in Spark 4.2 itself, and is refused where it is set
-                raise ValueError(f"its version is {version[:20]!r}")
+            # Another version is refused: version 2 loses queries in Spark 4.2 itself
+            metadata, *lines = logged_lines(body.decode())
             about = loads(metadata or '{"batchWatermarkMs": 0}')
             watermark, confs = long(about["batchWatermarkMs"]), dict(about.get("conf", {}))
             if not all(isinstance(text, str) for text in confs.values()):
@@ -205,9 +204,8 @@ class _StateStore:
 
     def files(self, first: int, last: int) -> Iterator[str]:
         """Yield the files of the versions from snapshot ``first`` up to version ``last``."""
-        for version in sorted(
-            self.snapshots.keys() | self.changes
-        ):  # of those that are there: the numbers may be anything
+        there = self.snapshots.keys() | self.changes.keys()  # no range: the numbers may be anything
+        for version in sorted(there):
             if first <= version <= last:
                 yield from self.snapshots.get(version, ())
             if first < version <= last and version in self.changes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.foreign import loads, long, readable
+from airflow_checkpoint_provider.coordinator.foreign import loads, logged_lines, long, readable
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, SOURCE, Location
 
 
@@ -47,9 +47,7 @@ def source_entry(location: Location, entry: str) -> list[dict[str, Any]]:
     """Return what an entry of a file source's log says of each file. Raises ``Damaged``."""
     what = location.name(entry)
     with readable(what):
-        version, *lines = location.read(entry).decode().split("\n")
-        if version != "v1":
-            raise ValueError(f"its version is {version[:20]!r}")
+        lines = logged_lines(location.read(entry).decode())
     return [parsed_file(line, what) for line in lines if line]
 
 

@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoint_context import CheckpointContext, Completed
-from airflow_checkpoint_provider.spark.checkpoint_task import CheckpointTask
+from airflow_checkpoint_provider.spark.checkpoint_task import NOT_RETURNED, CheckpointTask
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.pause import Pause
 from airflow_checkpoint_provider.spark.process.workers import Workers
@@ -324,7 +324,7 @@ class Checkpointer:
 
     def _not_returned(self, barrier: str) -> None:
         """Count as failed that the storage does not answer, so that this barrier has no checkpoint."""
-        error = StoreUnavailable("the storage has not answered in time. The job continues without waiting for it")
+        error = StoreUnavailable(f"{NOT_RETURNED}. The job continues without waiting for it")
         self.protection.failed(f"the checkpoint at {barrier}", error)
 
     def _release_file_sets(self) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_checkpoint_provider.coordinator.foreign import LONG, NUMBER, loads, readable
+from airflow_checkpoint_provider.coordinator.foreign import HEADER, LONG, NUMBER, loads, logged_lines, readable
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING
 from airflow_checkpoint_provider.coordinator.sealing import TEMPORARY
 from airflow_checkpoint_provider.errors import Damaged, NoObject
@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.storage.directories import opened, refuse_other
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOG, COMPACT, HEADER = "_spark_metadata", ".compact", "v1"
+LOG, COMPACT = "_spark_metadata", ".compact"
 TAIL = 64 * 1024  # bytes of an entry in which its last file is looked for
 ENTRY = re.compile(rf"({NUMBER})(?:\.compact)?")
 ONE_SLASH = re.compile("^file:/(?=[^/])")
@@ -268,9 +268,7 @@ def entries_among(names: Iterable[str]) -> dict[int, str]:
 def files_in(text: str, what: str, *, whole: bool = True) -> list[SinkFile]:
     """Return the files that an entry names; if it is not ``whole``, its first line is a part of one. Raises ``Damaged``, naming ``what``."""
     with readable(what):
-        first, *lines = text.split("\n")
-        if whole and first != HEADER:
-            raise ValueError(f"its version is {first[:20]!r}")
+        lines = logged_lines(text) if whole else text.split("\n")[1:]
         return [SinkFile(str(loads(line)["path"]), line) for line in lines if line]
 
 

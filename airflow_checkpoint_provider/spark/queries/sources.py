@@ -134,9 +134,8 @@ class SourceLog:
         if compacted is not None:
             yield f"{compacted}{COMPACT}"
         first = self._newest if compacted is None else compacted
-        yield from map(
-            str, range(first + 1, newest + 1)
-        )  # as far as they are there: the reader ends at the first that is not
+        # The caller reads each before it asks for the next, and fails at the first that is not there: ``newest`` may be any number.
+        yield from map(str, range(first + 1, newest + 1))
 
 
 def name_of(path: str) -> str:

@@ -56,7 +56,7 @@ def stored_schema(text: str) -> StructType:
 
 
 def _without_code(node: Any) -> Any:
-    """Return a node of Spark's JSON of a schema without pickles. Check the classes that it names. Metadata name no classes."""
+    """Return a node of Spark's JSON of a schema without pickles. Check the classes that it names. Its metadata names no class."""
     if isinstance(node, list):
         return [_without_code(item) for item in node]
     if not isinstance(node, dict):
