@@ -117,6 +117,14 @@ def release(store: Store, options: Namespace) -> Report:
     return release.release(store, options.job, options.query, options.folder, options.adopted, _approval(options))
 
 
+def rewound(store: Store, options: Namespace) -> Report:
+    """List what queries that went back took out of a file sink; put it back, or delete it."""
+    from airflow_checkpoint_provider.cli import rewound
+
+    approval = _approval(options)
+    return rewound.rewound(store, options.sink, options.taken, approval, back=options.put_back, delete=options.delete)
+
+
 def dispose(store: Store, options: Namespace) -> Report:
     """Delete a savepoint; refused while its job may still start from it."""
     from airflow_checkpoint_provider.cli import change
@@ -269,8 +277,8 @@ _RENAME = _argument(
 _REWIND_SINK = _argument(
     "--rewind-sink",
     action="store_true",
-    help="let queries go back although their sinks hold later rows. Files written since are deleted. Restore a Delta or Iceberg table"
-    " yourself first",
+    help="let queries go back although their sinks hold later rows. Files written since are moved into a folder of the sink (see rewound)."
+    " Restore a Delta or Iceberg table yourself first",
 )
 _QUERY = _argument("query", metavar="QUERY", help="uid of the query, as start_query takes it")
 _FOLDER = _argument(
@@ -285,6 +293,19 @@ _ADOPTED = _argument(
     metavar="LOCATION",
     help="the location that adopt= named; needed until the query has caught up here, and if the takeover stopped behind the seal",
 )
+_SINK = _argument("sink", metavar="SINK", help="path or URI to which the query writes its files")
+_TAKEN = _argument(
+    "taken",
+    metavar="FOLDER",
+    nargs="?",
+    help="one of the folders that are listed (default: the newest to put back, all to delete)",
+)
+_PUT_BACK = _argument(
+    "--put-back",
+    action="store_true",
+    help="let the sink hold again what it held before; what it has got since is moved aside",
+)
+_DELETE = _argument("--delete", action="store_true", help="delete what was taken out, for ever")
 _FORGET = _argument(
     "--forget",
     action="store_true",
@@ -314,6 +335,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
     preflight: (_JOB, _CHECKPOINT, _COMMAND, _OUTPUT),
     release: (_JOB, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
+    rewound: (_SINK, _TAKEN, _PUT_BACK, _DELETE, _DRY_RUN, _YES, _OUTPUT),
     dispose: (_POINTER, _RUN, _ID, _FORGET, _DRY_RUN, _YES, _OUTPUT),
     prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
 }

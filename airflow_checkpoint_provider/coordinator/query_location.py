@@ -161,16 +161,16 @@ def hadoop_uri(uri: str) -> str:
     return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
 
 
-def location_at(store: Store, uri: str, *, limited: bool = False) -> Location:
+def location_at(store: Store, uri: str, *, limited: bool = False, what: str = "a checkpointLocation") -> Location:
     """Return the checkpoint location at ``uri``, a path or URI as Spark takes it. ``store`` holds the checkpoints of a job.
 
-    ``limited``: only where savepoints of ``store`` may lie. Raises ``WrongUse`` for a location that cannot be reached like ``store``,
-    and ``StoreMisconfigured``.
+    ``what`` it is, errors say. ``limited``: only where savepoints of ``store`` may lie. Raises ``WrongUse`` for a location that cannot be
+    reached like ``store``, and ``StoreMisconfigured``.
     """
     place = _LOCAL.sub("/", uri).rstrip("/")
     folder, _, name = place.rpartition("/")
     if not name or not (place.startswith("/") or _S3.match(place)):
-        raise WrongUse(f"{uri!r} cannot be a checkpointLocation: write an absolute path, or a URI of file or S3")
+        raise WrongUse(f"{uri!r} cannot be {what}: write an absolute path, or a URI of file or S3")
     if place.startswith("/") != store.uri.startswith("file:"):
         raise WrongUse(
             f"{uri!r} cannot be reached like {store.uri}, where the job keeps its checkpoints: both must be local, or both in S3. Give"

@@ -63,7 +63,7 @@ class Release:
         plan = self._released(state) or self._here(state) or self._sealed_elsewhere(state)
         self._coordinator.journal.foresee(_command(plan))
         if not plan.done:
-            self._refuse_living(state)
+            refuse_living(self._coordinator, self._liveness, f"query '{self._uid}' was not released")
             if plan.to.sizes():
                 raise Refused(f"{plan.to.uri} is not empty. Name a new folder; nothing was changed")
         return plan
@@ -123,15 +123,6 @@ class Release:
             raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
         return ReleasePlan(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
 
-    def _refuse_living(self, state: State) -> None:
-        """Raise ``JobAlreadyRunning`` if an older driver may still write the batch that had begun."""
-        for attempt in _not_heard_of(state):
-            if self._liveness.wait([self._coordinator.keys.attempt_beat(attempt.epoch)]):
-                raise JobAlreadyRunning(
-                    f"the driver of attempt {attempt.epoch} of {state.job} still lives; query '{self._uid}' was not released. Wait until"
-                    " it has ended, or end it"
-                )
-
     def _seal(self, plan: ReleasePlan, by: str) -> None:
         incarnation = self._coordinator.state.incarnation
         poison = Poison(incarnation, plan.uid, secrets.token_hex(16), by)
@@ -142,6 +133,16 @@ class Release:
         return chain_at(
             self._coordinator.store, self._coordinator.keys, query, self._adopted.uri if self._adopted else None
         )
+
+
+def refuse_living(coordinator: Coordinator, liveness: Liveness, undone: str) -> None:
+    """Raise ``JobAlreadyRunning``, which says what was ``undone``, if a driver of an attempt that is over may still write a batch."""
+    state = coordinator.state
+    for attempt in _not_heard_of(state):
+        if liveness.wait([coordinator.keys.attempt_beat(attempt.epoch)]):
+            raise JobAlreadyRunning(
+                f"the driver of attempt {attempt.epoch} of {state.job} still lives; {undone}. Wait until it has ended, or end it"
+            )
 
 
 def _not_heard_of(state: State) -> Iterator[AttemptRecord]:

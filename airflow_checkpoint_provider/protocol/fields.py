@@ -102,6 +102,10 @@ LocationPath = Annotated[str, Check(lambda text: _is_folder(text, QUERY), "path 
 PointerText = Annotated[str, Check(_is_pointer, "pointer of a checkpoint or a savepoint")]
 Uri = Annotated[str, Check(lambda text: ":" in text, "URI")]
 Batch = Annotated[int, Check(lambda number: -1 <= number < 10**18, "number of a batch, or -1 for none")]
+SinkEntry = Annotated[
+    str,
+    Check(lambda text: bool(re.fullmatch(r"[0-9]{1,18}(\.compact)?", text)), "name of an entry in the log of a sink"),
+]
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]

@@ -61,18 +61,24 @@ def settle(state: State, command: c.SettleQuery) -> Decision:
     return (e.QuerySettled(uid=command.uid, path=command.path),)
 
 
+def runs(state: State, undone: str) -> errors.JobAlreadyRunning | None:
+    """Return the error, which says what was ``undone``, if an attempt runs; None if none does."""
+    attempt = next(state.living(), None)
+    if attempt is None:
+        return None
+    return errors.JobAlreadyRunning(
+        f"attempt {attempt.epoch} of {state.job} runs, or nobody has said how it ended; {undone}. Stop the job:"
+        f" `{wording.command('stop', state.job, state=state)}`. If its driver is gone: `{wording.restore(state, 'latest')}`"
+    )
+
+
 def release(state: State, command: c.ReleaseQuery) -> Decision:
     """Decide whether a query may go on without this package. No attempt may run: it could start the query meanwhile."""
     query, released = state.query(command.uid), state.released_query(command.uid)
     if query is None and released and released.to == command.to:
         return DoneAlready(state.last_epoch)
-    if attempt := next(state.living(), None):
-        return Refusal(
-            errors.JobAlreadyRunning(
-                f"attempt {attempt.epoch} of {state.job} runs, or nobody has said how it ended; query '{command.uid}' was not released."
-                f" Stop the job: `{wording.command('stop', state.job, state=state)}`. If its driver is gone: `{wording.restore(state, 'latest')}`"
-            )
-        )
+    if running := runs(state, f"query '{command.uid}' was not released"):
+        return Refusal(running)
     newest = query.newest.path if query else None
     if command.path != newest:
         return Refusal(

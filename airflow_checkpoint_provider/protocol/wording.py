@@ -113,6 +113,11 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
+def rewound(sink: str, *options: str) -> str:
+    """Return the command that lists what was taken out of a file sink; with an option, puts it back or deletes it."""
+    return command("rewound", Name(sink), *options)
+
+
 def list_of(job: str, state: State | None = None) -> str:
     """Return the command that lists the checkpoints of a job. ``state``: of a history of that job."""
     return command("list", job, state=state)
@@ -148,8 +153,8 @@ def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:
     if saved.sink in (DELTA, ICEBERG):
         return _table_is_ahead(uid, sink, saved)
     return (
-        f"query '{uid}' cannot go back to batch {saved.batch}: its sink {sink} holds later batches, which would be deleted. To delete"
-        f" them: {_ALLOWS}. {_OTHERWISE}"
+        f"query '{uid}' cannot go back to batch {saved.batch}: its sink {sink} holds later batches. To move them out of it: {_ALLOWS}."
+        f" {_OTHERWISE}"
     )
 
 

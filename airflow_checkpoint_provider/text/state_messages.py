@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
-from airflow_checkpoint_provider.protocol.wording import Name, command
+from airflow_checkpoint_provider.protocol.wording import Name, command, rewound
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
 CODES = {  # what the line means; docs/behaviour.md shows it
@@ -25,6 +25,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
     "CKP142": "A streaming query is not started yet. The savepoint holds it where it stands, without a drain.",
+    "CKP143": "A query went back. What its file sink has got since was moved into a folder of the sink, and can be put back.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
     "CKP428": "A reused stage had stored another value than the script has set. The line has both, and says which one counts.",
@@ -168,6 +169,13 @@ def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:
     """Say to which batch of a checkpoint a query goes back."""
     numbers = f"Its next batch is {next_number}, because no number is used twice"
     return coded(f"query '{uid}' goes back to batch {batch} of {where}. {numbers}", "CKP125")
+
+
+def rows_moved_aside(uid: str, sink: str, files: int, size_: int, folder: str) -> str:
+    """Say what was taken out of the sink of a query that went back, and what undoes that."""
+    moved = f"{plural(files, 'file')} ({size(size_)}) of its sink {sink} moved to {folder} in it"
+    back = f"To put them back, stop the job: `{rewound(sink, '--put-back')}`"
+    return coded(f"query '{uid}' goes back: {moved}. {back}", "CKP143")
 
 
 def file_is_whole(uid: str, where: str) -> str:

@@ -32,6 +32,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.JobId: st.just("flights.delays"),
     stored.JobIdOrEmpty: st.sampled_from(["", "flights.delays"]),
     stored.FileSetPath: st.sampled_from(["state/clean/1-abc", "state/~c3~bc/22-0"]),
+    stored.SinkEntry: st.sampled_from(["7", "9.compact"]),
     stored.LocationPath: st.sampled_from(["query/orders/1-abc", "query/~c3~bc/22-0"]),
     stored.PointerText: st.sampled_from(["s3://lake/jobs/orders/job/chk-7", "file:///data/mine"]),
     stored.Uri: st.sampled_from(["file:///data/orders", "s3://lake/orders"]),

@@ -15,19 +15,23 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import state_metadata
 from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_position, fetch_state, write_beginnings
+from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog, entries_among, files_in
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, newest_files
 from airflow_checkpoint_provider.coordinator.query_location import Found, Location, Offsets, Position, needed_files
 from airflow_checkpoint_provider.coordinator.rescaling import copy_logs, take_state
+from airflow_checkpoint_provider.coordinator.rewinding import all_aside, move_aside
 from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, poison_of, reached, seal
 from airflow_checkpoint_provider.coordinator.source_files import logged_files
+from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.spark.queries.delta_table import DeltaOffset, commit_in
 from airflow_checkpoint_provider.spark.queries.iceberg_table import BATCH, QUERY, snapshots_in
 from airflow_checkpoint_provider.spark.queries.links import Move
-from airflow_checkpoint_provider.spark.queries.sink_log import entries_among, files_in
 from airflow_checkpoint_provider.spark.queries.sources import SourceLog
+from airflow_checkpoint_provider.storage import MemoryStore
 from tests.fuzz.lake import CountingStore
 from tests.fuzz.mutations import attack, hurt_bytes, hurt_json, short_and_long
+from tests.unit.protocol import golden_files
 
 KEY, OWN = "jobs/orders/job/query/rows/1-abc", "jobs/orders/job/query/rows/2-abc"
 LONGEST = 20.0  # seconds that a reader may take on a busy machine; a loop to 10**12 takes hours
@@ -180,6 +184,7 @@ def test_hurt_location_is_read_or_damaged(act: Callable[[Location, Location], No
 # -- sinks and tables ----------------------------------------------------------------------------------------------------
 
 SINK = lines(*({"path": f"file:///out/{name}", "size": 5, "isDir": False, "action": "add"} for name in "ab"))
+TAKEN_OUT = (golden_files.GOLDEN / "sink-manifest.json").read_bytes()
 COMMIT = b"\n".join(
     json.dumps(action).encode()
     for action in (
@@ -213,6 +218,23 @@ def sink(body: bytes, chance: random.Random) -> None:
     assert all(0 <= number < 10**18 for number in entries_among(names))
 
 
+def manifest(body: bytes, chance: random.Random) -> None:
+    """Of what was taken out of a sink, with names that the sink's log turns into keys."""
+    store = MemoryStore()
+    store.overwrite("out/_rewound-1-a/_manifest.json", body)
+    log = FileSinkLog(StoreFolder(Location(store, "out")))
+    for aside in all_aside(log.files_of):
+        store.overwrite("secret", b"of others")
+        for file in aside.manifest.files:
+            with contextlib.suppress(CheckpointError):
+                store.overwrite(f"out/{file.name}", b"rows")
+        with contextlib.suppress(CheckpointError):
+            move_aside(log, aside)
+        assert aside.manifest.bytes >= 0
+    assert store.read("secret") in (None, b"of others")
+    assert all(key.startswith("out/") for key in store.objects if key != "secret")
+
+
 def commit(body: bytes, chance: random.Random) -> None:
     for file in commit_in(body.decode(errors="replace"), 3, "the log").files:
         assert file.bytes >= 0
@@ -243,6 +265,7 @@ def metadata(body: bytes, chance: random.Random) -> None:
 
 TEXTS: dict[str, tuple[Callable[[bytes, random.Random], None], bytes]] = {
     "sink": (sink, SINK),
+    "manifest": (manifest, TAKEN_OUT),
     "commit": (commit, COMMIT),
     "offset": (offset, OFFSET),
     "snapshots": (snapshots, SNAPSHOTS),

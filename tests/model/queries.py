@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import copying, garbage, query_location, sealing
+from airflow_checkpoint_provider.coordinator import copying, garbage, query_location, rewinding, sealing
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.query_location import Location, Position
@@ -173,9 +173,10 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
         mock.patch.object(queries_, "say", print_nothing),
         mock.patch.object(sink, "say", print_nothing),
         mock.patch.object(file_sink, "say", print_nothing),
+        mock.patch.object(file_sink, "utc_now", return_value="2026-11-20T00:00:00+00:00"),
         mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.catch_up())),
         mock.patch.object(running, "spark_uri", lambda _, key: key),
-        mock.patch.object(file_sink, "SinkLog", return_value=spark.SinkLog(process)),
+        mock.patch.object(file_sink, "SinkLog", return_value=spark.sink_log(cast(Any, process))),
         mock.patch.object(queries_, "SourceRows"),  # the model has no files to ask for
     ):
         yield
@@ -208,7 +209,7 @@ def saver(process: Process) -> None:
     about = {
         "location": query.newest.path,
         "batch": batch,
-        "file": spark.SinkLog(process).newest_file(batch),
+        "file": spark.sink_log(process).newest_file(batch),
         "names": names,
     }
     process.overwrite(SAVED, json.dumps(about).encode())
@@ -222,7 +223,7 @@ def saved(process: Process) -> Any:
         batch=about["batch"],
         begun=about["batch"],
         sink="parquet",
-        path="sink",
+        path=f"{Process.uri}/sink",
         sources={},
         watermark_ms=0,
         newest_file=about["file"],
@@ -287,6 +288,7 @@ class Rules:
     Q5  A batch never runs on another state than the one before it left.
     Q6  An attempt that is left alone gets to the end; then no location but the newest has more than one small file.
     Q7  An attempt that nobody has replaced gets past the batch that had begun, whatever those before it do meanwhile.
+    Q8  A file that the log of the sink names is there. In the end, a file that was taken out lies where its manifest says.
     """
 
     def __init__(self) -> None:
@@ -304,12 +306,10 @@ class Rules:
         if rows != TOTAL:
             return f"Q6: {rows} of {TOTAL} rows are in the sink in the end"
         newest = self._located(disk)[-1].path.rpartition("/")[2]
-        store = MemoryStore()
-        store.objects = dict(disk.objects)
-        others = [name for name in not_emptied(store, f"{KEYS.prefix}/query/{UID}") if name != newest]
+        others = [name for name in not_emptied(_store(disk), f"{KEYS.prefix}/query/{UID}") if name != newest]
         if others:
             return f"Q6: {others[0]} stays for ever"
-        return None
+        return next(_lost(disk), None)
 
     def _located(self, disk: Disk) -> list[e.QueryLocated]:
         found, n = list[e.QueryLocated](), 0
@@ -324,6 +324,8 @@ class Rules:
     def _sink(self, disk: Disk) -> Iterator[str]:
         next_row = 0
         for key, first, last in _sink_rows(disk):
+            if key not in disk.objects:
+                yield f"Q8: {key} is gone, and the log of the sink names it"
             if next_row != first:
                 yield f"Q1: {key} holds rows {first} to {last} behind row {next_row}"
             next_row = last
@@ -350,12 +352,26 @@ class Rules:
 
 
 def _sink_rows(disk: Disk) -> Iterator[tuple[str, int, int]]:
-    """Yield the rows that a reader of the sink sees, file by file."""
-    entries = spark.entries_of(key for key in disk.objects if key.startswith(f"{spark.SINK}/"))
-    for key in spark.visible(entries):
-        for line in disk.objects[key].split(b"\n"):
-            if line:
-                yield (key, *spark.range_of(line))
+    """Yield the rows that a reader of the sink sees, file by file: its key, and the rows in it."""
+    for file in spark.sink_log(cast(Any, _store(disk))).files():
+        first, last = json.loads(file.line)["rows"]
+        yield file.path.removeprefix(f"{Process.uri}/"), first, last
+
+
+def _lost(disk: Disk) -> Iterator[str]:
+    """Yield the files that were taken out of the sink, and lie not where the manifest says."""
+    log = spark.sink_log(cast(Any, _store(disk)))
+    for aside in rewinding.all_aside(log.files_of):
+        for file in aside.manifest.files:
+            there = {key for key in (file.name, aside.key(file.name)) if f"{spark.FOLDER}/{key}" in disk.objects}
+            if there != {aside.key(file.name)}:
+                yield f"Q8: {file.name} was taken out of the sink, and lies in {sorted(there)}"
+
+
+def _store(disk: Disk) -> MemoryStore:
+    store = MemoryStore(Process.uri.removeprefix("memory://"))
+    store.objects = dict(disk.objects)
+    return store
 
 
 def _entries(disk: Disk, log: str) -> dict[int, bytes]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.coordinator import copying, garbage, sealing
+from airflow_checkpoint_provider.coordinator import copying, garbage, rewinding, sealing
+from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
 from airflow_checkpoint_provider.coordinator.query_location import (
     COMMITS,
     NOTHING,
@@ -25,9 +26,10 @@ from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import locations, running
+from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sink import CountingSink, Sink
+from airflow_checkpoint_provider.spark.queries.sink import WayBack
 from tests.model.bugs import Patch, decided, replaced
 from tests.model.queries import Kind
 
@@ -50,7 +52,7 @@ class Bug:
 
 
 LOCATE, SEALED, FOLLOW, HEAL = Locations.locate, Locations._sealed, Locations._follow, Locations.heal
-START, STATE, NEWEST = RunningQuery.start, Found.state, sealing.newest_batch
+START, STATE, NEWEST, CUT = RunningQuery.start, Found.state, sealing.newest_batch, FileSink._cut
 
 
 # -- sealing -----------------------------------------------------------------------------------------------------------
@@ -249,9 +251,16 @@ def not_finished(self: Locations, query: Query, start: Start, own: Location) -> 
     return FOLLOW(self, forgotten, start, own)
 
 
-def next_one(self: Sink, begun: int) -> int:
+def next_one(self: FileSink, begun: int) -> int:
     """The numbers of the batches that were left are used again."""
     return begun
+
+
+def moved_first(self: FileSink, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
+    """The files go before the log is cut."""
+    with patch.object(rewinding, "cut", lambda log, aside, kept: rewinding.move_aside(log, aside)):
+        CUT(self, way, name, files)
+    CUT(self, way, name, files)
 
 
 GOING_BACK = {
@@ -260,7 +269,10 @@ GOING_BACK = {
         "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
     ),
-    "numbers used twice": Bug("batches get numbers that are in use", replaced(CountingSink, "next_number", next_one), "Q", BACK),
+    "numbers used twice": Bug("batches get numbers that are in use", replaced(FileSink, "next_number", next_one), "Q", BACK),
+    "moved first": Bug(
+        "files are moved while the log of the sink still names them", replaced(FileSink, "_cut", moved_first), "Q8", BACK
+    ),
 }  # fmt: skip
 
 

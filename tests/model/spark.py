@@ -7,19 +7,23 @@ An input of ``TOTAL`` rows grows meanwhile, so what a batch reads depends on whe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING
+from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
+from airflow_checkpoint_provider.coordinator.foreign import HEADER
+from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.renumbering import CODEC, LZ4
-from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, SinkFile
+from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from tests.model.explore import Process
 
 TOTAL, MOST, KEPT = 5, 2, 2  # rows of the input, rows that a batch reads, batches that a purge keeps beside the newest
 PARTITIONS = 2
-SINK = "sink/_spark_metadata"
+FOLDER = "sink"
+SINK = f"{FOLDER}/{LOG}"
+ROWS = b"rows"  # the content of a file in the sink
 
 Range = tuple[int, int]
 
@@ -74,7 +78,9 @@ class Spark:
     def batch(self, at: At) -> At:
         """Run the batch that is next, from its offsets to the purge."""
         reads = at.reads or self._begin(at)
-        if SinkLog(self.process).newest_batch() < at.batch:  # else the sink skips it: no plan runs, no state is written
+        if (
+            sink_log(self.process).newest_batch() < at.batch
+        ):  # else the sink skips it: no plan runs, no state is written
             self._run(at.batch, reads)
         self._write_atomically(f"{self.key}/commits", at.batch, b"{}", "CONCURRENT_STREAM_LOG_UPDATE")
         self._purge(at.batch)
@@ -116,8 +122,9 @@ class Spark:
                 self.process.overwrite(f"{self.key}/state/0/_metadata/metadata", STORES)
             for partition in range(PARTITIONS):
                 self.process.overwrite(f"{self.key}/state/0/{partition}/{batch + 1}.delta", b"%d" % reads[1])
-        body = json.dumps({"rows": reads, "file": f"{batch}-{self.author}"}).encode()
-        self._write_atomically(SINK, batch, body, f"Race while writing batch {batch}")
+        name = f"{batch}-{self.author}"
+        self.process.overwrite(f"{FOLDER}/{name}", ROWS)
+        self._write_atomically(SINK, batch, sink_entry((name, reads)), f"Race while writing batch {batch}")
 
     def _check_state(self, batch: int, reads: Range) -> None:
         """Read the state that the batch changes: all parts as the batch before left them."""
@@ -162,62 +169,15 @@ def range_of(body: bytes | None) -> Range:
 # -- the sink ------------------------------------------------------------------------------------------------------------
 
 
-class SinkLog:
-    """The log of the file sink, as the package's code reads and changes it."""
-
-    interval, folder = 2, "sink"
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    def newest_batch(self) -> int:
-        """Return the newest batch in the sink."""
-        return max(self._entries(), default=NOTHING)
-
-    def newest_file(self, batch: int) -> str:
-        """Return the newest file that the sink had when ``batch`` was written."""
-        return self._read(self._entries()[batch])[-1].path
-
-    def files(self) -> list[SinkFile]:
-        """Return all files that a reader sees."""
-        return [file for key in visible(self._entries()) for file in self._read(key)]
-
-    def keep(self, files: list[SinkFile], batch: int) -> None:
-        """Let the log end with ``batch``, and hold just ``files``."""
-        for number in (batch - self.interval, batch):
-            key = f"{SINK}/{number}{COMPACT}"
-            if self._process.read(key) is None:
-                self._process.overwrite(key, "\n".join(file.line for file in files).encode())
-
-    def delete(self, files: list[SinkFile]) -> None:
-        """Do nothing: no rule looks at files that the log does not name."""
-
-    def fill_up(self, up_to: int) -> None:
-        """Do nothing: the sink has all batches."""
-        assert self.newest_batch() >= up_to
-
-    def sweep(self) -> None:
-        """Delete what other drivers are about to rename in the sink."""
-        self._process.delete(self._process.hidden(SINK))
-
-    def _entries(self) -> dict[int, str]:
-        return entries_of(listed.key for listed in self._process.list(SINK))
-
-    def _read(self, key: str) -> list[SinkFile]:
-        lines = (self._process.read(key) or b"").decode().split("\n")
-        return [SinkFile(json.loads(line)["file"], line) for line in lines if line]
+def sink_log(process: Process) -> FileSinkLog:
+    """Return the log of the file sink, as the package's code reads and changes it. It is compacted every second batch."""
+    return FileSinkLog(StoreFolder(Location(cast(Any, process), FOLDER)), interval=2)
 
 
-def entries_of(keys: Iterable[str]) -> dict[int, str]:
-    """Return the keys of the sink's entries by their numbers, lowest first."""
-    names = {key: key.rpartition("/")[2].removesuffix(COMPACT) for key in sorted(keys)}
-    return dict(sorted((int(name), key) for key, name in names.items() if name.isdecimal()))
-
-
-def visible(entries: dict[int, str]) -> list[str]:
-    """Return the keys of the entries that a reader needs: from the newest compacted one on."""
-    compacted = max((number for number, key in entries.items() if key.endswith(COMPACT)), default=0)
-    return [key for number, key in entries.items() if number >= compacted]
+def sink_entry(*files: tuple[str, Range]) -> bytes:
+    """Return an entry of the sink's log, for files and the rows in them."""
+    about = ({"path": f"{Process.uri}/{FOLDER}/{name}", "size": len(ROWS), "rows": rows} for name, rows in files)
+    return "\n".join((HEADER, *map(json.dumps, about))).encode()
 
 
 # -- what PySpark gives --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.coordinator import liveness, savepoint_target
+from airflow_checkpoint_provider.coordinator import liveness, rewinding, savepoint_target
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.protocol import events, metadata, query_records, state
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
@@ -142,6 +142,7 @@ READERS: dict[str, type[Record]] = {
     "Heartbeat": liveness.Beat,
     "Claim": savepoint_target.ClaimLock,
     "Stub of a savepoint": savepoint_target.DisposedStub,
+    "Manifest of a sink": rewinding.Manifest,
 }
 EXPLAINED: dict[str, type] = {
     "A **token**": events.Token,

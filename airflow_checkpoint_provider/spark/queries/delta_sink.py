@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import QueryDetail, delta_com
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaTable
 from airflow_checkpoint_provider.spark.queries.links import InFlight
-from airflow_checkpoint_provider.spark.queries.sink import CountingSink
+from airflow_checkpoint_provider.spark.queries.sink import CountingSink, WayBack
 from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
 
 if TYPE_CHECKING:
@@ -135,14 +135,15 @@ class DeltaSink(CountingSink):
     def _holds_rows(self, commits: Iterable[Commit]) -> bool:
         return any(commit.files and self.query_id in commit.batches for commit in commits)
 
-    def go_back(self, gone_back: GoneBack, batch: int) -> None:
+    def go_back(self, way: WayBack) -> None:
         """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
         looked at behind the first, so another attempt need not look again.
         """
-        if gone_back.sink != self.path or self.newest_batch() >= batch:
+        gone_back = way.gone_back
+        if gone_back.sink != self.path or self.newest_batch() >= way.number:
             return
-        self._mark(batch - 1)
+        self._mark(way.number - 1)
         base = delta_version(gone_back.newest_file)  # None: the table was empty
         if self._holds_rows(self.table.commits(0)) if base is None else self._is_ahead(base):
             raise self.has_got_rows(gone_back, "another path")
-        self._mark(batch)
+        self._mark(way.number)

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.coordinator import rewinding
+from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.rewinding import Manifest
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import File, QueryDetail
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.links import InFlight, bring, save
-from airflow_checkpoint_provider.spark.queries.sink import CountingSink
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
+from airflow_checkpoint_provider.spark.queries.sink import CountingSink, WayBack
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check
-from airflow_checkpoint_provider.text.units import plural
+from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,43 +74,69 @@ class FileSink(CountingSink):
 
     # -- going back --------------------------------------------------------------------------------------------------
 
-    @property
-    def interval(self) -> int:
-        return self._log.interval
+    def next_number(self, begun: int) -> int:
+        """Return the number of a batch from which a query may go on after it went back: one that the log compacts."""
+        return self._log.next_number(begun)
 
     def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         path, found, files = self.path, self._log.newest_batch(), self._log.files()
         begins = not files and path != saved.path
-        newest = None if begins else saved.newest_file
-        beyond = self._beyond(files, newest)
-        if beyond is None or (files and path != saved.path):
-            raise self.lacks_batches(saved, found)
-        if beyond and not allowed:
+        kept = 0 if begins else self._kept(files, saved.batch, saved.newest_file)
+        if kept is None or (files and path != saved.path):
+            advice = f"`{wording.rewound(path)}` lists what was taken out of it, and can put it back. "
+            raise self.lacks_batches(saved, found, advice)
+        if kept < len(files) and not allowed:
             raise self.is_ahead_of(saved, found)
-        return GoneBack(batch=saved.batch, sink=path, newest_file=newest)
+        return GoneBack(batch=saved.batch, sink=path, newest_file=files[kept - 1].path if kept else None)
 
-    def _beyond(self, files: Sequence[SinkFile], newest: str | None) -> Sequence[SinkFile] | None:
-        """Return the files behind ``newest``; None if that is not there."""
-        if newest is None:
-            return files
-        places = [number for number, file in enumerate(files) if file.path == newest]
-        return files[places[-1] + 1 :] if places else None
+    def _kept(self, files: Sequence[SinkFile], batch: int, newest: str | None) -> int | None:
+        """Return how many files of the sink its batches up to ``batch`` have written; None if it lacks some of them.
 
-    def go_back(self, gone_back: GoneBack, batch: int) -> None:
-        if gone_back.sink != self.path:
+        The log of the sink says it. ``newest``, the name of a file that somebody has stored elsewhere, counts only where Spark has deleted
+        the entries of that time.
+        """
+        then = self._log.files_up_to(batch)
+        if then is not None:
+            paths = [file.path for file in then]
+            return len(paths) if [file.path for file in files[: len(paths)]] == paths else None
+        if not files and newest is None:
+            return 0
+        return next((number for number in range(len(files), 0, -1) if files[number - 1].path == newest), None)
+
+    def go_back(self, way: WayBack) -> None:
+        """Move what the sink shall not keep into a folder beside it, as ``coordinator.rewinding`` tells."""
+        if way.gone_back.sink != self.path:
             return
-        files = self._log.files()
+        name, files = rewinding.aside_name(way.location), self._log.files()
         # Asked behind the files: those of later batches are not among them
-        if self._log.newest_batch() >= batch:
-            return
-        beyond = self._beyond(files, gone_back.newest_file)
-        if beyond is None:
+        if self._log.newest_batch() < way.number:
+            self._cut(way, name, files)
+        aside = rewinding.found_aside(self._log.files_of, name)
+        if aside:
+            rewinding.move_aside(self._log, aside)
+            taken = aside.manifest
+            say(state_messages.rows_moved_aside(self.uid, self.path, len(taken.files), taken.bytes, aside.name))
+
+    def _cut(self, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
+        """Let the log end with the way's number, and name just what stays. The manifest names the rest, if there is any."""
+        kept = self._kept(files, way.gone_back.batch, way.gone_back.newest_file)
+        if kept is None:
             raise SinkMoved(
-                f"query '{self.uid}' goes back, and its sink {self.path} does not name {gone_back.newest_file} any more;"
+                f"query '{self.uid}' goes back, and its sink {self.path} lacks files that it had at batch {way.gone_back.batch};"
                 " somebody changes it. Write to an empty path",
-                checkpoint=gone_back.batch,
+                checkpoint=way.gone_back.batch,
             )
-        self._log.delete(beyond)
-        self._log.keep(files[: len(files) - len(beyond)], batch)
-        if beyond:
-            say(f"query '{self.uid}' goes back: {plural(len(beyond), 'file')} of its sink {self.path} deleted")
+        if kept == len(files):
+            self._log.keep(files, way.number)
+            return
+        manifest = Manifest(
+            job=way.job,
+            uid=self.uid,
+            batch=way.gone_back.batch,
+            number=way.number,
+            at=utc_now(),
+            by=f"the driver of {way.job}",
+            entries=tuple(self._log.visible()),
+            files=rewinding.listed(self._log, files[kept:]),
+        )
+        rewinding.cut(self._log, rewinding.decided(self._log, name, manifest), files[:kept])

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_n
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.queries.iceberg_table import IcebergTable
 from airflow_checkpoint_provider.spark.queries.links import InFlight
-from airflow_checkpoint_provider.spark.queries.sink import CountingSink
+from airflow_checkpoint_provider.spark.queries.sink import CountingSink, WayBack
 from airflow_checkpoint_provider.spark.queries.writer import Target
 
 if TYPE_CHECKING:
@@ -143,15 +143,15 @@ class IcebergSink(CountingSink):
             oldest = snapshot
         return oldest is not None and oldest.before is not None
 
-    def go_back(self, gone_back: GoneBack, batch: int) -> None:
+    def go_back(self, way: WayBack) -> None:
         """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
         looked at behind the first, so another attempt need not look again.
         """
-        newest = self.newest_batch()
-        if gone_back.sink != self.path or newest >= batch:
+        gone_back, newest = way.gone_back, self.newest_batch()
+        if gone_back.sink != self.path or newest >= way.number:
             return
-        if newest < batch - 1:
-            self._table.mark(self.query_id, batch - 1)
+        if newest < way.number - 1:
+            self._table.mark(self.query_id, way.number - 1)
         if self._is_ahead(gone_back.batch, gone_back.newest_file):
             raise self.has_got_rows(gone_back, "another table")
-        self._table.mark(self.query_id, batch)
+        self._table.mark(self.query_id, way.number)

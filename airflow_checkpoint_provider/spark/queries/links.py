@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.copying import copy_of
+from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
 from airflow_checkpoint_provider.coordinator.foreign import HEADER
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.source_files import source_entry
 from airflow_checkpoint_provider.errors import SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkFile, SinkLog
+from airflow_checkpoint_provider.spark.queries.sink_log import ONE_SLASH, SinkLog
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural

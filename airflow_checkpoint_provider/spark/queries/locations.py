@@ -40,7 +40,7 @@ from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, 
 from airflow_checkpoint_provider.spark.queries.reading import Reading
 from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.restored_links import Links
-from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sink import Sink, WayBack
 from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
 from airflow_checkpoint_provider.text import state_messages
 
@@ -101,7 +101,7 @@ class Locations:
         located = self._rescaled(start, located)
         if located.gone_back:
             self._name(located, query, start)
-            start.sink.go_back(located.gone_back, located.position.committed)
+            start.sink.go_back(self._way(located.path, located.gone_back, located.position.committed))
         else:
             start.sink.fill_up(located.position.committed, None if query else start.links.in_flight)
             self._name(located, query, start)
@@ -150,6 +150,9 @@ class Locations:
         left = self._older(query) if query and back else ()
         batch = gone_back.batch if gone_back else position.committed
         return Reading(own, position, batch, left, restored=back or not (query or adopted))
+
+    def _way(self, location: str, gone_back: GoneBack, number: int) -> WayBack:
+        return WayBack(self._attempt.state.job, location, gone_back, number)
 
     def _new_path(self, uid: str) -> str:
         return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
@@ -208,7 +211,7 @@ class Locations:
             if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
                 if not self._attempt.state.branch.goes_back(query):
                     start.sources.meet(self._reading(query, old, position))
-                start.sink.go_back(query.newest.gone_back, query.newest.committed)
+                start.sink.go_back(self._way(query.newest.path, query.newest.gone_back, query.newest.committed))
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             gone_back = None
             if back:

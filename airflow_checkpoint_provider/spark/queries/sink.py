@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
+from airflow_checkpoint_provider.coordinator.file_sink_log import INTERVAL, next_number
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.protocol import wording
@@ -19,7 +21,15 @@ from airflow_checkpoint_provider.spark.queries.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
-INTERVAL = 10  # of batches, where no sink says how often its log is compacted
+
+@dataclass(frozen=True)
+class WayBack:
+    """The way back of a query, as the journal has decided it: in which location the query goes on, and behind which batch."""
+
+    job: str
+    location: str
+    gone_back: GoneBack
+    number: int
 
 
 class Sink:
@@ -69,17 +79,9 @@ class Sink:
 
     # -- going back --------------------------------------------------------------------------------------------------
 
-    @property
-    def interval(self) -> int:
-        """Return how many batches lie between two at which a query may go on after it went back."""
-        return INTERVAL
-
     def next_number(self, begun: int) -> int:
-        """Return the number of a batch from which a query may go on after it went back.
-
-        It is one that the log of a file sink compacts. No driver has begun it, or the one that is compacted before it.
-        """
-        return ((begun + 1) // self.interval + 2) * self.interval - 1
+        """Return the number of a batch from which a query may go on after it went back: no driver has begun it."""
+        return next_number(begun, INTERVAL)
 
     def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return what is left of the sink when the query goes back to ``saved``. Nothing is changed.
@@ -92,8 +94,8 @@ class Sink:
         say(f"query '{self.uid}' goes back, and its sink, {self.target.format}, gets the rows since then again")
         return GoneBack(batch=saved.batch)
 
-    def go_back(self, gone_back: GoneBack, batch: int) -> None:
-        """Take away what the sink shall not keep, and let it count the batches up to ``batch``. May be repeated. Raises ``SinkMoved``.
+    def go_back(self, way: WayBack) -> None:
+        """Take out what the sink shall not keep, and let it count the batches up to the way's number. May be repeated. Raises ``SinkMoved``.
 
         The journal has decided it, so an attempt that was replaced meanwhile changes nothing else.
         """
@@ -136,11 +138,11 @@ class CountingSink(Sink, ABC):
     def next_number(self, begun: int) -> int:
         return super().next_number(max(begun, self.newest_batch()))
 
-    def lacks_batches(self, saved: QueryDetail, found: int) -> SinkMoved:
-        """Return the error for a sink that lacks what it had at ``saved``."""
+    def lacks_batches(self, saved: QueryDetail, found: int, advice: str = "") -> SinkMoved:
+        """Return the error for a sink that lacks what it had at ``saved``. ``advice`` is another way than an empty path."""
         return SinkMoved(
             f"query '{self.uid}' is to go back to batch {saved.batch}, but its sink {self.path} lacks files that it had then. The"
-            " query was not started. Write to an empty path",
+            f" query was not started. {advice}Write to an empty path",
             sink=found,
             checkpoint=saved.batch,
         )

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_checkpoint_provider.coordinator.file_sink_log import decoded, walked
 from airflow_checkpoint_provider.errors import SourceUnavailable, without_userinfo
 from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.sink_log import decoded, walked
 from airflow_checkpoint_provider.text import source_messages
 
 if TYPE_CHECKING:

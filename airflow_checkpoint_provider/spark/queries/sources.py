@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.coordinator.file_sink_log import COMPACT
 from airflow_checkpoint_provider.coordinator.foreign import NUMBER
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.coordinator.source_files import source_entry
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.spark.queries.sink_log import COMPACT, place
+from airflow_checkpoint_provider.spark.queries.sink_log import place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
+from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.state import Checkpoint, State
 from airflow_checkpoint_provider.protocol.wording import Name, without_names_as_options
 
@@ -112,8 +114,21 @@ class Commands:
         return [
             self._reads("Check another script against the newest checkpoint", "preflight", self._job, *SCRIPT),
             *(self._release(f"Continue query '{query.uid}' without this package", query.uid) for query in self._state.queries),
+            *(command for query in self._state.queries for command in self._of_sink(query)),
             self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
         ]  # fmt: skip
+
+    def _of_sink(self, query: Query) -> list[Command]:
+        """Return the commands for what ways back have taken out of a file sink."""
+        sink = query.newest.sink
+        if sink is None or query.newest.format not in FILE_SINKS:
+            return []
+        rewound = ("rewound", Name(sink))
+        return [
+            self._reads(f"List what was taken out of the sink of '{query.uid}' when it went back", *rewound),
+            self._changes("Put it back, while the job is stopped", *rewound, "--put-back", DRY_RUN),
+            self._changes("Delete it for ever", *rewound, "--delete", DRY_RUN),
+        ]
 
     def _release(self, purpose: str, uid: str, *more: str) -> Command:
         return self._changes(purpose, "release", self._job, Name(uid), "--to", "FOLDER", *more, DRY_RUN)
@@ -126,7 +141,7 @@ class Commands:
         ]
         if any(entry.batch is not None for entry in checkpoint.states):
             commands += [
-                self._changes("Restore it; deletes files that its queries have written since", *restore, "--rewind-sink", DRY_RUN),
+                self._changes("Restore it; moves files that its queries have written since out of their sinks", *restore, "--rewind-sink", DRY_RUN),
                 self._reads("Check another script against it", "preflight", self._job, "--from", name, *SCRIPT),
             ]  # fmt: skip
         return commands

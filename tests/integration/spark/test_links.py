@@ -9,11 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.copying import copy_of
+from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
 from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.coordinator.rewinding import Aside, Manifest, RewoundFile, move_aside
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
 from airflow_checkpoint_provider.spark.queries.links import Move, bring
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import LocalStore
 
@@ -148,10 +150,9 @@ def test_link_in_a_sink_leads_nowhere(spark: SparkSession, tmp_path: Path, linke
     """Whoever writes in the sink can put it there, and name it in the log."""
     log, store = SinkLog(spark, str(linked)), LocalStore(str(tmp_path / "root"))
     (linked / "rows").write_text("own")
-    own, behind = (SinkFile(f"file://{linked}/{below}", "{}") for below in ("rows", name))
     store.overwrite(f"state/rows/1-abc/{copy_of(name)}", b"rows")
     for act in (
-        lambda: log.delete([own, behind]),
+        lambda: move_aside(log, taking("rows", name)),
         lambda: bring(log, {name: Location(store, "state/rows/1-abc")}),
         lambda: log.copy_out(name, f"file://{tmp_path}/copy"),
     ):
@@ -160,7 +161,21 @@ def test_link_in_a_sink_leads_nowhere(spark: SparkSession, tmp_path: Path, linke
     assert {file.name: file.read_text() for file in (tmp_path / "elsewhere").rglob("rows")} == {"rows": "of others"}
     assert not (tmp_path / "elsewhere" / "below" / "new").exists()
     assert not (tmp_path / "copy").exists()
-    assert (linked / "rows").exists()
+
+
+def test_folder_for_what_is_taken_out_is_no_link(spark: SparkSession, tmp_path: Path, linked: Path) -> None:
+    (linked / "rows").write_text("mine")
+    (linked / "_rewound-2-def").symlink_to(tmp_path / "elsewhere" / "below")
+    with pytest.raises(Damaged, match="symbolic link"):
+        move_aside(SinkLog(spark, str(linked)), taking("rows"))
+    assert (linked / "rows").read_text() == "mine"
+
+
+def taking(*names: str) -> Aside:
+    """Return what a query takes out of its sink."""
+    files = tuple(RewoundFile(name=name, bytes=len(b"rows")) for name in names)
+    about = {"job": "orders", "uid": "rows", "at": "2026-11-20T00:00:00+00:00", "by": "ann", "batch": 0, "number": 19}
+    return Aside("_rewound-2-def", Manifest(**about, entries=(), files=files))  # type: ignore[arg-type]
 
 
 def test_sink_that_is_a_link_itself_is_used(spark: SparkSession, tmp_path: Path) -> None:
@@ -170,10 +185,11 @@ def test_sink_that_is_a_link_itself_is_used(spark: SparkSession, tmp_path: Path)
     store = LocalStore(str(tmp_path / "root"))
     store.overwrite(f"state/rows/1-abc/{copy_of('day=1/rows')}", b"rows")
     log = SinkLog(spark, str(tmp_path / "out"))
-    (brought,) = bring(log, {"day=1/rows": Location(store, "state/rows/1-abc")})
+    bring(log, {"day=1/rows": Location(store, "state/rows/1-abc")})
     assert (tmp_path / "disk" / "day=1" / "rows").read_bytes() == b"rows"
-    log.delete([brought])
+    move_aside(log, taking("day=1/rows"))
     assert not (tmp_path / "disk" / "day=1" / "rows").exists()
+    assert (tmp_path / "disk" / "_rewound-2-def" / "day=1" / "rows").read_bytes() == b"rows"
 
 
 @pytest.mark.parametrize(
@@ -193,9 +209,8 @@ def test_sink_that_is_a_link_itself_is_used(spark: SparkSession, tmp_path: Path)
 def test_path_that_a_sink_never_has_is_damaged(spark: SparkSession, tmp_path: Path, path: str) -> None:
     (tmp_path / "out").mkdir()
     log, named = SinkLog(spark, str(tmp_path / "out")), SinkFile(path.format(tmp_path), "{}")
-    for act in (lambda: log.below(named), lambda: log.delete([named])):
-        with pytest.raises(Damaged):
-            act()
+    with pytest.raises(Damaged):
+        log.below(named)
 
 
 @pytest.mark.parametrize("name", ["1.tmp", "5.backup", "٣", "9" * 19, "x", "7.compact.x"])

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog, SinkFile
+from airflow_checkpoint_provider.coordinator.query_location import location_at
+from airflow_checkpoint_provider.coordinator.rewinding import all_aside, put_back
+from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import Damaged, SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
 from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile, SinkLog
+from airflow_checkpoint_provider.spark.queries.sink import WayBack
+from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.streams import sink_log
 
 SAVED, ZOMBIE = 4, 9  # the batch of the checkpoint; the one in which the older driver is, which compacts the log
@@ -36,9 +44,9 @@ class Disturbed(SinkLog):
         self._before("files")
         return super().files()
 
-    def delete(self, files: Sequence[SinkFile]) -> None:  # type: ignore[override]
-        self._before("delete")
-        super().delete(files)
+    def visible(self) -> list[str]:
+        self._before("visible")
+        return super().visible()
 
     def keep(self, files: Sequence[SinkFile], batch: int, before: Sequence[SinkFile] | None = None) -> None:
         self._before("keep")
@@ -74,7 +82,7 @@ def saved(spark: SparkSession, path: Path) -> QueryDetail:
         path=f"file:{path}",
         sources={},
         watermark_ms=0,
-        newest_file=SinkLog(spark, str(path)).newest_file(SAVED),
+        newest_file=None,
     )
 
 
@@ -83,7 +91,7 @@ def read(spark: SparkSession, path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "moment", [*(pytest.param(at, marks=pytest.mark.slow) for at in ("files", "delete", "keep")), "end"]
+    "moment", [*(pytest.param(at, marks=pytest.mark.slow) for at in ("files", "visible", "keep")), "end"]
 )
 def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
     spark: SparkSession, tmp_path: Path, moment: str
@@ -96,36 +104,54 @@ def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
         sink.look_back(detail, allowed=False)
     gone_back, number = sink.look_back(detail, allowed=True), sink.next_number(ZOMBIE)
     sink._log = Disturbed(spark, tmp_path, moment, publishes(spark, tmp_path))
-    sink.go_back(gone_back, number)
+    sink.go_back(WayBack("orders", "query/rows/2-def", gone_back, number))
     assert (tmp_path / "_spark_metadata" / f"{ZOMBIE}.compact").exists(), "the older driver was there"
     assert read(spark, tmp_path) == list(range(SAVED + 1))
     for batch in range(number + 1, number + 12):  # further than to the next compaction
         batch_sink(str(tmp_path))(spark.range(batch, batch + 1, 1, 1), batch)
     assert read(spark, tmp_path) == [*range(SAVED + 1), *range(number + 1, number + 12)]
     assert not set(sink_log(tmp_path)) & set(range(ZOMBIE + 1))
+    taken = read(spark, tmp_path / "_rewound-2-def")  # a batch that appeared before the look is among it
+    assert taken == list(range(SAVED + 1, ZOMBIE + (moment in ("files", "visible"))))
 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 @pytest.mark.parametrize("end", ["", "/"])
 def test_sink_goes_back_however_its_path_is_written(spark: SparkSession, tmp_path: Path, scheme: str, end: str) -> None:
-    path = f"{scheme}{tmp_path}/a b%20c/out{end}"
+    """And a person puts the rows back, without Spark."""
+    path, out = f"{scheme}{tmp_path}/a b%20c/out{end}", tmp_path / "a b%20c" / "out"
     for batch in range(2):
         batch_sink(path)(spark.range(batch, batch + 1, 1, 1), batch)
-    log = SinkLog(spark, path)
-    first, second = log.files()
-    log.delete([second])
-    log.keep([first], 19)
-    assert read(spark, tmp_path / "a b%20c" / "out") == [0]
-    assert len(list((tmp_path / "a b%20c" / "out").glob("*.parquet"))) == 1
+    sink, detail = FileSink(spark, "rows", Target("parquet", path)), replace(saved(spark, out), batch=0, begun=0)
+    gone_back = sink.look_back(replace(detail, path=sink.path), allowed=True)
+    for _ in range(2):
+        sink.go_back(WayBack("orders", "query/rows/2-def", gone_back, 19))
+        assert (read(spark, out), read(spark, out / "_rewound-2-def")) == ([0], [1])
+    log = FileSinkLog(StoreFolder(location_at(LocalStore(str(tmp_path)), path)))
+    (aside,) = all_aside(log.files_of)
+    assert put_back(log, aside, aside.manifest) is None
+    assert read(spark, out) == [0, 1]
+    batch_sink(path)(spark.range(2, 3, 1, 1), log.newest_batch() + 1)
+    assert read(spark, out) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("outside", ["out2/file", "out/../file", "out/%2e%2e/file", "out"])
-def test_file_outside_the_sink_is_not_deleted(spark: SparkSession, tmp_path: Path, outside: str) -> None:
+def test_file_outside_the_sink_is_not_touched(spark: SparkSession, tmp_path: Path, outside: str) -> None:
     """Whoever changed the log may have named it."""
-    log, path = SinkLog(spark, f"{tmp_path}/out"), f"file://{tmp_path}/{outside}"
-    for file in (tmp_path / "file", tmp_path / "out2" / "file", tmp_path / "out" / "kept"):
+    path = f"file://{tmp_path}/{outside}"
+    for file in (tmp_path / "file", tmp_path / "out2" / "file"):
         file.parent.mkdir(exist_ok=True)
         file.write_text("kept")
+    for batch in range(2):
+        batch_sink(f"{tmp_path}/out")(spark.range(batch, batch + 1, 1, 1), batch)
+    entry = tmp_path / "out" / "_spark_metadata" / "1"
+    entry.write_text(entry.read_text() + "\n" + json.dumps({"path": path, "size": 4, "action": "add"}))
+    (entry.parent / ".1.crc").unlink()
+    sink = FileSink(spark, "rows", Target("parquet", f"{tmp_path}/out"))
+    detail = replace(saved(spark, tmp_path / "out"), batch=0, begun=0)
+    gone_back = sink.look_back(detail, allowed=True)
     with pytest.raises(Damaged, match="is no data file of the sink"):
-        log.delete([SinkFile(f"file://{tmp_path}/out/kept", ""), SinkFile(path, "")])
-    assert all(file.exists() for file in (tmp_path / "file", tmp_path / "out2" / "file", tmp_path / "out" / "kept"))
+        sink.go_back(WayBack("orders", "query/rows/2-def", gone_back, 19))
+    assert (tmp_path / "file").exists()
+    assert (tmp_path / "out2" / "file").exists()
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == 2, "nothing was moved"

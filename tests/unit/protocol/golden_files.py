@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Process, QueryProgress, RefusedStart
+from airflow_checkpoint_provider.coordinator.rewinding import Manifest, RewoundFile
 from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
 from airflow_checkpoint_provider.errors import Queued
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
@@ -91,6 +92,14 @@ def with_metrics() -> Acknowledgement:
     schema = '{"type":"struct","fields":[{"name":"rows","type":"long","nullable":true,"metadata":{}}]}'
     metrics = (Metrics(name="quality", schema=schema, row='{"0":10}'), Metrics(name=""))
     return acknowledgement(2, replace(clean, stage=replace(clean.stage, metrics=metrics)))
+
+
+def taken_out() -> Manifest:
+    """Return the manifest of what a query has taken out of its sink."""
+    return Manifest(
+        job="orders", uid="rows", batch=4, number=29, at=at(4), by="the driver of orders", entries=("9.compact", "10"),
+        files=(RewoundFile(name="day=2026-11-20/part-0.parquet", bytes=5120),),
+    )  # fmt: skip
 
 
 def life(store: MemoryStore) -> None:
@@ -320,6 +329,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
         ClaimLock(owner="s3://lake/checkpoints/jobs/orders/job", by="orders, task restore", at=at(4)).to_json()
     ),
     "savepoint-stub": lambda: canonical(DisposedStub(by="task savepoint", at=at(5)).to_json()),
+    "sink-manifest": lambda: canonical(taken_out().to_json()),
     "entry-closing": lambda: closed().objects[KEYS.entry(4)],
     "entry-closed": lambda: closed().objects[KEYS.entry(64)],
     "entry-closed-stub": lambda: closed_stub_of(closed().objects[KEYS.entry(64)]),
@@ -346,5 +356,6 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
     "savepoint-claimed": lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
     "savepoint-stub": lambda body: canonical(DisposedStub.from_json(json.loads(body)).to_json()),
+    "sink-manifest": lambda body: canonical(Manifest.from_json(json.loads(body)).to_json()),
 }
 """By the name of the file, or by the first word of it."""

@@ -18,6 +18,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
+from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.metadata import Edge, File
@@ -29,7 +30,6 @@ from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
 from airflow_checkpoint_provider.spark.queries.delta_table import Commit
 from airflow_checkpoint_provider.spark.queries.file_flow import FileFlow
 from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkFile
 from airflow_checkpoint_provider.spark.queries.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 

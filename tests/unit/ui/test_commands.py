@@ -43,7 +43,10 @@ def shown(connection: str = "checkpoint_default") -> list[Command]:
     """Return the commands of the pages of a job that runs, with a query and a savepoint."""
     recorded = Recorded(scope="")  # a query needs one history for all runs
     three_stages(recorded)
-    query = Query(uid="totals", locations=(QueryLocation(path="query/totals/1-abc", branch=0),))
+    query = Query(
+        uid="totals",
+        locations=(QueryLocation(path="query/totals/1-abc", branch=0, sink="file:/data/out", format="parquet"),),
+    )
     commands = Commands(connection, replace(recorded.state, queries=(query,)))
     checkpoint = recorded.state.retained[-1]
     savepoint = replace(
@@ -82,7 +85,7 @@ def test_run_that_is_called_like_an_option_is_a_run(parser: argparse.ArgumentPar
         parsed = parser.parse_args(words(command)[1:])
         assert parsed.run == run or run not in words(command), command
         assert not getattr(parsed, "yes", False)
-        assert not getattr(parsed, "rewind_sink", False) or "deletes files" in command.purpose
+        assert not getattr(parsed, "rewind_sink", False) or "moves files" in command.purpose
 
 
 def test_each_verb_is_shown_with_all_that_it_can_do() -> None:
@@ -102,8 +105,10 @@ def test_restore_is_shown_from_each_kind_of_source() -> None:
 
 def test_what_stops_goes_back_or_deletes_is_shown_with_dry_run() -> None:
     asks = {name(verb) for verb, arguments in VERBS.items() if any("--dry-run" in flags for flags, _ in arguments)}
-    dangerous = [command for command in shown() if words(command)[2] in asks]
-    assert {words(command)[2] for command in dangerous} == {"stop", "restore", "release", "dispose", "prune"}
+    dangerous = [command for command in shown() if words(command)[2] in asks and command.purpose[:5] != "List "]
+    assert {words(command)[2] for command in dangerous} == {
+        *("stop", "restore", "release", "rewound", "dispose", "prune")
+    }
     assert all("--dry-run" in words(command) and command.changes for command in dangerous)
 
 

@@ -1,0 +1,144 @@
+"""The verb for what queries took out of a file sink when they went back. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
+from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.coordinator import rewinding
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
+from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Liveness
+from airflow_checkpoint_provider.coordinator.query_location import location_at
+from airflow_checkpoint_provider.coordinator.releasing import refuse_living
+from airflow_checkpoint_provider.coordinator.rewinding import Aside, Manifest
+from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, JobAlreadyRunning
+from airflow_checkpoint_provider.protocol import queries
+from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text.units import plural, size
+
+REWOUND = ("FOLDER", "JOB", "QUERY", "TAKEN OUT", "BACK TO BATCH", "FILES", "BYTES")
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A file sink, and what lies beside its rows, the newest first. ``store`` holds the histories of the jobs that write there."""
+
+    store: Store
+    folder: StoreFolder
+    asides: Sequence[Aside]
+
+    @classmethod
+    def at(cls, store: Store, uri: str) -> Sink:
+        """Raises ``WrongUse`` for a place that cannot be reached like ``store``, and ``Damaged``."""
+        folder = StoreFolder(location_at(store, uri, what="a file sink"))
+        return cls(store, folder, rewinding.all_aside(folder))
+
+    def named(self, name: str | None) -> Sequence[Aside]:
+        """Return the folder of that name, or all. Raises ``CheckpointNotFound`` if there is none."""
+        found = [aside for aside in self.asides if name in (None, aside.name)]
+        if not found:
+            raise CheckpointNotFound(f"no query that went back took {name or 'anything'} out of {self.folder.uri}")
+        return found
+
+    def jobs_at_rest(self, asides: Sequence[Aside]) -> list[Coordinator]:
+        """Return the coordinators of the jobs that wrote there. Raises ``JobAlreadyRunning``, or ``CheckpointNotFound`` for a job that is not
+        below this root: nobody could tell whether it runs.
+        """
+        return [_at_rest(self.store, job) for job in sorted({aside.manifest.job for aside in asides})]
+
+
+def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, back: bool, delete: bool) -> Report:
+    """List what queries took out of the file sink at ``uri``; put it ``back``, or ``delete`` it."""
+    if back and delete:
+        raise InvalidConfig("--put-back and --delete cannot be given together. Choose one")
+    sink = Sink.at(store, uri)
+    if not (back or delete):
+        return _report(sink.asides)
+    found = sink.named(name)
+    if back:
+        found = found[:1]  # the newest: what was taken out before it belongs below
+    jobs = sink.jobs_at_rest(found)
+    lines = [_line(aside, sink, back=back) for aside in found]
+    if approval.dry_run:
+        return _report(found, [*lines, DRY_RUN])
+    confirm(found[0].manifest.job, lines, approval)
+    done = _put_back(sink, found[0], jobs[0]) if back else _delete(sink, found, jobs)
+    return _report(found, [*(lines if approval.yes else []), done])
+
+
+def _at_rest(store: Store, job: str) -> Coordinator:
+    coordinator = open_history(store, History(job).prefix, entry_author())
+    state = coordinator.journal.catch_up()
+    if state.n < 0:
+        raise locate.no_job(store, job, f"the job {job!r}, which writes there, has no history under {store.uri}")
+    undone = "nothing was changed in its sink"
+    if running := queries.runs(state, undone):
+        raise running
+    refuse_living(coordinator, Liveness(store), undone)
+    return coordinator
+
+
+def _line(aside: Aside, sink: Sink, *, back: bool) -> str:
+    manifest = aside.manifest
+    what = f"{plural(len(manifest.files), 'file')} ({size(manifest.bytes)}) in {sink.folder.uri}/{aside.name}"
+    if back:
+        return (
+            f"PUT BACK {what}: {sink.folder.uri} holds again what it held before query '{manifest.uid}' of {manifest.job} went back to"
+            f" batch {manifest.batch}; what it has got since is moved aside"
+        )
+    return f"DELETE {what}, for ever"
+
+
+def _put_back(sink: Sink, aside: Aside, job: Coordinator) -> str:
+    epoch, author = job.state.last_epoch, entry_author().owner
+    old = aside.manifest
+    after = Manifest(
+        job=old.job, uid=old.uid, batch=old.batch, number=old.number, at=utc_now(), by=author, entries=(), files=()
+    )
+    taken = rewinding.put_back(FileSinkLog(sink.folder), aside, after)
+    _refuse_started(job, epoch)
+    sink.folder.delete([aside.key(rewinding.MANIFEST)])
+    sink.folder.delete_under(aside.name)
+    since = f"; what it has got since is in {taken.name}" if taken else ""
+    return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {old.job}"
+
+
+def _delete(sink: Sink, found: Sequence[Aside], jobs: Sequence[Coordinator]) -> str:
+    epochs = [job.state.last_epoch for job in jobs]
+    for aside in found:
+        sink.folder.delete_under(aside.name)
+    for job, epoch in zip(jobs, epochs, strict=True):
+        _refuse_started(job, epoch)
+    return "done"
+
+
+def _refuse_started(job: Coordinator, epoch: int) -> None:
+    """Raise ``JobAlreadyRunning`` if the job was started meanwhile: a query may have met half of the change."""
+    state = job.journal.catch_up()
+    if state.last_epoch != epoch:
+        raise JobAlreadyRunning(
+            f"{state.job} was started while its sink was changed. Stop it, and type the same command again before you start it"
+        )
+
+
+def _report(asides: Sequence[Aside], lines: list[str] | None = None) -> Report:
+    data = [
+        {
+            "folder": aside.name,
+            "job": aside.manifest.job,
+            "query": aside.manifest.uid,
+            "at": aside.manifest.at,
+            "batch": aside.manifest.batch,
+            "files": len(aside.manifest.files),
+            "bytes": aside.manifest.bytes,
+        }
+        for aside in asides
+    ]
+    return Report(REWOUND, [tuple(map(str, row.values())) for row in data], data, lines)

@@ -1,0 +1,106 @@
+"""``rewound``: what a query took out of its file sink is listed, put back or deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator import rewinding
+from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog
+from airflow_checkpoint_provider.coordinator.rewinding import all_aside
+from airflow_checkpoint_provider.storage import LocalStore
+from tests.support.acting import Job
+from tests.support.sinks import FOLDER, folder_in, named_by, saved_at, sink_in, way_back, write_batch
+from tests.unit.cli.conftest import Command
+
+ALL = [f"day={batch}/part-0" for batch in range(4)]
+ASIDE = "_rewound-2-def"
+
+
+@pytest.fixture
+def sinks(tmp_path: Path) -> LocalStore:
+    """Return a store with a sink out of which two batches were taken, and in which one was written since."""
+    store = LocalStore(str(tmp_path))
+    for batch in range(4):
+        write_batch(store, batch)
+    sink = sink_in(store)
+    sink.go_back(way_back(sink.look_back(saved_at(store, 1, None), allowed=True), sink.next_number(3)))
+    write_batch(store, sink.newest_batch() + 1)
+    return store
+
+
+def test_what_was_taken_out_is_listed(job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command) -> None:
+    listed = checkpoints("rewound", f"{tmp_path}/{FOLDER}", "-o", "json")
+    assert listed.code == 0
+    (row,) = json.loads(listed.out)
+    assert (row["folder"], row["job"], row["query"], row["batch"], row["files"]) == (ASIDE, "orders", "rows", 1, 2)
+    assert ASIDE in checkpoints("rewound", f"file:{tmp_path}/{FOLDER}").out
+
+
+def test_rows_are_put_back_while_no_query_runs(
+    job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    command = ("rewound", f"{tmp_path}/{FOLDER}", "--put-back")
+    refused = checkpoints(*command, "--yes")
+    assert refused.code == 3
+    assert "attempt 1 of orders runs" in refused.err
+    assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
+    job.end("failed")
+    foreseen = checkpoints(*command, "--dry-run")
+    assert foreseen.lines[0].startswith("PUT BACK 2 files")
+    assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
+    done = checkpoints(*command, "--yes")
+    assert done.code == 0, done.err
+    assert f"what it has got since is in {ASIDE}-after. Restore a checkpoint that fits them" in done.lines[-1]
+    assert named_by(sinks) == ALL
+    assert [aside.name for aside in all_aside(folder_in(sinks))] == [f"{ASIDE}-after"]
+    assert checkpoints(*command, "--yes").code == 0, "and back"
+    assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
+
+
+def test_what_was_taken_out_is_deleted(job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command) -> None:
+    job.end("failed")
+    command = ("rewound", f"{tmp_path}/{FOLDER}")
+    assert checkpoints(*command, "another", "--delete", "--yes").code == 4
+    assert checkpoints(*command, ASIDE, "--delete", "--put-back", "--yes").code == 2
+    assert checkpoints(*command, ASIDE, "--delete", "--yes").code == 0
+    assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
+    assert not list(tmp_path.glob(f"{FOLDER}/_rewound*"))
+    assert checkpoints(*command, "--delete", "--yes").code == 4
+
+
+def test_job_of_another_root_may_run_so_nothing_is_changed(
+    sinks: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    (tmp_path / "lake").mkdir()
+    refused = checkpoints("rewound", f"{tmp_path}/{FOLDER}", "--put-back", "--yes")
+    assert refused.code == 4
+    assert "the job 'orders', which writes there, has no history" in refused.err
+    assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
+
+
+def test_job_that_is_started_meanwhile_is_told(
+    job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.end("failed")
+
+    put_back = rewinding.put_back
+
+    def started(log: FileSinkLog, *arguments: object) -> object:
+        job.start(try_number=2)
+        return put_back(log, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rewinding, "put_back", started)
+    told = checkpoints("rewound", f"{tmp_path}/{FOLDER}", "--put-back", "--yes")
+    assert told.code == 3
+    assert "was started while its sink was changed" in told.err
+    assert [aside.name for aside in all_aside(folder_in(sinks))] == [f"{ASIDE}-after", ASIDE], "it can be repeated"
+
+
+@pytest.mark.parametrize("sink", ["hdfs://lake/out", "out", "s3://lake/out", "/"])
+def test_sink_that_cannot_be_reached_is_refused(job: Job, sink: str, checkpoints: Command) -> None:
+    refused = checkpoints("rewound", sink)
+    assert refused.code != 0
+    assert "a file sink" in refused.err or "cannot be reached like" in refused.err

@@ -1,0 +1,238 @@
+"""A file sink that goes back: what is moved aside, and what is put back. Killed at each request, repeated, by several."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
+from airflow_checkpoint_provider.coordinator.rewinding import Aside, Manifest, all_aside, put_back
+from airflow_checkpoint_provider.errors import Damaged, Refused, SinkMoved, StoreUnavailable
+from airflow_checkpoint_provider.spark.queries.sink import WayBack
+from airflow_checkpoint_provider.storage import MemoryStore, Store
+from tests.support.faults import Call, Fault, FaultyStore, Killed, Plan, served
+from tests.support.sinks import FOLDER, folder_in, named_by, rows_of, saved_at, sink_in, way_back, write_batch
+
+BATCHES, SAVED = 9, 4
+ALL = [f"day={batch}/part-0" for batch in range(BATCHES)]
+KEPT, TAKEN = ALL[: SAVED + 1], ALL[SAVED + 1 :]
+ASIDE = "_rewound-2-def"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    for batch in range(BATCHES):
+        write_batch(store, batch)
+    return store
+
+
+def decided_way(store: Store) -> WayBack:
+    """Return the way back to batch ``SAVED`` that the journal names after a look."""
+    sink = sink_in(store)
+    gone_back = sink.look_back(saved_at(store, SAVED, f"{store.uri}/{FOLDER}/{KEPT[-1]}"), allowed=True)
+    return way_back(gone_back, sink.next_number(BATCHES))
+
+
+def after() -> Manifest:
+    return Manifest(
+        job="orders", uid="rows", batch=4, number=0, at="2026-11-20T00:00:00+00:00", by="ann", entries=(), files=()
+    )
+
+
+def back(store: Store) -> Aside | None:
+    log = FileSinkLog(folder_in(store))
+    return put_back(log, all_aside(log.files_of)[-1], after())
+
+
+def is_gone_back(store: Store) -> None:
+    """Assert that readers see what stays, and that all else lies in the folder."""
+    assert named_by(store) == KEPT
+    for name in TAKEN:
+        assert store.read(f"{FOLDER}/{ASIDE}/{name}") == rows_of(name)
+        assert store.read(f"{FOLDER}/{name}") is None
+    (aside,) = all_aside(folder_in(store))
+    assert [file.name for file in aside.manifest.files] == TAKEN
+    assert aside.manifest.bytes == sum(len(rows_of(name)) for name in TAKEN)
+
+
+def is_put_back(store: Store, since: list[str]) -> None:
+    assert named_by(store) == ALL
+    for name in since:
+        assert store.read(f"{FOLDER}/{ASIDE}-after/{name}") == rows_of(name)
+        assert store.read(f"{FOLDER}/{name}") is None
+
+
+def killed_at(number: int, fault: Fault) -> Plan:
+    return lambda call: fault if call.number == number else Fault.NONE
+
+
+def requests_of(store: MemoryStore, act: object) -> int:
+    """Return how many requests ``act`` makes on a copy of the store."""
+    counted = FaultyStore(copied(store), served)
+    act(counted)  # type: ignore[operator]
+    return sum(counted.requests.values())
+
+
+def copied(store: MemoryStore) -> MemoryStore:
+    other = MemoryStore()
+    other.objects = dict(store.objects)
+    return other
+
+
+def test_rows_behind_a_checkpoint_are_moved_aside_and_nothing_is_deleted(store: MemoryStore) -> None:
+    sink_in(store).go_back(decided_way(store))
+    is_gone_back(store)
+    assert folder_in(store).names(f"{ASIDE}/_log") == [*map(str, range(BATCHES))]
+    assert set(map(str, range(BATCHES))) <= set(folder_in(store).names(LOG)), "older drivers find no number free"
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
+def test_driver_that_is_killed_at_any_request_is_followed_by_another(store: MemoryStore, fault: Fault) -> None:
+    way = decided_way(store)
+    for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).go_back(way)) + 1):
+        tried = copied(store)
+        with pytest.raises(Killed):
+            sink_in(FaultyStore(tried, killed_at(number, fault))).go_back(way)
+        named_by(tried)  # a reader finds each file that the log names
+        sink_in(tried).go_back(way)
+        is_gone_back(tried)
+
+
+def test_driver_that_sleeps_at_any_request_changes_nothing_when_it_wakes_up(store: MemoryStore) -> None:
+    """Meanwhile another one went back, and its query wrote on. So did an older driver that was in the middle of its batch."""
+    way = decided_way(store)
+    more = [f"day={way.number + 1}/part-0"]
+    for number in range(1, requests_of(store, lambda slow: sink_in(slow).go_back(way)) + 1):
+        tried = copied(store)
+
+        def others_act(call: Call, at: int = number, tried: MemoryStore = tried) -> Fault:
+            if call.number == at:
+                write_batch(tried, BATCHES)
+                sink_in(tried).go_back(way)
+                write_batch(tried, way.number + 1)
+            return Fault.NONE
+
+        sink_in(FaultyStore(tried, others_act)).go_back(way)
+        assert named_by(tried) == KEPT + more, f"woke up at request {number}"
+
+
+def test_stored_name_of_a_file_decides_nothing_where_the_log_says_it(store: MemoryStore) -> None:
+    """Whoever may write in the journal may have stored it."""
+    for planted in (None, f"{store.uri}/{FOLDER}/{ALL[0]}", "elsewhere"):
+        gone_back = sink_in(store).look_back(saved_at(store, SAVED, planted), allowed=True)
+        assert gone_back.newest_file == f"{store.uri}/{FOLDER}/{KEPT[-1]}"
+
+
+def forget(store: MemoryStore) -> None:
+    """Let Spark compact the log, and delete the entries before."""
+    lines = tuple(store.objects.pop(f"{FOLDER}/{LOG}/{batch}").decode().partition("\n")[2] for batch in range(BATCHES))
+    write_batch(store, BATCHES, compacts=lines)
+
+
+def test_stored_nothing_beside_a_log_that_has_files_is_refused(store: MemoryStore) -> None:
+    """The entries of that time are gone. So nobody can tell what the sink held, and it is not emptied."""
+    forget(store)
+    with pytest.raises(SinkMoved, match=r"lacks files that it had then.*checkpoints rewound"):
+        sink_in(store).look_back(saved_at(store, SAVED, None), allowed=True)
+
+
+def test_stored_name_of_a_file_counts_where_spark_has_deleted_the_entries(store: MemoryStore) -> None:
+    forget(store)
+    newest = f"{store.uri}/{FOLDER}/{KEPT[-1]}"
+    gone_back = sink_in(store).look_back(saved_at(store, SAVED, newest), allowed=True)
+    way = way_back(gone_back, sink_in(store).next_number(BATCHES))
+    sink_in(store).go_back(way)
+    assert named_by(store) == KEPT
+    with pytest.raises(SinkMoved, match="lacks files"):
+        sink_in(store).look_back(saved_at(store, SAVED, "elsewhere"), allowed=True)
+
+
+def test_rows_are_put_back_and_what_was_written_since_is_moved_aside(store: MemoryStore) -> None:
+    way = decided_way(store)
+    sink_in(store).go_back(way)
+    write_batch(store, way.number + 1)
+    taken = back(store)
+    assert taken
+    assert taken.name == f"{ASIDE}-after"
+    is_put_back(store, [f"day={way.number + 1}/part-0"])
+    assert sink_in(store).look_back(saved_at(store, 8, None), allowed=False).newest_file, (
+        "the old checkpoint fits again"
+    )
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
+@pytest.mark.parametrize("writes", [True, False])
+def test_rows_are_put_back_after_a_kill_at_any_request(store: MemoryStore, fault: Fault, writes: bool) -> None:
+    way = decided_way(store)
+    sink_in(store).go_back(way)
+    since = [f"day={way.number + 1}/part-0"] if writes else []
+    if writes:
+        write_batch(store, way.number + 1)
+    for number in range(1, requests_of(store, back) + 1):
+        tried = copied(store)
+        with pytest.raises(Killed):
+            back(FaultyStore(tried, killed_at(number, fault)))
+        named_by(tried)
+        back(tried)
+        is_put_back(tried, since)
+
+
+def test_lost_answer_is_no_lost_file(store: MemoryStore) -> None:
+    way = decided_way(store)
+    for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).go_back(way)) + 1):
+        tried = copied(store)
+        hurt = FaultyStore(tried, killed_at(number, Fault.LOST))
+        try:
+            sink_in(hurt).go_back(way)
+        except StoreUnavailable:
+            sink_in(tried).go_back(way)
+        is_gone_back(tried)
+
+
+def test_file_that_somebody_deleted_is_not_put_back_and_nothing_is_changed(store: MemoryStore) -> None:
+    sink_in(store).go_back(decided_way(store))
+    store.delete([f"{FOLDER}/{ASIDE}/{TAKEN[0]}"])
+    before = dict(store.objects)
+    with pytest.raises(Damaged, match=f"{TAKEN[0]} lies neither there nor in {ASIDE}"):
+        back(store)
+    assert store.objects == before
+
+
+def test_way_back_that_has_only_begun_is_not_put_back(store: MemoryStore) -> None:
+    way = decided_way(store)
+    with pytest.raises(Killed):
+        sink_in(
+            FaultyStore(
+                store,
+                lambda call: Fault.KILLED_AFTER if "_manifest" in call.key and call.kind == "overwrite" else Fault.NONE,
+            )
+        ).go_back(way)
+    with pytest.raises(Refused, match="has begun to go back"):
+        back(store)
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "%2e%2e/secret", "_spark_metadata/3", "%5fspark_metadata/3", ".hidden", "_rewound-1-x/y"]
+)
+def test_planted_manifest_moves_no_file_from_elsewhere(store: MemoryStore, name: str) -> None:
+    store.overwrite("secret", b"of others")
+    way = decided_way(store)
+    sink_in(store).go_back(way)
+    (aside,) = all_aside(folder_in(store))
+    manifest = aside.manifest.encoded.replace(TAKEN[0], name)
+    store.overwrite(f"{FOLDER}/{ASIDE}/_manifest.json", manifest.encode())
+    before = dict(store.objects)
+    with pytest.raises(Damaged):
+        sink_in(store).go_back(way)
+    assert store.objects == before
+
+
+def test_file_of_the_sink_that_lies_elsewhere_is_not_moved(store: MemoryStore) -> None:
+    """Whoever changed the log may have named it."""
+    store.overwrite("secret", b"of others")
+    entry = store.objects[f"{FOLDER}/{LOG}/7"].replace(f"{FOLDER}/day=7/part-0".encode(), b"secret")
+    store.overwrite(f"{FOLDER}/{LOG}/7", entry)
+    way, before = decided_way(store), dict(store.objects)
+    with pytest.raises(Damaged, match="is no data file of the sink"):
+        sink_in(store).go_back(way)
+    assert store.objects == before
