@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history, state_entries
 from airflow_checkpoint_provider.coordinator.files import verify
@@ -18,8 +18,10 @@ from airflow_checkpoint_provider.errors import (
     CheckpointNotFound,
     Damaged,
     InvalidName,
+    NotNamed,
     SavepointDisposed,
     StoreError,
+    StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import Point, Request
@@ -42,7 +44,7 @@ from airflow_checkpoint_provider.protocol.state import (
     Launch,
     State,
 )
-from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.storage.base import Store, lies_in
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Restored:
     store: Store | None = None
     keys: Keys | None = None
     candidates: tuple[Candidate, ...] = ()
+    outside: bool = False
+    """Whether it lies outside of the root and of the savepoint roots. Each process that reads it must be told to."""
 
     @property
     def chosen(self) -> Candidate | None:
@@ -171,15 +175,22 @@ def _absence(state: State, checkpoint: Checkpoint | None) -> str:
     return f"{when}; retention=KeepWithin(days=7) keeps it next time"
 
 
-def examine(coordinator: Coordinator, state: State, point: Point | None, *, named: bool = False) -> Restored:
+def examine(
+    coordinator: Coordinator, state: State, point: Point | None, *, named: bool = False, told: str | None = None
+) -> Restored:
     """Verify ``point`` and return each candidate, newest first, with the reason. Raises ``Damaged``.
 
-    A point that nobody has ``named`` may be damaged if nothing is restored from it.
+    A point that nobody has ``named`` may be damaged if nothing is restored from it. ``told`` is what this process was told to restore:
+    another place outside of the root, which only the journal names, raises ``NotNamed``.
     """
     if point is None:
         return Restored(candidates=_unsealed(state.checkpoints[::-1], 0))
     if point.pointer is not None:
-        return _from_elsewhere(point, pointer_of(point.pointer), coordinator.store)
+        pointer, home = pointer_of(point.pointer), coordinator.store
+        outside = not lies_in(home, home.beside(pointer.root))
+        if outside and (told is None or _one_spelling(told, home) != _one_spelling(point.pointer, home)):
+            raise _not_named(pointer, home, state)
+        return replace(_from_elsewhere(point, pointer, home), outside=outside)
     chosen = state.checkpoint(point.id)
     if chosen is None or chosen.status != RETAINED:
         raise Damaged(f"chk-{point.id} is the restore point, but the journal does not list it any more")
@@ -194,6 +205,23 @@ def examine(coordinator: Coordinator, state: State, point: Point | None, *, name
         return Restored(point, candidates=(*unsealed, Candidate(chosen, "chosen", why, None), *older))
     return Restored(
         point, seal, *place(coordinator, chosen), (*unsealed, Candidate(chosen, "chosen", "", files), *older)
+    )
+
+
+def _one_spelling(text: str, home: Store) -> str | None:
+    """Return the pointer in ``text`` with its root as the store writes it; None if it names no place."""
+    with contextlib.suppress(InvalidName, StoreMisconfigured):
+        pointer = pointer_of(text)
+        return str(replace(pointer, root=home.beside(pointer.root, limited=False).uri))
+    return None
+
+
+def _not_named(pointer: Pointer | SavepointPointer, home: Store, state: State) -> NotNamed:
+    """Return the error for a restore point outside of the root, which only the journal names."""
+    return NotNamed(
+        f"the restore point is {pointer}, outside of {home.uri}. Only the journal says so, and nothing was read there. If it was restored on"
+        f" purpose, start once with restore={str(pointer)!r}, or add its place to savepoint_roots of the connection. To start elsewhere:"
+        f" {wording.restore(state, '…')}"
     )
 
 

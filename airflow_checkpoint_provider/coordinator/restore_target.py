@@ -53,7 +53,7 @@ class RestoreTarget:
         """Return the verified point. Raises ``CheckpointNotFound``, ``Damaged``."""
         base, self._names = _named_point(self._where, state, self._run, self._coordinator.store)
         if self.state.n < 0 or base != self.restored.point:
-            self.restored = examine(self._coordinator, state, base, named=self._where != "latest")
+            self.restored = examine(self._coordinator, state, base, named=self._where != "latest", told=self._where)
         self.state = state
         return base
 

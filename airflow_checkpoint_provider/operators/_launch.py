@@ -211,7 +211,7 @@ class DriverLaunch:
         events = decision if isinstance(decision, tuple) else ()
         for event in events:
             if isinstance(event, LaunchPlanned):
-                self.restored = examine(self.coordinator, state, event.restore_point)
+                self.restored = examine(self.coordinator, state, event.restore_point, told=self.parameters.restore)
 
     def _wait_until_stopped(self, deadline: float) -> None:
         """Wait while the driver's process lives on this host. ``Liveness`` looks at other hosts afterwards."""
@@ -240,6 +240,7 @@ class DriverLaunch:
             try_number=self.record.spec.try_number,
             checkpointing=checkpointing,
             allow_non_restored_state=allow_non_restored_state,
+            restored_from=point.pointer if (point := self.restored.point) else None,
         )
 
     def attempt(self) -> AttemptRecord | None:

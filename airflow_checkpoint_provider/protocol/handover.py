@@ -67,6 +67,7 @@ class LaunchSettings(LaunchPlace):
     version: str = __version__
     checkpointing: CheckpointConfig | None = None
     allow_non_restored_state: bool | str | Mapping[str, str] = False  # by uid: "keep" or "drop"
+    restored_from: str | None = None  # the pointer from elsewhere that the task has verified
 
     def to_confs(self) -> dict[str, str]:
         """Return the Spark confs, with their prefix."""
@@ -85,6 +86,8 @@ class LaunchSettings(LaunchPlace):
             values["checkpointing"] = json.dumps(self.checkpointing.to_json())
         if self.allow_non_restored_state:
             values["allow_non_restored_state"] = json.dumps(self.allow_non_restored_state)
+        if self.restored_from is not None:
+            values["restored_from"] = self.restored_from
         return {f"{PREFIX}{name}": value for name, value in values.items()}
 
     @classmethod
@@ -111,6 +114,7 @@ class LaunchSettings(LaunchPlace):
                 try_number=task["try"],
                 checkpointing=CheckpointConfig.from_json(checkpointing) if checkpointing else None,
                 allow_non_restored_state=json.loads(values.get("allow_non_restored_state", "false")),
+                restored_from=values.get("restored_from"),
             )
 
 

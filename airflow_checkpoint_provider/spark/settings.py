@@ -132,6 +132,7 @@ def _settings_of_task(
         launch=task.launch,
         token=task.token,
         try_number=task.try_number,
+        restore=task.restored_from or "latest",
         notes=tuple(f"{name} of the task is used, not {name} of the script" for name, value in unused.items() if value),
         allow_non_restored_state=check_allowance(task.allow_non_restored_state or allow_non_restored_state),
         savepoint_roots=task.savepoint_roots,

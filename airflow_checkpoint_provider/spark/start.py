@@ -94,14 +94,14 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
                 f"this driver sees no history at {journal.store.uri}/{journal.keys.prefix}, though Airflow has just"
                 " written it. Make sure that both see the same storage under that path"
             )
-        restored = examine(Coordinator(journal), state, state.restore_point())
+        restored = examine(Coordinator(journal), state, state.restore_point(), told=settings.restore)
         driver = secrets.token_hex(16)
         start = _start_attempt(settings, program, driver, settings.token, settings.try_number)
         liveness = Liveness(journal.store)
         journal.append(
             lambda state: replace(start, seen_alive=_another_driver_lives(liveness, journal, state, settings.launch))
         )
-        return _started(journal, driver, restored)
+        return _started(journal, driver, restored, settings)
 
 
 def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Attempt:
@@ -133,7 +133,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
         journal.append(start)
     except errors.JobAlreadyRunning:  # another script was faster by a moment
         raise _already_running(journal) from None
-    attempt = _started(journal, driver, restored)
+    attempt = _started(journal, driver, restored, settings)
     say(restore_story.restore_story(journal.state, attempt.restored, restore_story.Seen(root=settings.root)))
     return attempt
 
@@ -142,9 +142,9 @@ def _where_to_start(journal: Journal, state: State, settings: Settings) -> tuple
     """Return the point that ``restore`` names, for a new run only, and the verified point from which the attempt starts."""
     new_run = not state.runs or state.runs[-1].outcome == "finished"
     if not new_run or settings.restore == "latest":
-        return None, examine(Coordinator(journal), state, state.restore_point())
+        return None, examine(Coordinator(journal), state, state.restore_point(), told=settings.restore)
     base = resolve(settings.restore, state, journal.store)
-    return base, examine(Coordinator(journal), state, base, named=True)
+    return base, examine(Coordinator(journal), state, base, named=True, told=settings.restore)
 
 
 def _alone_launch(state: State, settings: Settings, now: str) -> LaunchSpec:
@@ -211,10 +211,10 @@ def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:
     return liveness.wait(keys, functools.partial(say, restore_story.looking(state, liveness.beats.look)))
 
 
-def _started(journal: Journal, driver: str, restored: Restored) -> Attempt:
+def _started(journal: Journal, driver: str, restored: Restored, settings: Settings) -> Attempt:
     record = next(attempt for attempt in journal.state.attempts if attempt.driver == driver)
     if record.restore_point != restored.point:  # it changed since it was verified
-        restored = examine(Coordinator(journal), journal.state, record.restore_point)
+        restored = examine(Coordinator(journal), journal.state, record.restore_point, told=settings.restore)
     run = journal.state.run_of(record.epoch)
     if run is None:
         raise errors.Refused("the journal does not list the run of this attempt")

@@ -46,6 +46,10 @@ def restored(
                 "claimed", "the savepoint belongs to this job, which deletes it when its retention no longer keeps it"
             )
         )
+    if restored.outside:
+        named = f"unless its script or task has restore={str(base)!r}"
+        text = f"it lies outside of the root and of savepoint_roots. So the next start is refused (CKP409), {named}"
+        lines.append(labelled("to name", text))
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return [*lines, *(line for query in again for line in _read_again(query))]
 

@@ -111,8 +111,22 @@ def test_restore_from_a_savepoint_by_its_directory(
     assert "  renamed     'clean' is now called 'cleaned'" in done.lines
     after = running.coordinator.journal.catch_up()
     assert (str(after.restore_point()), after.branch.rename, after.claims) == (str(elsewhere), {"clean": "cleaned"}, ())
+    assert any("to name" in line and f"restore='{elsewhere}'" in line for line in done.lines)
+    again = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
+    assert again.code == 3, "only the journal names that place now"
+    assert "CKP409" in again.err
+
+
+def test_newest_savepoint_of_another_job_keeps_its_new_names(
+    running: Recorded, checkpoints: Command, store: LocalStore
+) -> None:
+    job = Job(store)
+    job.start()
+    below = target_of(savepoint(job))
+    assert checkpoints("restore", FLIGHTS, "--from", f"{below}", "--rename", "clean=cleaned", "--yes").code == 0
     again = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
     assert "  renamed     'clean' is now called 'cleaned'" in again.lines
+    assert not any("to name" in line for line in again.lines)
     assert running.coordinator.journal.catch_up().branch.rename == {"clean": "cleaned"}
 
 

@@ -128,7 +128,7 @@ def test_checkpoint_of_another_history_is_read_in_its_store(store: MemoryStore) 
     three(store)
     reader = Coordinator(open_journal(MemoryStore()))
     pointer = f"{store.uri}/{KEYS.prefix}/chk-2"
-    restored = examine(reader, reader.state, Point(pointer=pointer))
+    restored = examine(reader, reader.state, Point(pointer=pointer), told=pointer)
     assert verdicts(restored) == [(2, "chosen", "named by restore=", 2)]
     assert restored.store is store
     assert restored.keys == KEYS

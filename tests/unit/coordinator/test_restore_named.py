@@ -145,7 +145,7 @@ def test_ids_continue_above_the_id_of_a_foreign_point() -> None:
     assert id_floor_of(savepoint, saved.target) == number
     assert id_floor_of(Point(pointer="file:///lake/jobs/other/job/chk-41"), saved.target) == 41
     assert [id_floor_of(point, saved.target) for point in (None, Point(id=7))] == [0, 0]
-    assert examine(saved.coordinator, saved.coordinator.state, savepoint).id_floor == number
+    assert examine(saved.coordinator, saved.coordinator.state, savepoint, told=savepoint.pointer).id_floor == number
     assert examine(saved.coordinator, saved.coordinator.state, Point(id=number)).id_floor == 0
     assert Restored().id_floor == 0
 
@@ -154,7 +154,9 @@ def test_candidate_of_a_savepoint_has_the_fields_of_its_history() -> None:
     saved = Saved(memory())
     saved.publish()
     (known,) = saved.coordinator.state.retained
-    (candidate,) = examine(saved.coordinator, saved.coordinator.state, Point(pointer=str(saved.pointer))).candidates
+    (candidate,) = examine(
+        saved.coordinator, saved.coordinator.state, Point(pointer=str(saved.pointer)), told=str(saved.pointer)
+    ).candidates
     checkpoint = candidate.checkpoint
     assert (checkpoint.id, checkpoint.status, checkpoint.digest, checkpoint.bytes) == (
         known.id,

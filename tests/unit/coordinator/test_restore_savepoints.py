@@ -111,7 +111,7 @@ def test_disposed_savepoint_is_refused(saved: Saved) -> None:
 
 def test_foreign_savepoint_is_read_at_its_target(saved: Saved) -> None:
     reader = Coordinator(open_journal(MemoryStore()))
-    found = examine(reader, reader.state, Point(pointer=str(saved.pointer)))
+    found = examine(reader, reader.state, Point(pointer=str(saved.pointer)), told=str(saved.pointer))
     assert (found.store, found.keys) == (saved.target, saved.pointer.keys)
     assert [(candidate.checkpoint.id, candidate.verdict, candidate.files) for candidate in found.candidates] == [
         (1, "chosen", 2)
@@ -131,7 +131,8 @@ def test_own_savepoint_is_read_at_its_target() -> None:
 
 def test_foreign_savepoint_by_id_is_read_at_its_target() -> None:
     own, reader = Own(), Coordinator(open_journal(MemoryStore()))
-    found = examine(reader, reader.state, Point(pointer=f"{own.store.uri}/{KEYS.prefix}/chk-1"))
+    pointer = f"{own.store.uri}/{KEYS.prefix}/chk-1"
+    found = examine(reader, reader.state, Point(pointer=pointer), told=pointer)
     assert found.keys == own.pointer.keys
     assert found.id_floor == 1
 
@@ -140,4 +141,4 @@ def test_incomplete_savepoint_is_damaged(saved: Saved) -> None:
     saved.target.delete([f"{saved.pointer.name}/{file_set('s1').path}/part-00000.zstd.parquet"])
     reader = Coordinator(open_journal(MemoryStore()))
     with pytest.raises(Damaged, match="is not whole"):
-        examine(reader, reader.state, Point(pointer=str(saved.pointer)))
+        examine(reader, reader.state, Point(pointer=str(saved.pointer)), told=str(saved.pointer))
