@@ -27,13 +27,13 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     meaning,
 )
-from airflow_checkpoint_provider.hooks.connections import NoConnection
+from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed, NoConnection
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
-from airflow_checkpoint_provider.ui.threads import in_thread
+from airflow_checkpoint_provider.ui.threads import USER, in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import Values, checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
 from airflow_checkpoint_provider.ui.views.job import drawn, job_page, with_values
@@ -71,8 +71,8 @@ class Problem(Exception):
 def _not_found() -> Problem:
     """Return one answer for what does not exist and for what the user may not see."""
     text = (
-        "There is no such history, or you may not read the DAG that it belongs to, or it is damaged. An administrator can see which of"
-        " these it is."
+        "There is no such history, or it is damaged, or you may not read each DAG that it belongs to, or these are too many, or the"
+        " pages do not open its connection. An administrator can see which of these it is."
     )
     return Problem(404, "Not found", text)
 
@@ -89,6 +89,7 @@ def build(polls: Polls | None = None) -> FastAPI:
     app.get("/charts/{name}-{theme}.svg")(chart)
     app.middleware("http")(_with_headers)
     app.exception_handler(Problem)(_say_problem)
+    app.exception_handler(ConnectionNotNamed)(_say_not_named)
     app.exception_handler(HTTPException)(_say_refusal)
     app.exception_handler(RequestValidationError)(_say_invalid)
     app.exception_handler(Exception)(_say_failure)
@@ -100,6 +101,7 @@ def build(polls: Polls | None = None) -> FastAPI:
 
 
 async def _viewer(user: GetUserDep) -> Viewer:
+    USER.set(user.get_id())
     return Viewer(user)
 
 
@@ -112,11 +114,23 @@ ViewerDep = Annotated[Viewer, Depends(_viewer)]
 PollsDep = Annotated[Polls, Depends(_polls)]
 
 
-async def _place(connection: str, history: str, run: str = "") -> Place:
+async def _place(viewer: ViewerDep, connection: str, history: str, run: str = "") -> Place:
+    """Return the place that an address names, if the user may ask for it: no storage is asked before."""
+    place = _checked(Place(connection, history, run))
+    if not await in_thread(viewer.reads_any):
+        raise _not_found()
+    if connection not in connections.named() and not await in_thread(viewer.administers, connection):
+        raise _not_found()
+    connections.check_named(connection)
+    return place
+
+
+def _checked(place: Place) -> Place:
     try:
-        return Place(connection, check_prefix(history), run)
+        check_prefix(place.history)
     except InvalidName as error:
         raise Problem(400, NO_ADDRESS, error.message, error.code) from None
+    return place
 
 
 PlaceDep = Annotated[Place, Depends(_place)]
@@ -150,7 +164,8 @@ async def task(
         over = await in_thread(connections.has_ended, dag, run, task, index)
         every = None if over else EVERY
         return await _page(request, "nothing.html", dag=dag, run=run, task=task, over=over, every=every)
-    return await _job(request, await _place(place.connection, place.history, place.run), viewer, polls)
+    connections.check_named(place.connection)
+    return await _job(request, _checked(place), viewer, polls)
 
 
 async def files(
@@ -208,12 +223,11 @@ def _pace(moves: bool) -> float:
 
 
 async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
-    """Return the part of a history that the user may see. Raise ``Problem``: the same one if there is no such part."""
+    """Return a history. Raise ``Problem``: the same one if there is none, or the user may not see it."""
     reading: Reading = await _readable(place, viewer, polls, lambda: polls.history(place.connection, place.history))
-    visible = await in_thread(viewer.visible, reading, place.connection)
-    if visible is None:
+    if not await in_thread(viewer.sees, reading.found.state, place.connection):
         raise _not_found()
-    return visible
+    return reading
 
 
 async def _readable(
@@ -293,6 +307,10 @@ async def _say_problem(request: Request, problem: Any) -> Response:
     return await _page(
         request, "problem.html", status=problem.status, problem=problem, every=EVERY if problem.status == 503 else None
     )
+
+
+async def _say_not_named(request: Request, error: Any) -> Response:
+    return await _say_problem(request, Problem(404, "The pages do not open this connection", error.message, error.code))
 
 
 async def _say_refusal(request: Request, error: Any) -> Response:
