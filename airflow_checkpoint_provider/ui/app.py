@@ -37,7 +37,6 @@ from airflow_checkpoint_provider.ui.threads import USER, in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import Values, checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
 from airflow_checkpoint_provider.ui.views.job import drawn, job_page, with_values
-from airflow_checkpoint_provider.ui.views.job import version as version_of
 
 HERE = Path(__file__).parent
 PAGE_POLICY = (
@@ -50,7 +49,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-KEEP = {"Cache-Control": "private, max-age=86400, immutable"}  # in the browser of this user
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
 MOST_PARTS = 10_000  # of the list of jobs
@@ -184,17 +182,14 @@ async def files(
     return await _page(request, "files.html", page=page, place=place)
 
 
-async def chart(
-    name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep, version: str = ""
-) -> Response:
-    """Draw a chart of a history. The browser keeps it if its address names the version that is drawn."""
+async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
+    """Draw a chart of a history. No browser keeps it for its next user; a page that stays open keeps what it shows."""
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
     reading = await _read(place, viewer, polls)
     state = drawn(reading, utc_now())
     image = await in_thread(charts.DRAWINGS[name], state, place.run, theme)
-    headers = {"Content-Security-Policy": IMAGE_POLICY} | (KEEP if version == version_of(state) else {})
-    return Response(image, media_type="image/svg+xml", headers=headers)
+    return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
 
 
 async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
