@@ -98,9 +98,8 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "connections": {
                         "description": (
-                            "The connections whose jobs the page Checkpoints lists, separated by commas. Empty: ``checkpoint_default``"
-                            " and the connections of type ``checkpoint_storage`` in the database. A connection that is defined elsewhere,"
-                            " such as in an environment variable, must be named here."
+                            "The connections that the pages open, separated by commas. Empty: only ``checkpoint_default``. Through a"
+                            " connection without a login, the API server sends requests with its own keys to the connection's endpoint."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",

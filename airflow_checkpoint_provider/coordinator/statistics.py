@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, FORGOTTEN, PENDING, Checkpoint, State
@@ -23,7 +24,6 @@ SIZES = ("checkpointed_size", "state_size")
 
 def checkpoints(state: State) -> Answer:
     """Return the answer of Flink's ``GET /jobs/:jobid/checkpoints``."""
-    history = [entry(checkpoint) for checkpoint in reversed(state.checkpoints)]
     done = [checkpoint for checkpoint in state.checkpoints if checkpoint.status not in (PENDING, ABORTED)]
     return {
         "counts": counts(state),
@@ -34,7 +34,7 @@ def checkpoints(state: State) -> Answer:
             "failed": latest(state.with_status(ABORTED)),
             "restored": _restored(state),
         },
-        "history": history[:LISTED],
+        "history": [entry(checkpoint) for checkpoint in islice(reversed(state.checkpoints), LISTED)],
     }
 
 

@@ -22,6 +22,10 @@ class NoConnection(StoreMisconfigured, code="CKP641"):
     """
 
 
+class ConnectionNotNamed(CheckpointError, LookupError, code="CKP642"):
+    """The pages do not open a connection that no administrator has named: see `[checkpoints] connections`."""
+
+
 def find_connection(conn_id: str) -> Connection | None:
     """Return the connection, or None if it does not exist. Raise ``ConnectionUnreadable`` if that is unknown.
 

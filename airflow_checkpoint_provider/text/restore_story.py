@@ -9,7 +9,6 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
 from airflow_checkpoint_provider.protocol.wording import command, title
@@ -43,16 +42,6 @@ CODES = {  # what each line means; docs/behaviour.md shows it
     "CKP110": "The driver of an earlier try is still running. This try follows it and submits nothing.",
     "CKP113": "The task checks whether an earlier driver is still running.",
 }
-
-
-HIDDEN_START = "a checkpoint of a run that you may not read"
-
-
-class HiddenPoint(Point):
-    """A point whose run the reader may not read. Its id only orders the candidates; no text names it."""
-
-    def __str__(self) -> str:
-        return HIDDEN_START
 
 
 @dataclass(frozen=True)
@@ -279,17 +268,12 @@ def _candidate_texts(restored: Restored, width: int, now: str) -> Iterator[str]:
         because = f", {candidate.why}" if candidate.why else ""
         yield f"{_name(candidate):<{width}}CHOSEN{because}: {_verified(candidate, now)}"
     if restored.point and not restored.chosen:
-        yield f"{restored.point}  CHOSEN{_why_unlisted(restored.point)}"
+        unlisted = "of another history" if restored.point.pointer else "not listed any more"
+        yield f"{restored.point}  CHOSEN: {unlisted}"
     for candidate in older[:SHOWN_OLDER]:
         yield f"{_name(candidate):<{width}}older, {candidate.why or 'not examined'}"
     if len(older) > SHOWN_OLDER:
         yield f"and {len(older) - SHOWN_OLDER} older ones"
-
-
-def _why_unlisted(point: Point) -> str:
-    if isinstance(point, HiddenPoint):
-        return ""
-    return ": of another history" if point.pointer else ": not listed any more"
 
 
 def _of(restored: Restored, verdict: str) -> list[Candidate]:

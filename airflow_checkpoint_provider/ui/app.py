@@ -27,17 +27,16 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     meaning,
 )
-from airflow_checkpoint_provider.hooks.connections import NoConnection
+from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed, NoConnection
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
-from airflow_checkpoint_provider.ui.threads import in_thread
+from airflow_checkpoint_provider.ui.threads import USER, in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import Values, checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
 from airflow_checkpoint_provider.ui.views.job import drawn, job_page, with_values
-from airflow_checkpoint_provider.ui.views.job import version as version_of
 
 HERE = Path(__file__).parent
 PAGE_POLICY = (
@@ -50,7 +49,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-KEEP = {"Cache-Control": "private, max-age=86400, immutable"}  # in the browser of this user
 THEMES = ("light", "dark")
 LONG = 7  # digits of a map index that no task has
 MOST_PARTS = 10_000  # of the list of jobs
@@ -71,8 +69,8 @@ class Problem(Exception):
 def _not_found() -> Problem:
     """Return one answer for what does not exist and for what the user may not see."""
     text = (
-        "There is no such history, or you may not read the DAG that it belongs to, or it is damaged. An administrator can see which of"
-        " these it is."
+        "There is no such history, or it is damaged, or you may not read each DAG that it belongs to, or these are too many, or the"
+        " pages do not open its connection. An administrator can see which of these it is."
     )
     return Problem(404, "Not found", text)
 
@@ -89,6 +87,7 @@ def build(polls: Polls | None = None) -> FastAPI:
     app.get("/charts/{name}-{theme}.svg")(chart)
     app.middleware("http")(_with_headers)
     app.exception_handler(Problem)(_say_problem)
+    app.exception_handler(ConnectionNotNamed)(_say_not_named)
     app.exception_handler(HTTPException)(_say_refusal)
     app.exception_handler(RequestValidationError)(_say_invalid)
     app.exception_handler(Exception)(_say_failure)
@@ -100,6 +99,7 @@ def build(polls: Polls | None = None) -> FastAPI:
 
 
 async def _viewer(user: GetUserDep) -> Viewer:
+    USER.set(user.get_id())
     return Viewer(user)
 
 
@@ -112,11 +112,23 @@ ViewerDep = Annotated[Viewer, Depends(_viewer)]
 PollsDep = Annotated[Polls, Depends(_polls)]
 
 
-async def _place(connection: str, history: str, run: str = "") -> Place:
+async def _place(viewer: ViewerDep, connection: str, history: str, run: str = "") -> Place:
+    """Return the place that an address names, if the user may ask for it: no storage is asked before."""
+    place = _checked(Place(connection, history, run))
+    if not await in_thread(viewer.reads_any):
+        raise _not_found()
+    if connection not in connections.named() and not await in_thread(viewer.administers, connection):
+        raise _not_found()
+    connections.check_named(connection)
+    return place
+
+
+def _checked(place: Place) -> Place:
     try:
-        return Place(connection, check_prefix(history), run)
+        check_prefix(place.history)
     except InvalidName as error:
         raise Problem(400, NO_ADDRESS, error.message, error.code) from None
+    return place
 
 
 PlaceDep = Annotated[Place, Depends(_place)]
@@ -150,7 +162,8 @@ async def task(
         over = await in_thread(connections.has_ended, dag, run, task, index)
         every = None if over else EVERY
         return await _page(request, "nothing.html", dag=dag, run=run, task=task, over=over, every=every)
-    return await _job(request, await _place(place.connection, place.history, place.run), viewer, polls)
+    connections.check_named(place.connection)
+    return await _job(request, _checked(place), viewer, polls)
 
 
 async def files(
@@ -169,17 +182,14 @@ async def files(
     return await _page(request, "files.html", page=page, place=place)
 
 
-async def chart(
-    name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep, version: str = ""
-) -> Response:
-    """Draw a chart of a history. The browser keeps it if its address names the version that is drawn."""
+async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
+    """Draw a chart of a history. No browser keeps it for its next user; a page that stays open keeps what it shows."""
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
     reading = await _read(place, viewer, polls)
     state = drawn(reading, utc_now())
     image = await in_thread(charts.DRAWINGS[name], state, place.run, theme)
-    headers = {"Content-Security-Policy": IMAGE_POLICY} | (KEEP if version == version_of(state) else {})
-    return Response(image, media_type="image/svg+xml", headers=headers)
+    return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
 
 
 async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
@@ -208,12 +218,11 @@ def _pace(moves: bool) -> float:
 
 
 async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
-    """Return the part of a history that the user may see. Raise ``Problem``: the same one if there is no such part."""
+    """Return a history. Raise ``Problem``: the same one if there is none, or the user may not see it."""
     reading: Reading = await _readable(place, viewer, polls, lambda: polls.history(place.connection, place.history))
-    visible = await in_thread(viewer.visible, reading, place.connection)
-    if visible is None:
+    if not await in_thread(viewer.sees, reading.found.state, place.connection):
         raise _not_found()
-    return visible
+    return reading
 
 
 async def _readable(
@@ -293,6 +302,10 @@ async def _say_problem(request: Request, problem: Any) -> Response:
     return await _page(
         request, "problem.html", status=problem.status, problem=problem, every=EVERY if problem.status == 503 else None
     )
+
+
+async def _say_not_named(request: Request, error: Any) -> Response:
+    return await _say_problem(request, Problem(404, "The pages do not open this connection", error.message, error.code))
 
 
 async def _say_refusal(request: Request, error: Any) -> Response:

@@ -16,10 +16,10 @@ from pygal.style import Style
 
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
-from airflow_checkpoint_provider.text.summary_table import attempts_of, last_sign
+from airflow_checkpoint_provider.text.summary_table import last_sign
 from airflow_checkpoint_provider.text.units import duration, size
 from airflow_checkpoint_provider.ui.views.checkpoints import split
-from airflow_checkpoint_provider.ui.views.job import ATTEMPTS, shown_checkpoints
+from airflow_checkpoint_provider.ui.views.job import DRAWN, on_timeline, shown_checkpoints
 
 BLUE, GREEN, RED, ORANGE, PURPLE, GREY = "#2563eb", "#15803d", "#b91c1c", "#b45309", "#7e22ce", "#71717a"
 BLACK = "#3f3f46"
@@ -39,12 +39,10 @@ Drawing = Callable[[State, str, str], bytes]
 
 
 def timeline(state: State, run: str, theme: str) -> bytes:
-    """Return the attempts of a history or run as lines over time, with their checkpoints on them."""
-    attempts = (attempts_of(state, run) if run else state.attempts)[-ATTEMPTS:]
-    epochs = {attempt.epoch for attempt in attempts}
-    checkpoints = [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
-    moments = _moments(state, attempts)
-    marks = _apart(_marks(attempts, checkpoints), (moments[-1] - moments[0]) / DOTS)
+    """Return the newest attempts of a history or run as lines over time, with the newest checkpoints on them."""
+    attempts, checkpoints = on_timeline(state, run)
+    epochs, moments = {attempt.epoch for attempt in attempts}, _moments(state, attempts)
+    marks = _apart(_marks(attempts, checkpoints[:DRAWN]), (moments[-1] - moments[0]) / DOTS)
     chart = pygal.XY(
         **_options(theme, (GREY, *(mark.colour for mark in marks))),
         css=LETTERED,

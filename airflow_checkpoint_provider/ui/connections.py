@@ -1,11 +1,10 @@
-"""The connections whose checkpoints the pages show, and the history of a task. Runs in Airflow (API server); reads its database."""
+"""The connections that the pages open, and the history of a task. Runs in Airflow (API server); reads its database."""
 
 from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
 from airflow.configuration import conf
-from airflow.models.connection import Connection
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -13,20 +12,26 @@ from airflow.utils.state import State
 from sqlalchemy import select
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed
 from airflow_checkpoint_provider.operators._link import KEY, Place
 from airflow_checkpoint_provider.storage import Store
 
 
-def shown() -> list[str]:
-    """Return the connections of ``[checkpoints] connections``. By default: the default one, and those in the database."""
+def named() -> list[str]:
+    """Return the connections that the pages open: those of ``[checkpoints] connections``, or the default one."""
     configured: list[str] = conf.getlist("checkpoints", "connections", fallback=[])
-    if configured:
-        return configured
-    with create_session() as session:
-        stored = session.scalars(
-            select(Connection.conn_id).where(Connection.conn_type == CheckpointStorageHook.conn_type)
+    return configured or [CheckpointStorageHook.default_conn_name]
+
+
+def check_named(connection: str) -> None:
+    """Raise ``ConnectionNotNamed`` for a connection that the pages do not open. The error says which line is missing."""
+    if connection not in named():
+        default = CheckpointStorageHook.default_conn_name
+        raise ConnectionNotNamed(
+            f"Connection {connection!r} is not one that these pages open. An administrator of Airflow can name it in the"
+            f" configuration of the API server: in section [checkpoints], the line `connections = {default},{connection}`. If"
+            f" there is such a line, add `,{connection}` to it"
         )
-        return sorted({CheckpointStorageHook.default_conn_name, *stored})
 
 
 def open_store(connection: str) -> Store:

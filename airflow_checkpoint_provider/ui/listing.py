@@ -27,12 +27,12 @@ MORE = "more jobs"  # for users who may not know how many there are
 
 
 async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
-    """Return the jobs of all connections: of each, those in a ``part`` of ``JOBS`` names.
+    """Return the jobs of the named connections: of each, those in a ``part`` of ``JOBS`` names.
 
-    A connection that does not answer says so, and delays no other.
+    A connection that does not answer says so, and delays no other. For a user without any right none is asked.
     """
-    shown = await in_thread(connections.shown)
-    storages = await asyncio.gather(*(_storage(polls, viewer, connection, part) for connection in shown))
+    named = connections.named() if await in_thread(viewer.reads_any) else []
+    storages = await asyncio.gather(*(_storage(polls, viewer, connection, part) for connection in named))
     return JobsPage([storage for storage in storages if not storage.empty])
 
 
@@ -59,6 +59,8 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str, part: int) -> 
         asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[(part - 1) * JOBS : part * JOBS]
     ]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
+    for task in unread:  # what it has asked the store already goes on
+        task.cancel()
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
     rows.sort(key=lambda row: (row.order, row.job), reverse=True)
@@ -113,8 +115,8 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
 
 
 def _rows(viewer: Viewer, connection: str, readings: list[Reading], most: int) -> list[JobRow]:
-    """Return the rows of the first ``most`` histories of which the user may see something."""
-    visible = filter(None, (viewer.visible(reading, connection) for reading in readings))
+    """Return the rows of the first ``most`` histories that the user may see."""
+    visible = (reading for reading in readings if viewer.sees(reading.found.state, connection))
     return [job_row(connection, reading, utc_now()) for reading in itertools.islice(visible, most)]
 
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import INLINE, Seal
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.job_list import at_work
+from airflow_checkpoint_provider.ui.threads import Turns
 
 EVERY = 3.0  # seconds for which an answer is good
 SELDOM = 30.0  # seconds for which an answer about older runs, or about the names of jobs and runs, is good
@@ -38,7 +39,7 @@ FORGOTTEN = 60.0  # seconds after which an answer is kept no longer: a page of f
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
 KEPT = 3000  # histories, and answers: two pages of jobs with all that they ask
-UNDER_WAY = 3000  # questions to one store that wait for an answer
+UNDER_WAY = 8  # questions of one user to one store that wait for an answer
 
 T = TypeVar("T")
 
@@ -105,7 +106,8 @@ class Polls:
     """What the pages ask the stores. A question is asked once in ``every`` seconds, however many viewers wait for its answer.
 
     ``open_store`` opens the store of a connection. Questions run in threads of their own, a few for each connection. A page
-    waits until a question is ``limit`` seconds old; it goes on, and its answer serves a later page. Use it from one event loop.
+    waits until a question is ``limit`` seconds old; it goes on, and its answer serves a later page. A user asks a store few
+    questions at once; what is more waits, and is not asked if that takes ``limit`` seconds. Use it from one event loop.
     """
 
     def __init__(self, open_store: Callable[[str], Store], *, every: float = EVERY, limit: float = LIMIT) -> None:
@@ -114,10 +116,8 @@ class Polls:
         self._stores: dict[str, tuple[float, Store]] = {}  # and when it was opened
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
         self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
-        self._limiters: dict[str, CapacityLimiter] = {}  # of connections that were opened
-        self._opening = CapacityLimiter(THREADS)  # of all others: anybody can make up names of connections
-        self._being_opened: dict[str, asyncio.Task[Store]] = {}  # each holds one of those threads
-        self._under_way = Counter[str]()  # connection -> questions that wait for an answer
+        self._limiters: dict[str, CapacityLimiter] = {}  # of connections
+        self._turns = Turns(UNDER_WAY)
 
     async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> Reading:
         """Return a history, as it was at most ``within`` seconds ago. Raise ``CheckpointError``."""
@@ -203,10 +203,8 @@ class Polls:
     async def _ask(self, connection: str, question: tuple[Any, ...], answer: Callable[[], T], within: float = 0.0) -> T:
         """Return the answer to a question, asked now or up to ``every`` or ``within`` seconds ago. Raise what ``answer`` raises."""
         key = (connection, *question)
-        asked = self._answers.get(key)
-        if asked is None or asked.older_than(self._every if asked.failed else max(self._every, within)):
-            asked = self._ask_now(key, answer)
         try:
+            asked = self._known(key, within) or await self._ask_in_turn(key, answer, within)
             answered: T = await asyncio.wait_for(
                 asyncio.shield(asked.task), asked.began + self.limit - time.monotonic()
             )
@@ -217,43 +215,33 @@ class Polls:
             ) from None
         return answered
 
-    def _ask_now(self, key: tuple[Any, ...], answer: Callable[[], Any]) -> _Answer:
-        connection = key[0]
-        if self._under_way[connection] >= UNDER_WAY:
-            raise StoreUnavailable(
-                f"the checkpoint storage of connection {connection!r} has {UNDER_WAY} questions to answer. Look again later"
-            )
-        self._forget_old()
-        task = asyncio.create_task(self._answered(connection, answer))
-        self._answers.pop(key, None)
-        self._answers[key] = asked = _Answer(task)
-        self._under_way[connection] += 1
-        task.add_done_callback(asked.end)
-        task.add_done_callback(lambda _: self._end(connection))
+    def _known(self, key: tuple[Any, ...], within: float) -> _Answer | None:
+        """Return the answer to a question that was asked lately, or is under way."""
+        asked = self._answers.get(key)
+        if asked is None or asked.older_than(self._every if asked.failed else max(self._every, within)):
+            return None
         return asked
 
-    def _end(self, connection: str) -> None:
-        self._under_way[connection] -= 1
-        if not self._under_way[connection]:
-            del self._under_way[connection]  # nothing stays of a name that somebody has made up
+    async def _ask_in_turn(self, key: tuple[Any, ...], answer: Callable[[], Any], within: float) -> _Answer:
+        """Ask when the user has few questions under way. Raise ``TimeoutError`` if that takes too long."""
+        turn = self._turns.of_user(key[0])
+        async with asyncio.timeout(self.limit):
+            await turn.acquire()
+        if known := self._known(key, within):  # somebody else has asked meanwhile
+            turn.release()
+            return known
+        asked = self._ask_now(key, answer)
+        asked.task.add_done_callback(lambda _: turn.release())
+        return asked
 
-    async def _answered(self, connection: str, answer: Callable[[], T]) -> T:
-        """Open the store of a connection, then ask it."""
-        if connection not in self._stores:
-            await self._opened(connection)
-        limiter = self._limiters.setdefault(connection, CapacityLimiter(THREADS))
-        return await anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True)
-
-    async def _opened(self, connection: str) -> None:
-        """Open the store of a connection: once for all questions that wait for it."""
-        opening = self._being_opened.get(connection)
-        if opening is None:
-            opening = asyncio.create_task(
-                anyio.to_thread.run_sync(self._store, connection, limiter=self._opening, abandon_on_cancel=True)
-            )
-            self._being_opened[connection] = opening
-            opening.add_done_callback(lambda _: self._being_opened.pop(connection))
-        await asyncio.shield(opening)
+    def _ask_now(self, key: tuple[Any, ...], answer: Callable[[], Any]) -> _Answer:
+        self._forget_old()
+        limiter = self._limiters.setdefault(key[0], CapacityLimiter(THREADS))
+        task = asyncio.create_task(anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True))
+        self._answers.pop(key, None)
+        self._answers[key] = asked = _Answer(task)
+        task.add_done_callback(asked.end)
+        return asked
 
     def _forget_old(self) -> None:
         """Forget answers to old questions; if there are still many, the oldest questions first."""

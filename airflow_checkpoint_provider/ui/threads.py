@@ -1,26 +1,53 @@
-"""The threads in which the pages are made: few, and none of those that Airflow's own answers use. Runs in Airflow (API server)."""
+"""The threads in which the pages are made, and the turns of their users: few of each. Runs in Airflow (API server).
+
+None of these threads is one that Airflow's own answers use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 
 THREADS = 4  # more would not be faster: Python runs one at a time
-_LIMITER = RunVar[CapacityLimiter]("threads of the checkpoint pages")  # one for each event loop
+AT_ONCE = 2  # of these threads that one user holds
+
+USER = ContextVar("the user whose request is answered", default="")  # empty: nobody is logged in
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Turns:
+    """Lets each user do ``most`` things at once. What is more waits for the user's own turn, and for nobody else's.
+
+    So a user who asks for very much delays that user only. Use it from one event loop.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lanes = WeakValueDictionary[Hashable, asyncio.Semaphore]()  # those that somebody uses
+
+    def of_user(self, *place: Hashable) -> asyncio.Semaphore:
+        """Return the turns of the user whose request is answered, at ``place``."""
+        return self._lanes.setdefault((USER.get(), *place), asyncio.Semaphore(self._most))
+
+
+_SHARED = RunVar[tuple[CapacityLimiter, Turns]]("threads of the checkpoint pages")  # one for each event loop
+
+
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call what takes long, such as a question to the auth manager, while the event loop answers others."""
     try:
-        limiter = _LIMITER.get()
+        limiter, turns = _SHARED.get()
     except LookupError:
-        limiter = CapacityLimiter(THREADS)
-        _LIMITER.set(limiter)
-    return await anyio.to_thread.run_sync(lambda: call(*args, **kwargs), limiter=limiter)
+        limiter, turns = CapacityLimiter(THREADS), Turns(AT_ONCE)
+        _SHARED.set((limiter, turns))
+    async with turns.of_user():
+        return await anyio.to_thread.run_sync(lambda: call(*args, **kwargs), limiter=limiter)

@@ -86,6 +86,7 @@ def _environment(root: Path) -> dict[str, str]:
         "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps(storage),
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
         "AIRFLOW_CONN_CLUSTER": '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}',
+        "AIRFLOW__CHECKPOINTS__CONNECTIONS": "checkpoint_default,in_s3",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW__CORE__PARALLELISM": str(2 * AT_ONCE),  # without its supervisor a task runs beside its next try
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",

@@ -43,12 +43,20 @@ def job(name: str, run: str | None = RUN, connection: str = "checkpoint_default"
 
 JOBS, FLIGHTS_PAGE, STREAM_PAGE = "/checkpoints/jobs", job(FLIGHTS), job(STREAM, None)
 FILES_PAGE = FLIGHTS_PAGE.replace("/job?", "/files?") + "&id=6"
+EVERYTHING = {FLIGHTS, STREAM, SCRIPT, BROKEN}
 ALL = (JOBS, FLIGHTS_PAGE, STREAM_PAGE, FILES_PAGE, job(BROKEN), "/checkpoints/task?dag=d&run=r&task=t")
+
+
+def listed(pages: Pages, user: str) -> set[str]:
+    """Return the jobs in the list of a user."""
+    text = pages.get(JOBS, user).text
+    return {name for name in EVERYTHING if name in text}
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     with serving(tmp_path_factory.mktemp("pages")) as pages:
+        wait_until(lambda: listed(pages, "admin") == EVERYTHING, 60, "the API server has not read the storage")
         yield pages
 
 
@@ -80,16 +88,16 @@ def inside(page: Page) -> FrameLocator:
 @pytest.mark.parametrize(
     ("user", "seen"),
     [
-        ("admin", {FLIGHTS, STREAM, SCRIPT, BROKEN}),
+        ("admin", EVERYTHING),
         ("viewer", {FLIGHTS, STREAM}),  # the owner of the others is not known
         ("flights", {FLIGHTS}),
+        ("stranger", set()),
     ],
 )
 def test_user_sees_the_jobs_of_the_dags_that_airflow_lets_the_user_read(
     pages: Pages, user: str, seen: set[str]
 ) -> None:
-    text = pages.get(JOBS, user).text
-    assert {name for name in (FLIGHTS, STREAM, SCRIPT, BROKEN) if name in text} == seen
+    assert listed(pages, user) == seen
 
 
 @pytest.mark.parametrize("path", [job(STREAM, None), f"{job(STREAM, None)}&run=x", job(SCRIPT), job(BROKEN)])
@@ -98,6 +106,15 @@ def test_history_of_another_dag_looks_absent(pages: Pages, path: str) -> None:
     hidden = pages.get(path, "flights")
     assert (hidden.status_code, hidden.text) == (404, absent.text)
     assert pages.get(path).status_code == (503 if BROKEN in path else 200)
+
+
+def test_user_who_may_read_no_dag_asks_nothing_of_the_storage(pages: Pages) -> None:
+    pages.get(FLIGHTS_PAGE)
+    pages.s3.requests.clear()
+    answers = {path: pages.get(path, "stranger") for path in ALL}
+    assert pages.s3.requests == {}
+    assert answers.pop(JOBS).status_code == 200
+    assert {answer.status_code for answer in answers.values()} == {404}
 
 
 @pytest.mark.parametrize("kind", ["files", "charts/timeline-light.svg"])
@@ -143,6 +160,13 @@ def test_other_keys_are_no_history(pages: Pages, history: str) -> None:
     answer = pages.get(f"/checkpoints/job?connection=checkpoint_default&history={quote(history, safe='')}")
     assert answer.status_code == 400
     assert "CKP601" in answer.text
+
+
+def test_connection_that_is_not_named_is_told_to_an_admin_only(pages: Pages) -> None:
+    path = job(FLIGHTS, connection="others")
+    told = pages.get(path)
+    assert (told.status_code, "connections = checkpoint_default,others" in told.text) == (404, True)
+    assert pages.get(path, "viewer").text == pages.get(job("nobody", None), "viewer").text
 
 
 @pytest.mark.parametrize(

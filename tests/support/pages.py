@@ -18,7 +18,7 @@ from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.support.s3server import Key, S3Server, reading
 from tests.support.stack import PROJECT, Stack
 
-USERS = {"admin": "admin", "viewer": "viewer", "flights": "viewer"}
+USERS = {"admin": "admin", "viewer": "viewer", "flights": "viewer", "stranger": "viewer"}
 HOSTILE = "<script>alert(1)</script>"
 FLIGHTS = "flights_etl.delays"
 STREAM = "orders_stream.totals"

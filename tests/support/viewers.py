@@ -12,9 +12,14 @@ class Reads(Viewer):
 
     def __init__(self, *dags: str, admin: bool = False) -> None:
         super().__init__(None)
-        self.allowed, self.asked = frozenset(dags), list[str]()
-        self._connections = {CONNECTION: admin}
+        self.allowed, self.admin, self.asked = frozenset(dags), admin, list[str]()
+
+    def reads_any(self) -> bool:
+        return self.admin or bool(self.allowed)
 
     def _may_read(self, dag: str) -> bool:
         self.asked.append(dag)
         return dag in self.allowed
+
+    def _may_change(self, connection: str) -> bool:
+        return self.admin

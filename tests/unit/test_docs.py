@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +236,9 @@ ATTACK = re.compile(r"\[`(test_\w+)`\]\(\.\./(tests/\S+\.py)\)")
 
 
 def test_each_attack_that_is_described_is_a_test() -> None:
-    (table,) = [table for _, table in tables(PROTOCOL) if table[0][0] == "somebody stores"]
-    for attack, _, link in table[1:]:
+    described = [table for _, table in tables(PROTOCOL) if table[0][0].startswith("somebody ")]
+    assert [table[0][0] for table in described] == ["somebody stores", "somebody with a login"]
+    for attack, _, link in chain.from_iterable(table[1:] for table in described):
         found = ATTACK.fullmatch(link)
         assert found, attack
         assert f"def {found[1]}(" in (ROOT / found[2]).read_text(), attack

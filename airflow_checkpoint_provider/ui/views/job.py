@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +29,9 @@ from airflow_checkpoint_provider.ui.views.links import Link
 
 LISTED = statistics.LISTED
 ATTEMPTS = 20  # whose stories are told
+DRAWN = (
+    500 - ATTEMPTS
+)  # checkpoints on the timeline: with the restores of attempts, 500 marks, which take half a second
 VALUES = 5  # checkpoints whose values are read: each costs a request, once
 OVER = ("finished", "closed")  # states in which no retry is to be expected
 
@@ -124,6 +126,7 @@ class JobPage:
     queued: Sequence[str]
     attempts: Sequence[AttemptRow]
     attempts_left_out: int
+    marks_left_out: int
     checkpoints: Sequence[CheckpointRow]
     checkpoints_left_out: int
     compares: bool
@@ -155,12 +158,13 @@ def job_page(place: Place, reading: Reading, now: str, values: Values | None = N
     return JobPage(
         place=place,
         moves=about.state.text not in OVER,
-        version=version(drawn(reading, now)),
+        version=f"{state.n}-{drawn(reading, now).at}",
         head=_head(place, reading, about),
         pending=[row for row in rows if row.waits_for],
         queued=[_queued(queued.request) for queued in state.queue if not place.run or queued.epoch in epochs],
         attempts=attempts[:ATTEMPTS],
         attempts_left_out=max(0, len(attempts) - ATTEMPTS),
+        marks_left_out=max(0, len(on_timeline(state, place.run)[1]) - DRAWN),
         checkpoints=rows,
         checkpoints_left_out=max(0, len(shown) - LISTED),
         compares=sum(bool(checkpoint.completed_at) for checkpoint in shown) > 1,
@@ -181,17 +185,17 @@ def with_values(state: State, run: str) -> list[int]:
     ][:VALUES]
 
 
-def version(state: State) -> str:
-    """Return a digest of what the charts show. The number of entries would also count those of runs that the viewer may not see."""
-    attempts = [(attempt.epoch, attempt.ended_at, state.over(attempt.epoch)) for attempt in state.attempts]
-    checkpoints = [(checkpoint.id, checkpoint.status, checkpoint.ended_at) for checkpoint in state.checkpoints]
-    return hashlib.sha256(repr((state.at, attempts, checkpoints)).encode()).hexdigest()[:12]
-
-
 def shown_checkpoints(state: State, run: str) -> list[Checkpoint]:
     """Return the checkpoints of a run, or of the whole history if ``run`` is empty, the newest first."""
     epochs = {attempt.epoch for attempt in attempts_of(state, run)} if run else set()
     return [checkpoint for checkpoint in reversed(state.checkpoints) if not run or epochs & set(checkpoint.epochs)]
+
+
+def on_timeline(state: State, run: str) -> tuple[Sequence[AttemptRecord], list[Checkpoint]]:
+    """Return the newest attempts, in their order, and their checkpoints, the newest first."""
+    attempts = (attempts_of(state, run) if run else state.attempts)[-ATTEMPTS:]
+    epochs = {attempt.epoch for attempt in attempts}
+    return attempts, [checkpoint for checkpoint in shown_checkpoints(state, run) if checkpoint.epochs[0] in epochs]
 
 
 # -- the head ----------------------------------------------------------------------------------------------------------

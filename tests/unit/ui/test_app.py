@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Request
 from fastapi.testclient import TestClient
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app, connections, listing
-from airflow_checkpoint_provider.ui.access import Viewer, of_runs
-from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls
-from tests.support.recorded import RUN, Recorded, at, second_attempt, three_stages
+from airflow_checkpoint_provider.ui.access import MOST_DAGS, Viewer
+from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, UNDER_WAY, Polls
+from airflow_checkpoint_provider.ui.threads import USER
+from tests.support.faults import FaultyStore, served
+from tests.support.recorded import RUN, Recorded, second_attempt, shared_by_two_runs, three_stages
+from tests.support.s3server import S3Server
 from tests.support.viewers import CONNECTION, Reads
-from tests.unit.ui.test_access import shared
+from tests.unit.ui.test_access import MANY, shared_by
 
 ADMIN = Reads("flights_etl", "orders", admin=True)
 ABSENT = Place(CONNECTION, "jobs/nobody/job")
+
+
+@pytest.fixture(autouse=True)
+def _named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
 
 
 @contextmanager
@@ -87,12 +102,12 @@ def test_damaged_files_of_a_visible_checkpoint_are_said_to_its_reader(flights: R
     assert flights.keys.prefix not in text
 
 
-def test_storage_that_does_not_answer_is_said_to_everybody() -> None:
+def test_storage_that_does_not_answer_is_said_to_everybody_who_may_read_a_dag() -> None:
     class Silent(MemoryStore):
         def read(self, key: str) -> bytes | None:
             raise StoreUnavailable(f"no answer for {key}")
 
-    status, text = get(Silent("silent"), Reads(), f"/job?{ABSENT.query}")
+    status, text = get(Silent("silent"), Reads("another"), f"/job?{ABSENT.query}")
     assert status == 503
     assert "[CKP613]" in text
     assert "nobody" not in text
@@ -112,34 +127,42 @@ def test_history_that_fails_alone_looks_absent_to_who_may_not_know_of_it(flights
     assert get(partly, ADMIN, page_of(flights))[0] == 503
 
 
-def test_page_of_a_part_does_not_change_with_what_is_hidden() -> None:
-    """Neither its text nor its tag tells when something happens in other runs. The page of who sees them all has new charts."""
-    recorded = shared()
-
-    def pages() -> list[tuple[str, str]]:
-        answers = []
-        for viewer in (Reads("flights_etl"), Reads("flights_etl", "orders")):
-            with serving(lambda _: recorded.store, viewer) as client:
-                answer = client.get(page_of(recorded))
-                answers.append((answer.headers["etag"], answer.text))
-                assert answer.status_code == 200
-        return answers
-
-    before = pages()
-    recorded.triggered("stage 'secret'", "23:20:00")
-    part, whole = pages()
-    assert part == before[0]
-    version = re.compile(r"version=(\w+)").findall
-    assert set(version(whole[1])).isdisjoint(version(before[1][1]))
+@pytest.mark.parametrize(
+    ("dags", "readable"), [(["flights", "orders"], ["flights"]), ([*MANY, "one more"], [*MANY, "one more"])]
+)
+def test_history_of_a_dag_that_is_denied_or_of_too_many_dags_looks_absent(dags: list[str], readable: list[str]) -> None:
+    recorded, viewer = shared_by(dags), Reads(*readable)
+    absent = get(recorded.store, viewer, f"/job?{ABSENT.query}")
+    assert absent[0] == 404
+    for kind in ("job", "files", "charts/timeline-light.svg"):
+        path = page_of(recorded).replace("/job?", f"/{kind}?") + "&id=1"
+        assert get(recorded.store, viewer, path) == absent
+    assert "one more" not in get(recorded.store, viewer, "/jobs")[1]
+    assert len(viewer.asked) <= MOST_DAGS
 
 
-def test_moment_of_a_part_is_that_of_its_newest_record() -> None:
-    recorded = shared()
-    assert of_runs(recorded.state, {"one"}, unknown=False, reads=Reads().reads).at == at("22:20:00")
+def test_user_without_any_right_asks_nothing_of_the_store(flights: Recorded) -> None:
+    store = FaultyStore(flights.store, served)
+    paths = [
+        "/jobs",
+        *(
+            page_of(flights).replace("/job?", f"/{kind}?") + "&id=6"
+            for kind in ("job", "files", "charts/sizes-dark.svg")
+        ),
+        f"/job?{ABSENT.query}",
+        "/task?dag=flights_etl&run=r&task=t",
+    ]
+    answers = [get(store, Reads(), path) for path in paths]
+    assert [status for status, _ in answers] == [200, 404, 404, 404, 404, 404]
+    assert len({text for _, text in answers[1:]}) == 1
+    assert "flights_etl" not in answers[0][1]
+    assert store.requests == {}
+    assert get(store, Reads("flights_etl"), paths[1])[0] == 200
+    assert store.requests["read"] > 0
 
 
 def test_statistics_on_the_page_of_a_run_say_that_they_are_of_the_whole_history() -> None:
-    recorded, viewer = shared(), Reads("flights_etl", "orders")
+    recorded, viewer = shared_by_two_runs(), Reads("flights_etl")
     assert "not of this run alone" in get(recorded.store, viewer, page_of(recorded) + "&run=one")[1]
     assert "not of this run alone" not in get(recorded.store, viewer, page_of(recorded))[1]
 
@@ -205,8 +228,9 @@ def test_pages_take_no_thread_of_airflows_own_answers(flights: Recorded, monkeyp
     assert taken == []
 
 
-async def _admin() -> None:
+async def _admin() -> Any:
     """Stand for the user that Airflow has logged in."""
+    return SimpleNamespace(get_id=lambda: "admin")
 
 
 @pytest.mark.parametrize("name", ["jobs.html", "job.html", "files.html"])
@@ -226,7 +250,6 @@ def test_pages_are_rendered_beside_the_event_loop(
         loops.add(threading.get_ident())
         return await history(polls, *place, **options)
 
-    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     monkeypatch.setattr(app._TEMPLATES, "get_template", noted)
     monkeypatch.setattr(Polls, "history", asked)
     path = {
@@ -244,7 +267,6 @@ def test_pages_where_nothing_moves_are_fetched_again_seldom(
     ended: bool, every: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run starts there too."""
-    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     recorded = Recorded(scope="")
     recorded.started("22:00:20", run="one")
     if ended:
@@ -258,16 +280,21 @@ def test_page_that_does_not_change_is_not_fetched_again(flights: Recorded) -> No
     assert '<main id="main">' in get(flights.store, ADMIN, "/nothing")[1]
 
 
-def test_chart_is_kept_by_the_browser_if_its_address_names_what_is_drawn(flights: Recorded) -> None:
+def test_chart_is_not_kept_for_the_next_user_of_the_browser(flights: Recorded) -> None:
     with serving(lambda _: flights.store, ADMIN) as client:
         text = client.get(page_of(flights)).text
         addresses = [unescape(address) for address in re.findall(r'src="(charts/[^"]*)"', text)]
-        kept = {client.get(address).headers["cache-control"] for address in addresses}
-        assert (len(addresses), kept) == (6, {"private, max-age=86400, immutable"})
-        other = re.sub("version=.*", "version=other", addresses[0])
-        for address in (other, re.sub("&version=.*", "", addresses[0])):
-            assert client.get(address).headers["cache-control"] == "no-store"
-    assert client.get(page_of(flights)).headers["cache-control"] == "no-store"
+        kept = {client.get(address).headers["cache-control"] for address in [*addresses, page_of(flights)]}
+    assert (len(addresses), kept) == (6, {"no-store"})
+
+
+def test_chart_has_another_address_when_something_has_happened(flights: Recorded) -> None:
+    """A page that stays open loads those images again whose address is another one."""
+    version = re.compile(r"version=([^\"]+)").findall
+    before = version(get(flights.store, ADMIN, page_of(flights))[1])
+    assert version(get(flights.store, ADMIN, page_of(flights))[1]) == before
+    flights.started("04:00:00", try_number=3, generation=1)
+    assert set(version(get(flights.store, ADMIN, page_of(flights))[1])).isdisjoint(before)
 
 
 def ids(text: str) -> list[str]:
@@ -278,7 +305,6 @@ def test_what_takes_the_focus_has_a_name_that_does_not_depend_on_what_stands_bes
     flights: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the focus stays where it is when a page is refreshed."""
-    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     link = ('<a id="storage-c-flights_etl.delays"', '<a id="storage-c-a_job"')
     before = get(flights.store, ADMIN, "/jobs")[1]
     Recorded(flights.store, "a_job").started("23:20:00")
@@ -306,7 +332,6 @@ def test_jobs_that_are_not_on_the_first_page_are_on_the_next(
     flights: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part is one of all names: what others may see of it tells them no name."""
-    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     monkeypatch.setattr(listing, "JOBS", 1)
     Recorded(flights.store, "orders.totals").started("22:00:20")
     first, second, third = (get(flights.store, ADMIN, f"/jobs{query}")[1] for query in ("", "?part=2", "?part=3"))
@@ -331,3 +356,106 @@ def test_tab_of_a_task_that_has_ended_waits_for_nothing(
     _, text = get(flights.store, Reads("d"), "/task?dag=d&run=r&task=t")
     assert ("refreshes itself" in text, "data-every" in text) == (not over, not over)
     assert ("has ended" in text) == over
+
+
+# -- connections that nobody has named -----------------------------------------------------------------------------------
+
+
+def unnamed(viewer: Viewer, path: str) -> tuple[int, str]:
+    """Return an answer of pages whose connections must not be opened."""
+    opened = list[str]()
+
+    def open_store(connection: str) -> Store:
+        opened.append(connection)
+        return MemoryStore("of somebody else")
+
+    with serving(open_store, viewer) as client:
+        answer = client.get(path)
+    assert opened == []
+    return answer.status_code, unescape(answer.text)
+
+
+@pytest.mark.parametrize("kind", ["job", "files", "charts/timeline-light.svg"])
+def test_connection_that_is_not_named_looks_like_an_absent_history(kind: str) -> None:
+    viewer, path = Reads("flights_etl"), f"/{kind}?{ABSENT.query}&id=1".replace("connection=c", "connection=theirs")
+    assert unnamed(viewer, path) == get(MemoryStore(), viewer, f"/job?{ABSENT.query}")
+    status, text = unnamed(ADMIN, path)
+    assert (status, "connections = checkpoint_default,theirs" in text, "[CKP642]" in text) == (404, True, True)
+
+
+def test_tab_of_a_task_with_a_connection_that_is_not_named_says_which_line_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "place_of", lambda *_: Place("streams", "jobs/orders/job"))
+    status, text = unnamed(Reads("d"), "/task?dag=d&run=r&task=t")
+    assert (status, "[CKP642]" in text) == (404, True)
+    assert "in section [checkpoints], the line `connections = checkpoint_default,streams`" in text
+    assert unnamed(Reads("another"), "/task?dag=d&run=r&task=t") == get(
+        MemoryStore(), Reads("d"), f"/job?{ABSENT.query}"
+    )
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", "c, streams")
+    recorded = Recorded(job="orders", scope="")
+    recorded.started("22:00:20", run="one")
+    assert get(recorded.store, Reads("d", admin=True), "/task?dag=d&run=r&task=t")[0] == 200
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_keys_of_the_machine_are_sent_through_a_connection_that_is_named_only(
+    named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A connection without a login uses the keys of the machine, whatever its endpoint is."""
+    place = f"connection=theirs&history={ABSENT.history}"
+    monkeypatch.setattr(connections, "place_of", lambda *_: Place("theirs", ABSENT.history))
+    if named:
+        monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", "theirs")
+    with S3Server() as theirs:
+        where = {"root": "s3://lake/checkpoints", "endpoint_url": theirs.url}
+        monkeypatch.setenv("AIRFLOW_CONN_THEIRS", json.dumps({"conn_type": "checkpoint_storage", "extra": where}))
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_C", json.dumps({"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path)}})
+        )
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MACHINE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret of the machine")
+        with serving(connections.open_store, Reads("d", admin=True)) as client:
+            for path in ("/jobs", f"/job?{place}", f"/files?{place}&id=1", "/task?dag=d&run=r&task=t"):
+                client.get(path)
+        assert bool(theirs.requests.total()) == named
+
+
+# -- a user who asks for very much ---------------------------------------------------------------------------------------
+
+
+def test_each_user_has_few_questions_under_way(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests one of them makes."""
+    under_way, users = list[int](), set[str]()
+
+    class Counted(MemoryStore):
+        def read(self, key: str) -> bytes | None:
+            under_way.append(sum(answer.ended is None for answer in [*polls._answers.values()]))
+            users.add(USER.get())
+            time.sleep(0.005)
+            return flights.store.read(key)
+
+    async def user(request: Request) -> Any:
+        return SimpleNamespace(get_id=lambda: request.headers["user"])
+
+    polls = Polls(lambda _: Counted(), every=0.0, limit=60)
+    monkeypatch.setattr(app, "Viewer", lambda _: Reads("flights_etl"))
+    served = app.build(polls)
+    served.dependency_overrides[get_user] = user
+
+    async def look() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://pages") as client:
+
+            async def ask(name: str, path: str) -> int:
+                return (await client.get(path, headers={"user": name}, timeout=60)).status_code
+
+            made_up = [page_of(flights).replace("flights_etl", f"made-up-{number}") for number in range(100)]
+            greedy = [asyncio.create_task(ask("greedy", path)) for path in made_up]
+            while not under_way:
+                await asyncio.sleep(0.01)
+            return [await ask("modest", page_of(flights)), *await asyncio.gather(*greedy)]
+
+    assert asyncio.run(look()) == [200, *[404] * 100]
+    assert max(under_way) <= 2 * UNDER_WAY
+    assert users == {"greedy", "modest"}  # each of whom has turns

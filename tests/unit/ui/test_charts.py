@@ -9,10 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.ui import charts
+from airflow_checkpoint_provider.ui.app import _rendered
+from airflow_checkpoint_provider.ui.polling import Reading
 from airflow_checkpoint_provider.ui.views.job import drawn as drawn_state
+from airflow_checkpoint_provider.ui.views.job import job_page
 from tests.support.recorded import RUN, Recorded, at
 from tests.unit.ui.test_views import reading
 
@@ -133,3 +138,20 @@ def test_chart_has_the_values_of_the_last_hundred(running: Recorded) -> None:
     drawn = charts.durations(running.state, "", "light").decode()
     values = re.findall(r'<desc class="value">([^<]+)</desc>', drawn)
     assert Counter(values) == {"2.0 s": 99, "42 s": 1}
+
+
+def test_timeline_has_at_most_500_marks_of_the_newest_checkpoints(finished: Recorded) -> None:
+    """An honest history may retain thousands, and each mark takes time to draw."""
+    state = finished.state
+    newest = state.checkpoints[-1]
+    many = tuple(replace(newest, id=number, branch=0) for number in range(newest.id + 1, newest.id + 3000))
+    found = FoundHistory(finished.keys, replace(state, checkpoints=(*state.checkpoints, *many)))
+    drawn = charts.timeline(found.state, "", "light").decode()
+    letters = Counter(re.findall(r'class="label">(.)</text>', drawn))
+    assert 450 < letters.total() <= 500
+    assert "A" not in letters  # that one is older
+    page = job_page(Place("c", finished.keys.prefix), Reading(found, finished.store.uri), at("23:59:00"))
+    left_out = len(found.state.checkpoints) - letters["C"]
+    assert page.marks_left_out == left_out
+    text = _rendered("job.html", {"page": page, "place": page.place, "others": []})
+    assert f"{left_out} older checkpoints have no mark on the timeline." in text

@@ -1,4 +1,4 @@
-"""Which connections the pages show, and whether a task has ended: by Airflow's database, in memory."""
+"""Which connections the pages open, and whether a task has ended: by Airflow's database, in memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 from airflow.models import import_all_models
-from airflow.models.connection import Connection
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
+from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed
 from airflow_checkpoint_provider.ui import connections
 
 
@@ -21,8 +21,7 @@ from airflow_checkpoint_provider.ui import connections
 def database(monkeypatch: pytest.MonkeyPatch) -> Engine:
     import_all_models()  # type: ignore[no-untyped-call]  # a table names others
     engine = create_engine("sqlite://")
-    for model in (Connection, TaskInstance):
-        model.metadata.create_all(engine, [model.__table__])
+    TaskInstance.metadata.create_all(engine, [TaskInstance.__table__])
 
     @contextmanager
     def create_session() -> Iterator[Session]:
@@ -30,26 +29,17 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Engine:
             yield session
 
     monkeypatch.setattr(connections, "create_session", create_session)
-    monkeypatch.delenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", raising=False)
     return engine
 
 
-def test_connections_are_the_default_one_and_those_of_the_type_in_the_database(
-    database: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert connections.shown() == ["checkpoint_default"]
-    with Session(database) as session:
-        session.add_all(
-            [
-                Connection(conn_id="streams", conn_type="checkpoint_storage"),
-                Connection(conn_id="lake", conn_type="checkpoint_storage"),
-                Connection(conn_id="other", conn_type="http"),
-            ]
-        )
-        session.commit()
-    assert connections.shown() == ["checkpoint_default", "lake", "streams"]
-    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", "lake")
-    assert connections.shown() == ["lake"]
+def test_pages_open_the_default_connection_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", raising=False)
+    assert connections.named() == ["checkpoint_default"]
+    monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", "lake, streams")
+    assert connections.named() == ["lake", "streams"]
+    connections.check_named("streams")
+    with pytest.raises(ConnectionNotNamed, match="`connections = checkpoint_default,other`"):
+        connections.check_named("other")
 
 
 @pytest.mark.parametrize(

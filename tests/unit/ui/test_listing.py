@@ -160,11 +160,19 @@ def test_page_looks_again_while_a_history_cannot_be_read_in_time(
 def test_page_looks_again_while_jobs_are_being_read(
     store: MemoryStore, readable: Recorded, admin: bool, unread: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given_up = list[bool]()
+
     async def hangs(*_: object) -> None:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.append(True)
 
     async def look() -> JobsPage:
-        return await listing.jobs_page(Polls(lambda _: store, limit=0.1), Reads("flights_etl", admin=admin))
+        page = await listing.jobs_page(Polls(lambda _: store, limit=0.1), Reads("flights_etl", admin=admin))
+        await asyncio.sleep(0)
+        assert len(given_up) == 2  # nobody waits for them any more
+        return page
 
     monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", CONNECTION)
     monkeypatch.setattr(listing, "_newest", hangs)

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, Stor
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import polling
 from airflow_checkpoint_provider.ui.polling import Polls, Reading
+from airflow_checkpoint_provider.ui.threads import USER
 from tests.support.faults import FaultyStore, served
 from tests.support.recorded import Recorded, second_attempt, three_stages
 
@@ -214,7 +215,7 @@ def test_broken_history_is_an_error_and_is_read_again(running: Recorded, store: 
 
 def test_changed_connection_leads_to_its_new_store(running: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "SELDOM", ALWAYS)
-    stores = iter((running.store, running.store, MemoryStore("new")))  # the first two for one question
+    stores = iter((running.store, MemoryStore("new")))
 
     async def look() -> None:
         polls = Polls(lambda _: next(stores), every=ALWAYS)
@@ -301,58 +302,6 @@ def test_only_some_answers_are_kept(store: FaultyStore, monkeypatch: pytest.Monk
     assert run(look()) <= 6
 
 
-def test_made_up_connections_hold_few_threads_and_none_of_a_known_connection(finished: Recorded) -> None:
-    """A look-up that hangs holds a thread of those that all unknown names share."""
-    hangs, asked = threading.Event(), []
-
-    def open_store(connection: str) -> Store:
-        if connection != "known":
-            asked.append(connection)
-            hangs.wait(60)
-        return finished.store
-
-    async def look() -> int:
-        polls = Polls(open_store, every=ALWAYS, limit=60)
-        await polls.history("known", finished.keys.prefix)
-        unknown = [asyncio.create_task(polls.jobs(f"made up {number}")) for number in range(20)]
-        while len(asked) < polling.THREADS:
-            await asyncio.sleep(0.01)
-        await polls.history("known", finished.keys.prefix)
-        found = len(asked)
-        hangs.set()
-        await asyncio.gather(*unknown)
-        return found
-
-    assert run(look()) == polling.THREADS
-
-
-def test_connection_that_hangs_while_it_is_opened_holds_one_thread(finished: Recorded) -> None:
-    """Many questions to it wait for one look-up, so that another connection can be opened meanwhile."""
-    hangs, opened = threading.Event(), list[str]()
-
-    def open_store(connection: str) -> Store:
-        opened.append(connection)
-        if connection == "hangs":
-            hangs.wait(60)
-        return finished.store
-
-    async def look() -> str:
-        polls = Polls(open_store, every=ALWAYS, limit=60)
-        waiting = [asyncio.create_task(polls.runs("hangs", f"job{number}")) for number in range(2 * polling.THREADS)]
-        while not opened:
-            await asyncio.sleep(0.01)
-        try:
-            async with asyncio.timeout(5):
-                reading: Reading = await polls.history("works", finished.keys.prefix)
-        finally:
-            hangs.set()
-        await asyncio.gather(*waiting)
-        return reading.found.state.job
-
-    assert run(look()) == finished.job
-    assert opened == ["hangs", "works"]
-
-
 def test_connection_that_cannot_be_opened_is_opened_anew_by_the_next_question(finished: Recorded) -> None:
     refusals = iter([StoreUnavailable("not now"), None])
 
@@ -361,48 +310,58 @@ def test_connection_that_cannot_be_opened_is_opened_anew_by_the_next_question(fi
             raise refusal
         return finished.store
 
-    async def look() -> list[Any]:
-        polls = Polls(open_store, every=NEVER, limit=60)
-        failed = await asyncio.gather(*(polls.runs("c", f"job{number}") for number in range(3)), return_exceptions=True)
-        assert await polls.runs("c", "another") == []
-        return failed
-
-    assert [type(answer) for answer in run(look())] == [StoreUnavailable] * 3
-
-
-def test_nothing_stays_of_connections_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "KEPT", 5)
-
-    def open_store(connection: str) -> Store:
-        raise CheckpointNotFound(f"there is no connection {connection!r}")
-
-    async def look() -> tuple[int, int]:
-        polls = Polls(open_store)
-        for number in range(20):
-            with pytest.raises(CheckpointNotFound):
-                await polls.jobs(f"made up {number}")
-        await asyncio.sleep(0)  # the last question ends
-        return len(polls._under_way), len(polls._being_opened)
-
-    assert run(look()) == (0, 0)
-
-
-def test_store_with_too_many_questions_is_asked_no_more(finished: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "UNDER_WAY", 3)
-    hangs = threading.Event()
-
-    def open_store(_: str) -> Store:
-        hangs.wait(60)
-        return finished.store
-
     async def look() -> None:
-        polls = Polls(open_store, every=ALWAYS, limit=60)
-        waiting = [asyncio.create_task(polls.runs("c", f"job{number}")) for number in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(StoreUnavailable, match="has 3 questions to answer"):
-            await polls.jobs("c")
-        hangs.set()
-        await asyncio.gather(*waiting)
-        await polls.jobs("c")
+        polls = Polls(open_store, every=NEVER, limit=60)
+        with pytest.raises(StoreUnavailable, match="not now"):
+            await polls.runs("c", "job")
+        assert await polls.runs("c", "another") == []
 
     run(look())
+
+
+def test_user_who_asks_for_much_has_few_questions_under_way(hanging: Hanging) -> None:
+    """The others wait for their turn, and are never asked if that does not come."""
+
+    async def look() -> None:
+        polls = Polls(lambda _: hanging, every=ALWAYS, limit=0.2)
+        asked = [polls.runs("c", f"made-up-{number}") for number in range(3200)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {StoreUnavailable}
+        assert len(polls._answers) == polling.UNDER_WAY
+        polls.limit = 60
+        hanging.answers.set()
+        assert await polls.jobs("c") == []
+        assert hanging.asked == polling.UNDER_WAY + 1
+
+    run(look())
+
+
+def test_question_that_another_user_has_asked_takes_no_turn(hanging: Hanging) -> None:
+    async def look() -> None:
+        polls = Polls(lambda _: hanging, every=NEVER, limit=60)
+        USER.set("one")
+        theirs = [asyncio.create_task(polls.runs("c", f"job-{number}")) for number in range(polling.UNDER_WAY)]
+        await asyncio.sleep(0)
+        USER.set("two")
+        ours = [asyncio.create_task(polls.runs("c", f"job-{number}")) for number in range(polling.UNDER_WAY)]
+        await asyncio.sleep(0)
+        own = [asyncio.create_task(polls.runs("c", f"own-{number}")) for number in range(polling.UNDER_WAY)]
+        while len(polls._answers) < 2 * polling.UNDER_WAY:
+            await asyncio.sleep(0.01)
+        hanging.answers.set()
+        await asyncio.gather(*theirs, *ours, *own, return_exceptions=True)
+        assert hanging.asked == 2 * polling.UNDER_WAY
+
+    run(look())
+
+
+def test_nothing_stays_of_users_who_ask_no_more(store: FaultyStore) -> None:
+    async def look() -> int:
+        polls = opened(store)
+        for number in range(20):
+            USER.set(f"user {number}")
+            assert await polls.jobs("c") == []
+        await asyncio.sleep(0)  # the last question ends
+        return len(polls._turns._lanes)
+
+    assert run(look()) == 0
