@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,11 +28,18 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ |= quick_jvms()
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
+os.environ.setdefault("FUZZ_SEED", secrets.token_hex(4))  # the workers of pytest-xdist get it, too
+
 MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL")
 _numbers = itertools.count(1)
 
 ONE_AIRFLOW = "tests/e2e/"
 AIRFLOW_OF_ITS_OWN = ("tests/e2e/test_demo.py", "tests/e2e/test_first_job.py", "tests/e2e/test_pages.py")
+
+
+def pytest_report_header() -> str:
+    """Return the seed of the slow fuzz tests. With the same ``FUZZ_SEED`` they attack with the same inputs again."""
+    return f"FUZZ_SEED={os.environ['FUZZ_SEED']}"
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process

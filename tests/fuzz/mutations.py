@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,15 +32,20 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+class Fresh(int):
+    """A number of inputs that are others in each run of the tests: they are made from ``FUZZ_SEED``."""
+
+
 def short_and_long(short: int, long: int) -> pytest.MarkDecorator:
-    """Run a test with ``short`` inputs, and in the slow suite with ``long``."""
-    return pytest.mark.parametrize("inputs", [short, pytest.param(long, marks=pytest.mark.slow)])
+    """Run a test with the same ``short`` inputs each time, and in the slow suite with ``long`` fresh ones."""
+    return pytest.mark.parametrize("inputs", [short, pytest.param(Fresh(long), marks=pytest.mark.slow, id="fresh")])
 
 
 def attack(attack_one: Callable[[str], object], name: str, inputs: int) -> None:
     """Attack with so many inputs, each made from its seed, which a failure names."""
+    of_run = f"{os.environ['FUZZ_SEED']} " if isinstance(inputs, Fresh) else ""
     for number in range(inputs):
-        seed = f"{name} {number}"
+        seed = f"{of_run}{name} {number}"
         try:
             attack_one(seed)
         except BaseException as error:
