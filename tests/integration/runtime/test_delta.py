@@ -220,7 +220,7 @@ def test_query_goes_on_behind_batches_that_the_table_has_forgotten(table: Home, 
     add_files(source(table), *range(4))
     first = table.run()
     assert first.code == 0, first.log
-    kept = "'delta.setTransactionRetentionDuration' = 'interval 1 second'"
+    kept = "'delta.setTransactionRetentionDuration' = 'interval 5 seconds'"
     person(tmp_path / "person", f"ALTER TABLE delta.`{table.out}` SET TBLPROPERTIES ({kept})")
     add_files(source(table), *range(4, FILES))
     again = table.run()
