@@ -301,7 +301,9 @@ def test_stub_beside_another_claim_deletes_nothing(owner: str | None, error: typ
     pointer = published(coordinator)
     store = open_store(pointer.root)
     store.overwrite(pointer.metadata, STUB)
-    store.overwrite(pointer.claim, b"{" if owner is None else canonical(ClaimLock(owner=owner, by="x", at=at(1)).to_json()))
+    store.overwrite(
+        pointer.claim, b"{" if owner is None else canonical(ClaimLock(owner=owner, by="x", at=at(1)).to_json())
+    )
     before = content(pointer)
     with pytest.raises(error):
         savepoint.dispose(coordinator.store, str(pointer), "ann", at(1))
