@@ -114,7 +114,11 @@ class NotInstalled(CheckpointError, ImportError, code="CKP607", permanent=True):
 
 
 class PreflightFailed(CheckpointError, RuntimeError, code="CKP608"):
-    """A preflight could not compare a query: there is none, something did not answer, or the script ended before."""
+    """A preflight could not compare a query: something did not answer, or the script ended before."""
+
+
+class WriteRefused(CheckpointError, RuntimeError, code="CKP609"):
+    """A preflight refused a call of the script that writes."""
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
@@ -183,6 +187,10 @@ class HistoryGone(CheckpointError, LookupError, code="CKP623", permanent=True):
 
 class CheckpointNotFound(CheckpointError, LookupError, code="CKP624", permanent=True):
     """The checkpoint does not exist: it was never taken, was aborted, or was deleted."""
+
+
+class NothingToCompare(CheckpointNotFound, code="CKP625"):
+    """The checkpoint holds no streaming query, so a preflight has nothing to compare. The script is not started."""
 
 
 class SavepointDisposed(CheckpointNotFound, code="CKP442"):

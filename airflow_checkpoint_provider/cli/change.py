@@ -49,6 +49,7 @@ PRUNED = ("JOB", "RUN", "CHECKPOINTS", "SAVEPOINTS", "LEFTOVERS", "HISTORY")
 DISPOSED = ("POINTER", "JOB", "FILES", "BYTES")
 SHOWN = 20  # folders that ``prune`` lists of one history
 DRY_RUN = "nothing was changed (--dry-run)"
+NO_TERMINAL = "Not a terminal: use --dry-run to preview, then --yes to confirm"
 
 
 def _ask(question: str) -> str:
@@ -350,12 +351,12 @@ def _bytes_under(store: Store, prefix: str) -> int:
     return sum(listed.size for listed in store.list(prefix))
 
 
-def confirm(job: str, lines: list[str], approval: Approval) -> None:
+def confirm(job: str, lines: list[str], approval: Approval, no_terminal: str = NO_TERMINAL) -> None:
     """Ask a person to type the job's name, unless ``approval`` says yes. Raises ``InvalidConfig`` without approval."""
     if approval.yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidConfig("Not a terminal: use --dry-run to preview, then --yes to confirm")
+        raise InvalidConfig(no_terminal)
     write_lines(lines, sys.stderr)
     try:
         answer = approval.ask("Type the job's name to continue: ")

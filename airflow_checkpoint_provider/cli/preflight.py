@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from airflow_checkpoint_provider.cli import LIMIT
+from airflow_checkpoint_provider.cli.change import Approval, confirm
 from airflow_checkpoint_provider.cli.locate import newest
-from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
-from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of
+from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of, refuse_without_query
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
-from airflow_checkpoint_provider.errors import PreflightFailed, Refused
+from airflow_checkpoint_provider.errors import InvalidConfig, PreflightFailed, Refused
+from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, submitted_confs
 from airflow_checkpoint_provider.protocol.keys import pointer_of
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
 from airflow_checkpoint_provider.storage import Store
@@ -25,34 +29,51 @@ STDERR = 2  # the file of this process, which its child inherits
 COMPARED = ("QUERY", "FITS", "DIFFERS")
 
 
-def preflight(store: Store, job: str, source: str, command: Sequence[str]) -> Report:
-    """Run ``command``, whose driver compares its queries with a checkpoint. Its output goes to stderr.
+def preflight(store: Store, job: str, source: str, command: Sequence[str], approval: Approval) -> Report:
+    """Say what runs, ask, and run ``command``, whose driver compares its queries with a checkpoint. Its output goes to stderr.
 
-    Raises ``CheckpointNotFound``, and ``PreflightFailed`` if the checkpoint holds no query, or the driver did not come to the end of
-    its ``with`` block.
+    Raises ``CheckpointNotFound``, ``NothingToCompare`` if the checkpoint holds no query, ``InvalidConfig`` for a driver in a cluster, and
+    ``PreflightFailed`` if the driver has compared nothing.
     """
+    _refuse_cluster(command)
     history = newest(store, job, LIMIT)
     pointer = checkpoint_of(open_history(store, history.keys.prefix), source)
-    _refuse_without_query(store, job, pointer)  # before the script runs: what it writes itself is written
+    refuse_without_query(pointer, open_pointer(pointer_of(pointer), store).seal)
+    _confirm(job, pointer, command, approval)
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
         how = _run(command, PreflightRequest(store.uri, history.keys.prefix, source, str(answer)))
         if not answer.exists():
             raise PreflightFailed(
-                f"`{shlex.join(command)}` {how} before the end of its `with CheckpointedJob()` block; its output says why. The job was not"
-                " touched"
+                f"`{shlex.join(command)}` {how} before it had compared the queries of its `with CheckpointedJob()` block; its output says why."
+                " The job was not touched"
             )
         return _report(PreflightResult.parse(answer.read_text()))
 
 
-def _refuse_without_query(store: Store, job: str, pointer: str) -> None:
-    """Raise ``PreflightFailed`` if there is nothing to compare."""
-    states = open_pointer(pointer_of(pointer), store).seal.states.values()
-    if not any(state.query for state in states):
-        raise PreflightFailed(
-            f"{pointer} of {job} holds no streaming query, so nothing can be compared. The script was not started. A preflight compares"
-            " queries only: whether a stage is reused is decided when the job runs"
+def _refuse_cluster(command: Sequence[str]) -> None:
+    """Raise ``InvalidConfig`` if the driver would run in a cluster: there it would not learn that it only looks, and run the job."""
+    words = " ".join(command)
+    file = re.search(r"--properties-file[\s=]+(\S+)", words)
+    default = submitted_confs({}, file and file[1], os.environ).get(DEPLOY_MODE) or os.environ.get("DEPLOY_MODE")
+    named = re.findall(rf"(?:--deploy-mode|{re.escape(DEPLOY_MODE)})[\s=]+(\w+)", words)
+    if "cluster" in (named or [default]):
+        raise InvalidConfig(
+            "the driver would run in a cluster, where it does not learn that this is a preflight: it would run the job. Nothing was"
+            " started. Write --deploy-mode client"
         )
+
+
+def _confirm(job: str, pointer: str, command: Sequence[str], approval: Approval) -> None:
+    """Say what a preflight runs, and ask."""
+    lines = [
+        f"PREFLIGHT of {job}: compares {pointer} with the queries of `{shlex.join(command)}`",
+        "the code of the script RUNS on this host, until it has started each query of the checkpoint. What it writes by Spark is refused",
+        "what it does without Spark happens: files that Python writes, calls of an API or a database, mails",
+    ]
+    if approval.yes:
+        write_lines(lines, sys.stderr)
+    confirm(job, lines, approval, "Not a terminal: the script's code runs. Confirm with --yes")
 
 
 def _run(command: Sequence[str], request: PreflightRequest) -> str:

@@ -104,10 +104,10 @@ def restore(store: Store, options: Namespace) -> Report:
 
 
 def preflight(store: Store, options: Namespace) -> Report:
-    """Check whether the queries of another script could continue from a checkpoint; the job may run meanwhile."""
-    from airflow_checkpoint_provider.cli import preflight
+    """Run another script until its queries are compared with a checkpoint: could they continue? The job may run meanwhile."""
+    from airflow_checkpoint_provider.cli import change, preflight
 
-    return preflight.preflight(store, options.job, options.source, options.command)
+    return preflight.preflight(store, options.job, options.source, options.command, change.Approval(yes=options.yes))
 
 
 def release(store: Store, options: Namespace) -> Report:
@@ -333,7 +333,7 @@ VERBS: dict[Verb, tuple[Argument, ...]] = {
     savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
     stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
     restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
-    preflight: (_JOB, _CHECKPOINT, _COMMAND, _OUTPUT),
+    preflight: (_JOB, _CHECKPOINT, _COMMAND, _YES, _OUTPUT),
     release: (_JOB, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
     rewound: (_SINK, _TAKEN, _PUT_BACK, _DELETE, _DRY_RUN, _YES, _OUTPUT),
     dispose: (_POINTER, _RUN, _ID, _FORGET, _DRY_RUN, _YES, _OUTPUT),

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.copying import copy_saved
 from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, SOURCE, Location
 from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
 from airflow_checkpoint_provider.coordinator.source_files import parsed_file
-from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, NothingToCompare
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.keys import pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal
@@ -38,10 +38,19 @@ def checkpoint_of(coordinator: Coordinator, source: str) -> str:
     return str(coordinator.keys.pointer(coordinator.store.uri, number))
 
 
+def refuse_without_query(pointer: str, seal: Seal) -> None:
+    """Raise ``NothingToCompare`` if the checkpoint at ``pointer`` holds no query."""
+    if not any(state.query for state in seal.states.values()):
+        raise NothingToCompare(
+            f"{pointer} holds no streaming query, so nothing can be compared. The script was not started. A preflight compares queries"
+            " only: whether a stage is reused is decided when the job runs"
+        )
+
+
 def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tuple[str, Seal]:
     """Copy the queries of a checkpoint. Return its URI and its content. If it is deleted meanwhile, the newest one is tried again.
 
-    Raises what ``open_pointer`` raises, and ``Damaged``.
+    Raises what ``open_pointer`` raises, ``NothingToCompare``, and ``Damaged``.
     """
     tries = 0
     while True:
@@ -49,6 +58,7 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
         pointer = checkpoint_of(coordinator, source)
         try:
             opened = open_pointer(pointer_of(pointer), coordinator.store)
+            refuse_without_query(pointer, opened.seal)
             for uid, saved in opened.seal.states.items():
                 if saved.query:
                     copy_saved(saved, opened.store, opened.keys, copy_at(folder, uid))

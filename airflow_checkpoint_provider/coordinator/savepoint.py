@@ -142,8 +142,8 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     """Delete the savepoint at the pointer ``text``, and let its history forget it. A second disposal changes nothing.
 
     ``home`` is the store of its history. Raises ``Held`` while its history needs it, ``AlreadyClaimed``,
-    ``CheckpointNotFound``, and ``InvalidName`` for a checkpoint of a history, which its own policy deletes. Outside of the
-    savepoint roots, only a savepoint that its history lists can be disposed of.
+    ``CheckpointNotFound``, ``InvalidName`` for a checkpoint of a history, which its own policy deletes, and ``Damaged`` for a stub
+    without a claim. Outside of the savepoint roots, only a savepoint that its history lists can be disposed of.
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
@@ -248,6 +248,7 @@ def _finish(home: Store, pointer: SavepointPointer, by: str, now: str, *, dry_ru
     """Finish an interrupted disposal: its stub exists, so nobody can open the savepoint any more."""
     target = home.beside(pointer.root, limited=False)
     savepoint_target.refuse_history(target, pointer)
+    savepoint_target.refuse_stub_alone(target, pointer)
     if not dry_run:
         savepoint_target.delete_savepoint(target, pointer, DISPOSAL, by, now)
     return Disposed(pointer, "", 0, 0, own=False)

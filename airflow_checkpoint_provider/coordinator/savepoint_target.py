@@ -315,6 +315,20 @@ def refuse_history(store: Store, pointer: SavepointPointer) -> None:
         )
 
 
+def refuse_stub_alone(store: Store, pointer: SavepointPointer) -> None:
+    """Raise ``Damaged`` for a stub without a claim, and ``AlreadyClaimed`` if the claim is not that of a disposal.
+
+    Each deletion claims a savepoint first. So a stub alone was put there by somebody else, and proves nothing about the files.
+    """
+    claimed = store.read(pointer.claim)
+    if claimed is None:
+        raise errors.Damaged(
+            f"{pointer} holds the stub of a disposed savepoint, but no _claimed, which each disposal writes first. So its files may belong"
+            f" to something else, and nothing was deleted. If {STATE}/ in there is nobody's, delete it yourself"
+        )
+    _refuse_other(claimed, pointer, DISPOSAL)
+
+
 def _is_stub(store: Store, pointer: SavepointPointer) -> bool:
     """Return whether there is a stub. A damaged savepoint may be disposed of; one of a newer format may not,
     because it may have files that this version does not know.

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
+from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE
 from airflow_checkpoint_provider.text import messages
 
 
@@ -112,7 +113,9 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         command: list[str] = super()._build_spark_submit_command(application)
         # What `submit` adds to the process's environment. A driver elsewhere must not mark its lines: nobody removes the marks.
         mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: self._output.mark}
-        self._env = {**(self._env or {}), **self._environment, **mark}
+        # A variable that is left over in the worker would make a preflight of the job.
+        left_over = {PREFLIGHT_VARIABLE: ""} if PREFLIGHT_VARIABLE in os.environ else {}
+        self._env = {**(self._env or {}), **self._environment, **mark, **left_over}
         return command
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.references import known_at_parse
 from airflow_checkpoint_provider.protocol.handover import PREFIX
+from airflow_checkpoint_provider.protocol.preflight import PreflightRequest
 
 _TEMPLATE_ENDS = ("}}", "%}", "#}")
 
@@ -50,6 +53,21 @@ def refuse_no_application(application: object) -> None:
     if not isinstance(application, str) or not application:
         raise InvalidConfig(
             f"application={application!r}: write the path of the Python script that opens the CheckpointedJob"
+        )
+
+
+def refuse_inside_preflight(environment: Mapping[str, str]) -> None:
+    """Raise ``InvalidConfig`` in a task that ``checkpoints preflight`` has started: it would submit the job.
+
+    A variable that is left over from another preflight, or that holds anything else, stays in this process.
+    """
+    request = None
+    with contextlib.suppress(InvalidConfig):
+        request = PreflightRequest.of(environment)
+    if request and Path(request.answer).parent.is_dir():
+        raise InvalidConfig(
+            "this task runs inside of `checkpoints preflight`, and would submit the job itself. Write the command that starts the script"
+            " after --, such as spark-submit"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -41,6 +42,7 @@ from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchPa
 from airflow_checkpoint_provider.operators._link import Linked, Place
 from airflow_checkpoint_provider.operators._parameters import (
     refuse_fixed_key,
+    refuse_inside_preflight,
     refuse_later,
     refuse_no_application,
     refuse_other_languages,
@@ -203,6 +205,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         with failing_for_good():
             self._check()
             refuse_no_application(self.application)
+            refuse_inside_preflight(os.environ)
             self._refuse_backfill(context)
             hook, store = self._connect()
             self._log_why_not_deferred(hook)

@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from airflow_checkpoint_provider.errors import InvalidConfig
+
 PREFLIGHT_VARIABLE = "CHECKPOINT_PREFLIGHT"
+UNSET = f"Unset it, and start the script again: `unset {PREFLIGHT_VARIABLE}`"
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,20 @@ class PreflightRequest:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> PreflightRequest | None:
-        """Return the request in the environment of a driver; None if it has none."""
+        """Return the request in the environment of a driver; None if it has none. Raises ``InvalidConfig`` for any other text."""
         text = environment.get(PREFLIGHT_VARIABLE)
-        return cls(**json.loads(text)) if text else None
+        if not text:
+            return None
+        try:
+            request = cls(**json.loads(text))
+            known = all(isinstance(value, str) and value for value in asdict(request).values())
+        except (ValueError, TypeError, RecursionError):
+            known = False
+        if not known:
+            raise InvalidConfig(
+                f"{PREFLIGHT_VARIABLE} is in the environment of this script, and holds nothing that `checkpoints preflight` writes. {UNSET}"
+            )
+        return request
 
 
 @dataclass(frozen=True)

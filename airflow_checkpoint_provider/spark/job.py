@@ -90,14 +90,14 @@ class CheckpointedJob:
     _finished: ClassVar[bool] = False  # a run ended well in this process
 
     def __new__(cls, spark: SparkSession | None = None, *args: Any, **options: Any) -> Any:
-        """Return the job; or one that only looks, if the command line has asked for that. Raises what refuses an argument."""
+        """Return the job; or one that only looks, if the command line has asked for that. Raises what refuses an argument or the request."""
         try:
             check_call(cls.__name__, OPTIONS, (None, spark, *args), options, arguments.JOB)
+            request = PreflightRequest.of(os.environ)
         except CheckpointError as error:
             if session := SparkSession.getActiveSession():
                 refuse_retry(error, launched(session))
             raise
-        request = PreflightRequest.of(os.environ)
         return PreflightJob(request, spark) if request else super().__new__(cls)
 
     def __init__(

@@ -1,32 +1,47 @@
 """Compare the queries of a script with a checkpoint without running them. Runs in the Spark driver.
 
 ``checkpoints preflight`` starts the script with an order in its environment. Then ``CheckpointedJob`` is the class here. It reads the
-checkpoint, and writes neither a journal nor a checkpoint, so the job itself may run meanwhile.
+checkpoint, and writes neither a journal nor a checkpoint, so the job itself may run meanwhile. What the script writes by Spark is
+refused, from the import of this package on.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import copy_queries
 from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
+from airflow_checkpoint_provider.protocol.preflight import (
+    PREFLIGHT_VARIABLE,
+    UNSET,
+    PreflightRequest,
+    PreflightResult,
+    QueryFit,
+)
 from airflow_checkpoint_provider.spark import arguments, s3a
+from airflow_checkpoint_provider.spark.end import refuse_retry
 from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.read_only import refuse_writes
+from airflow_checkpoint_provider.spark.settings import launched
 from airflow_checkpoint_provider.spark.stages.application import check_versions, refuse_connect
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
 from airflow_checkpoint_provider.storage import open_store
 
@@ -42,44 +57,74 @@ FOLDER = "preflight"  # below the root; a driver that is killed leaves its copie
 class PreflightJob:
     """Stands in for ``CheckpointedJob`` during a preflight. ``session`` is what the script gives it.
 
-    A stage is computed and not stored, a value is that of the checkpoint, a registered object is not called, and no query runs. The
-    driver ends where the ``with`` block ends.
+    A stage is computed and not stored, a value is that of the checkpoint, a registered object gets its state and is not called again,
+    and no query runs. The process ends as soon as each query of the checkpoint is compared.
     """
 
     def __init__(self, order: PreflightRequest, session: SparkSession | None) -> None:
         self._order, self._session = order, session
 
     def __enter__(self) -> Self:
+        self._refuse_ended()
         self.spark = self._session or SparkSession.builder.getOrCreate()
         refuse_connect(self.spark)
+        self._refuse_launched()
         check_versions(self.spark)
+        refuse_writes()
         home = open_store(self._order.root)
         s3a.prepare(self.spark, home)
         self._folder = Location(home, f"{FOLDER}/{secrets.token_hex(8)}")
         history = open_history(home, self._order.history)
-        self._checkpoint, seal = copy_queries(history, self._order.source, self._folder)
-        self._saved = seal.states
+        self._checkpoint, self._seal = copy_queries(history, self._order.source, self._folder)
+        self._saved = self._seal.states
         self._fits: dict[str, QueryFit] = {}
         self._preflight = Preflight(self.spark, self._folder)
-        say(f"PREFLIGHT: this script is compared with {self._checkpoint}. No query runs, and no checkpoint is taken.")
+        say(
+            f"PREFLIGHT: this script runs until its queries are compared with {self._checkpoint}. No query runs, no checkpoint is taken,"
+            " and what it writes by Spark is refused"
+        )
         return self
+
+    def _refuse_ended(self) -> None:
+        """Raise ``InvalidConfig`` if nobody waits for the answer: its folder ends with the command."""
+        if not Path(self._order.answer).parent.is_dir():
+            raise InvalidConfig(
+                f"{PREFLIGHT_VARIABLE} is in the environment of this script, and the preflight that has set it is over. {UNSET}"
+            )
+
+    def _refuse_launched(self) -> None:
+        """End the driver of a task: its run would seem to be done, and nothing would have been computed."""
+        if task := launched(self.spark):
+            error = InvalidConfig(
+                f"{PREFLIGHT_VARIABLE} is in the environment of a driver that an Airflow task has launched. The job was not started. Remove"
+                " it from the environment of the driver, e.g. from env_vars=, or of the machine or the pod in which the driver runs"
+            )
+            refuse_retry(error, task)
+            raise error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._folder.store.delete_under(self._folder.key)
         if kind is not None and not issubclass(kind, SystemExit):
+            self._delete_copies()
             return
+        self._end()
+
+    def _end(self) -> NoReturn:
+        """Answer, and end the process from any thread: no other line of the script runs."""
+        self._delete_copies()
         fits = (*self._fits.values(), *self._left_out())
         for fit in fits:
             say(f"query '{fit.query}': {fit.summary or 'ok'}")
         Path(self._order.answer).write_text(PreflightResult(self._checkpoint, fits).to_json())
-        raise SystemExit(int(_exit_code(fits)))
+        leave(int(_exit_code(fits)), "PREFLIGHT: done. The script ends here")
+
+    def _delete_copies(self) -> None:
+        self._folder.store.delete_under(self._folder.key)
 
     def _left_out(self) -> list[QueryFit]:
         why = "the script does not start it"
-        saved = (uid for uid, state in self._saved.items() if state.query)
-        return [QueryFit(uid, (why,)) for uid in saved if uid not in self._fits]
+        return [QueryFit(uid, (why,)) for uid, state in self._saved.items() if state.query and uid not in self._fits]
 
     # -- in the script -----------------------------------------------------------------------------------------------
 
@@ -93,13 +138,18 @@ class PreflightJob:
         adopt: str | PathLike[str] | None = None,
         rescale: bool = False,
     ) -> Query:
-        """Compare the query with the checkpoint. What is returned has ended."""
+        """Compare the query with the checkpoint. What is returned has ended.
+
+        The process ends here if each query of the checkpoint is compared now.
+        """
         saved = self._saved.get(uid)
         if saved and saved.query is None:
             self._fits[uid] = QueryFit(uid, (f"the checkpoint holds a {saved.kind} of that name",))
         else:
             query = saved.query if saved else None
             self._fits[uid] = self._preflight.compare(uid, writer, query, after=after, rescale=rescale)
+        if not self._left_out():
+            self._end()
         return ComparedQuery()
 
     def await_queries(self) -> None:
@@ -126,7 +176,8 @@ class PreflightJob:
 
     @checks_arguments(**arguments.REGISTER)
     def register(self, uid: str, obj: CheckpointedObject) -> None:
-        """Do nothing: nobody asks the object."""
+        """Give the object its state in the checkpoint, as a start would. Nobody asks it later."""
+        Registered(States("", dict(self._saved)), self._seal.id).add(uid, obj)
 
     @checks_arguments(**arguments.CHECKPOINT)
     def checkpoint(self, *, wait: bool = True) -> None:
@@ -190,3 +241,7 @@ class ComparedQuery(Query):
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's own name
         """Return that it has ended."""
         return True
+
+
+if os.environ.get(PREFLIGHT_VARIABLE):  # a script may write before its ``with`` block, too
+    refuse_writes()

@@ -37,6 +37,7 @@ PERMANENT = {
         "OtherIncarnation",
         "HistoryGone",
         "CheckpointNotFound",
+        "NothingToCompare",
     ),
     *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
     *(

@@ -21,7 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.coordinator.foreign import loads, readable
+from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import Metrics
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.stages.plan import UUID, Plan
@@ -116,8 +117,10 @@ class Observed:
         if stored is None or stored.row is None or (stored.name, stored.schema) != (self.name, self.schema.json()):
             return None, "it was stored without these metrics"
         try:
+            with readable("the stored row", "a stage"):
+                _refuse_other_names(stored.row, stored.schema)
             return _row_of(self.spark, stored.schema, stored.row), ""
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, Damaged) as error:
             return None, f"its metrics cannot be read: {_first_line(error)}"
 
 
@@ -230,6 +233,13 @@ def _json_of(spark: SparkSession, row: Any, schema: Any) -> str:
     frame = _frame(spark, spark._jsparkSession.createDataFrame(_jvm(spark).java.util.List.of(row), schema))
     text: str = frame.toDF(*map(str, range(len(frame.columns)))).select(F.to_json(F.struct("*"), EXACT)).collect()[0][0]
     return text
+
+
+def _refuse_other_names(text: str, schema: str) -> None:
+    """Raise an error unless a stored row names each metric: Spark takes null for one that is not there, and ignores what follows."""
+    names = sorted(map(str, range(len(json.loads(schema)["fields"]))))
+    if sorted(loads(text)) != names:
+        raise ValueError(f"it has not the names {', '.join(names)}")
 
 
 def _row_of(spark: SparkSession, schema: str, text: str) -> Any:

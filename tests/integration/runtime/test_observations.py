@@ -13,7 +13,9 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.protocol.metadata import Metrics
 from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.stages.observations import Observed
 from tests.integration.runtime.conftest import Script
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -226,3 +228,24 @@ def test_frame_that_observes_nothing_stores_nothing(script: Script) -> None:
     (stage,) = coordinator.contents(coordinator.state.retained[-1])[0].states.values()
     assert stage.stage
     assert stage.stage.metrics == ()
+
+
+STORED = '{"0":10,"1":9}'
+HURT = [
+    *("", "null", "1", "{", "{}", "[]", '{"0":10}', '{"0":10,"1":9,"2":0}', '{"0":10,"1":9} more', f"[{STORED}]"),
+    *('{"0":"x","1":9}', '{"0":1e999,"1":9}', "[" * 100_000, '{"0":10,"1":' + "9" * 5000 + "}", "\x00", "\ud800"),
+]
+
+
+def test_stored_row_that_is_none_ends_typed(script: Script) -> None:
+    """Spark would hand out nulls for some of them."""
+    df = script.spark.range(10).observe(Observation("quality"), rows(), F.max("id"))
+    node = df._jdf.queryExecution().analyzed()
+    observed = Observed(script.spark, node, None)
+    found = {
+        text[:20]: observed._row_in(Metrics(name="quality", schema=observed.schema.json(), row=text)) for text in HURT
+    }
+    assert len(found) == len(HURT)
+    assert {text: why for text, (row, why) in found.items() if row or "its metrics cannot be read" not in why} == {}
+    row, why = observed._row_in(Metrics(name="quality", schema=observed.schema.json(), row=STORED))
+    assert (row.toString(), why) == ("[10,9]", "")

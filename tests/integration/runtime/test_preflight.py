@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pyspark.sql import Column, DataFrame
@@ -13,15 +15,19 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
-from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult
+from airflow_checkpoint_provider.errors import InvalidConfig, WriteRefused
+from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, PreflightRequest, PreflightResult
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from tests.integration.runtime.conftest import Script
+from airflow_checkpoint_provider.spark import preflight as spark_preflight
+from tests.integration.runtime.conftest import Launch, Script
 from tests.integration.runtime.test_queries import holding, in_batch_one, running_forever, source, stop_with_savepoint
 from tests.jobs.matrix import PROVIDER, ROCKSDB
 from tests.support.drivers import environment
+from tests.support.launches import Launches
 from tests.support.runs import Home
 from tests.support.streams import add_files
 from tests.support.waiting import wait_until
+from tests.support.writes import with_writes
 
 UID = "totals"
 
@@ -51,19 +57,36 @@ class Version:
 
     def compared(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
         """Return what does not fit the newest checkpoint, by query. Exit code and copies are looked at, too."""
-        coordinator = self._script.coordinator()
         before = files(self._script.root)
-        answer = self._folder / "answer"
-        with monkeypatch.context() as patch:
-            request = PreflightRequest(f"file://{self._script.root}", coordinator.keys.prefix, "latest", str(answer))
-            for name, value in request.to_environment().items():
-                patch.setenv(name, value)
-            with pytest.raises(SystemExit) as ended:
-                self.run()
+        with looking(self._script, self._folder, monkeypatch) as answer, pytest.raises(SystemExit) as ended:
+            self.run()
         found = {fit.query: fit.differences for fit in PreflightResult.parse(answer.read_text()).queries}
         assert ended.value.code == (3 if any(found.values()) else 0)
         assert files(self._script.root) == before
         return found
+
+
+@contextmanager
+def looking(script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let each attempt of a script be a preflight. Yield where it answers."""
+    answer = folder / "answer"
+    with monkeypatch.context() as patch:
+        ending_by_exception(patch)
+        prefix = script.coordinator().keys.prefix
+        request = PreflightRequest(f"file://{script.root}", prefix, "latest", str(answer))
+        for name, value in request.to_environment().items():
+            patch.setenv(name, value)
+        yield answer
+
+
+def ending_by_exception(patch: pytest.MonkeyPatch) -> None:
+    """Let a preflight end by ``SystemExit``, after which PySpark writes again. A driver leaves its process there."""
+
+    def leave(code: int, line: str) -> NoReturn:
+        raise SystemExit(code)
+
+    patch.setattr(spark_preflight, "leave", leave)
+    with_writes(patch)
 
 
 def files(folder: Path) -> set[tuple[Path, int]]:
@@ -171,7 +194,7 @@ def preflight(home: Home, monkeypatch: pytest.MonkeyPatch, *options: str, **conf
     with monkeypatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        return main(("--root", home.store.uri, "preflight", home.script.stem, *options, "--", *script))
+        return main(("--root", home.store.uri, "preflight", home.script.stem, "--yes", *options, "--", *script))
 
 
 @pytest.mark.slow
@@ -193,19 +216,98 @@ def test_query_that_the_script_leaves_out_does_not_fit(
     assert version.compared(monkeypatch) == {"renamed": (), UID: ("the script does not start it",)}
 
 
+class Reporting(Version):
+    """A version that writes a report beside its query."""
+
+    def __init__(self, script: Script, folder: Path, *, first: bool) -> None:
+        super().__init__(script, folder)
+        self.first, self.report, self.after = first, folder / "report", folder / "after"
+
+    def run(self) -> None:
+        with self._script.attempt() as job:
+            report = job.spark.range(3).write.mode("overwrite")
+            if self.first:
+                report.json(str(self.report))
+            job.start_query(self.uid, self._written(totals(self._rows(job))))
+            self.after.touch()
+            report.json(str(self.report))
+
+
+def test_script_ends_where_its_last_query_is_compared(
+    ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = Reporting(ran, tmp_path, first=False)
+    assert version.compared(monkeypatch) == {UID: ()}
+    assert not version.after.exists()
+    assert not version.report.exists()
+
+
+def test_report_that_the_old_version_has_written_stays(
+    ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script ends at the line that writes it. The next attempt writes it again."""
+    version, before = Reporting(ran, tmp_path, first=True), files(ran.root)
+    version.report.mkdir()
+    (version.report / "old.json").write_text("{}")
+    refused = pytest.raises(WriteRefused, match=rf"{__file__}, line \d+: report\.json.*DataFrameWriter\.json may write")
+    with looking(ran, tmp_path, monkeypatch) as answer, refused:
+        version.run()
+    assert not answer.exists()
+    assert [file.name for file in version.report.iterdir()] == ["old.json"]
+    assert files(ran.root) == before
+    version.run()
+    assert version.after.exists()
+
+
+def test_preflight_that_is_over_asks_for_nothing(ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its variable is left over, in a shell perhaps."""
+    before = files(ran.root)
+    with looking(ran, tmp_path / "gone", monkeypatch), pytest.raises(InvalidConfig, match=r"is over\. Unset it"):
+        Version(ran, tmp_path).run()
+    assert files(ran.root) == before
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_driver_of_a_task_is_never_a_preflight(
+    ran: Script,
+    launched: Launch,
+    launches: Launches,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+) -> None:
+    """The request is a good one, or none at all. The task fails for good, and is told what to remove."""
+    with looking(ran, tmp_path, monkeypatch), monkeypatch.context() as patch:
+        if text:
+            patch.setenv(PREFLIGHT_VARIABLE, text)
+        with pytest.raises(SystemExit) as ended:
+            launched(launches.plan()).__enter__()
+    assert (ended.value.code, launches.coordinator().state.attempts) == (3, ())
+    assert f"REFUSED: {PREFLIGHT_VARIABLE} is in the environment of " in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", ["disk", "S3"], indirect=True)
 def test_command_compares_another_version_while_the_job_runs(
-    stream: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stream: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     running_forever(stream, STREAM_STATE="1", STREAM_INTERVAL="1 s")
     add_files(source(stream), 0, 1)
     with stream.started() as running:
         wait_until(lambda: bool(stream.coordinator().state.newest_first()), 120, running.said)
         assert preflight(stream, monkeypatch) == 0
-        assert capsys.readouterr().out.split() == ["QUERY", "FITS", "DIFFERS", "rows", "ok"]
+        assert capfd.readouterr().out.split() == ["QUERY", "FITS", "DIFFERS", "rows", "ok"]
         del stream.env["STREAM_STATE"]
         assert preflight(stream, monkeypatch) == 3
-        assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in capsys.readouterr().out
+        assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in capfd.readouterr().out
+        report = stream.folder / "report"
+        line = f"SparkSession.builder.getOrCreate().range(3).write.json({str(report)!r})"
+        stream.script.write_text(stream.script.read_text().replace("SCHEMA = ", f"{line}\nSCHEMA = ", 1))
+        assert preflight(stream, monkeypatch) == 1  # it writes before its `with` block
+        said = capfd.readouterr().err
+        assert f"{stream.script}, line " in said
+        assert "DataFrameWriter.json may write" in said
+        assert not report.exists()
         assert running.process.poll() is None
         assert stream.coordinator().state.last_epoch == 1

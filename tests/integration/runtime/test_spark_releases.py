@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -64,6 +65,15 @@ def test_stored_schema_runs_no_code_on_release(release: str) -> None:
     read = [python_with_spark(release), "-m", "tests.support.planted_schemas"]
     out = subprocess.run(read, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300).stdout
     assert out.splitlines()[0] == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", HADOOP)
+def test_writes_of_a_preflight_are_refused_on_release(release: str) -> None:
+    tried = [python_with_spark(release), "-m", "tests.support.writes"]
+    out = subprocess.run(tried, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=900).stdout
+    assert json.loads(out.splitlines()[-1]) == {"not refused": {}, "not read": {}, "files": []}
 
 
 OBSERVED = """

@@ -37,13 +37,13 @@ def script(*fits: QueryFit) -> list[str]:
 
 
 def test_queries_that_fit_are_ok(streams: Job, checkpoints: Command) -> None:
-    done = checkpoints("preflight", CLICKS, *script(*FITS))
+    done = checkpoints("preflight", CLICKS, "--yes", *script(*FITS))
     assert done.code == 0
     assert [line.split(maxsplit=2) for line in done.lines[1:]] == [["orders", "ok"], ["new", "ok", "begins anew"]]
 
 
 def test_query_that_does_not_fit_is_refused(streams: Job, checkpoints: Command) -> None:
-    done = checkpoints("preflight", CLICKS, "-o", "json", *script(*FITS, DIFFERS))
+    done = checkpoints("preflight", CLICKS, "--yes", "-o", "json", *script(*FITS, DIFFERS))
     assert done.code == 3
     assert "query 'clicks' does not fit" in done.err
     found = json.loads(done.out)
@@ -53,20 +53,23 @@ def test_query_that_does_not_fit_is_refused(streams: Job, checkpoints: Command) 
 
 def test_query_that_could_not_be_compared_is_unknown_and_is_not_refused(streams: Job, checkpoints: Command) -> None:
     unknown = QueryFit("clicks", unknown="Kafka does not say which rows it has [CKP406]")
-    done = checkpoints("preflight", CLICKS, *script(*FITS, unknown))
+    done = checkpoints("preflight", CLICKS, "--yes", *script(*FITS, unknown))
     assert done.code == 1
     assert done.err.splitlines()[-1] == f"query 'clicks' could not be compared: {unknown.unknown} [CKP608]"
     assert done.lines[-1].split(maxsplit=2) == ["clicks", "unknown", unknown.unknown]
     other = QueryFit("views", DIFFERS.differences, unknown=unknown.unknown)
-    assert checkpoints("preflight", CLICKS, *script(unknown, other)).code == 3
+    assert checkpoints("preflight", CLICKS, "--yes", *script(unknown, other)).code == 3
 
 
 def test_script_that_does_not_answer_has_failed(streams: Job, checkpoints: Command) -> None:
     command = [sys.executable, "-c", "raise SystemExit(7)"]
-    done = checkpoints("preflight", CLICKS, "--", *command)
+    done = checkpoints("preflight", CLICKS, "--yes", "--", *command)
     assert done.code == 1
     assert f"`{shlex.join(command)}` ended with exit code 7" in done.err
-    assert "did not start (No such file or directory)" in checkpoints("preflight", CLICKS, "--", "/nowhere/submit").err
+    assert (
+        "did not start (No such file or directory)"
+        in checkpoints("preflight", CLICKS, "--yes", "--", "/nowhere/submit").err
+    )
 
 
 @pytest.mark.parametrize("source", ["latest", "chk-2"])
@@ -77,11 +80,69 @@ def test_checkpoint_without_a_query_has_nothing_to_compare_and_the_script_is_not
     done = checkpoints(
         "preflight", ORDERS, "--from", source, "--", sys.executable, "-c", f"open({str(written)!r}, 'w')"
     )
-    assert (done.code, done.out, written.exists()) == (1, "", False)
+    assert (done.code, done.out, written.exists()) == (4, "", False)
     assert "holds no streaming query, so nothing can be compared. The script was not started." in done.err
-    assert "[CKP608]" in done.err
+    assert "[CKP625]" in done.err
 
 
 def test_job_without_a_checkpoint_is_not_found(lake: LocalStore, checkpoints: Command) -> None:
     assert checkpoints("preflight", "etl.other", *script()).code == 4
     assert checkpoints("preflight", ORDERS, "--from", "chk-99", *script()).code == 4
+
+
+# -- before the script runs ----------------------------------------------------------------------------------------------
+
+
+def test_question_says_that_the_script_runs(
+    streams: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    written = tmp_path / "written"
+    command = ("--", sys.executable, "-c", f"open({str(written)!r}, 'w')")
+    for answer, ran in (("no", False), (CLICKS, True)):
+        monkeypatch.setattr("builtins.input", lambda answer=answer: answer)
+        done = checkpoints("preflight", CLICKS, *command)
+        assert "the code of the script RUNS on this host" in done.err
+        assert "What it writes by Spark is refused" in done.err
+        assert "what it does without Spark happens" in done.err
+        assert (done.code, written.exists()) == ((1, True) if ran else (2, False))
+
+
+def test_without_a_terminal_the_script_runs_only_with_yes(
+    streams: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    done = checkpoints("preflight", CLICKS, *script(*FITS))
+    assert (done.code, done.out) == (2, "")
+    assert "Not a terminal: the script's code runs. Confirm with --yes" in done.err
+    done = checkpoints("preflight", CLICKS, "--yes", *script(*FITS))
+    assert done.code == 0
+    assert done.err.startswith(f"PREFLIGHT of {CLICKS}: compares ")
+    assert "the code of the script RUNS on this host" in done.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--deploy-mode", "cluster"],
+        ["--deploy-mode=cluster"],
+        ["--conf", "spark.submit.deployMode=cluster"],
+        ["--properties-file", "{folder}/own.conf"],
+        [],
+    ],
+)
+def test_driver_in_a_cluster_would_run_the_job_and_is_not_started(
+    streams: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str]
+) -> None:
+    """The last one has its deploy mode in spark-defaults.conf."""
+    for name in ("own.conf", "spark-defaults.conf"):
+        (tmp_path / name).write_text("spark.submit.deployMode  cluster\n")
+    if not options:
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    submit = ["--", "spark-submit", *(option.format(folder=tmp_path) for option in options), "app.py"]
+    done = checkpoints("preflight", CLICKS, "--yes", *submit)
+    assert (done.code, done.out) == (2, "")
+    assert "it does not learn that this is a preflight" in done.err
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    submit = ["--", sys.executable, "-c", "raise SystemExit(7)", "--deploy-mode", "client"]
+    assert "ended with exit code 7" in checkpoints("preflight", CLICKS, "--yes", *submit).err

@@ -10,7 +10,13 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, DisposedStub, delete_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import (
+    DISPOSAL,
+    ClaimLock,
+    DisposedStub,
+    delete_savepoint,
+    put_claim,
+)
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Damaged, InvalidName, NotItsClaim, StoreMisconfigured
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
@@ -270,9 +276,38 @@ def test_disposal_deletes_only_the_files_of_the_savepoint() -> None:
 def test_interrupted_disposal_is_finished_without_a_question() -> None:
     coordinator = driver(MemoryStore())
     pointer = published(coordinator)
+    put_claim(open_store(pointer.root), pointer, DISPOSAL, "bob", at(1))
     open_store(pointer.root).overwrite(pointer.metadata, STUB)
     savepoint.dispose(coordinator.store, str(pointer), "ann", at(1))
     assert left(pointer) == ["_claimed", "_metadata"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("where", ["savepoint-orders-1-9f3c", "spark-location"])
+def test_stub_alone_deletes_nothing(tmp_path: Path, where: str, dry_run: bool) -> None:
+    """A ``checkpointLocation`` of Spark has a folder ``state``, too."""
+    target = LocalStore(str(tmp_path))
+    target.create(f"{where}/_metadata", STUB)
+    target.create(f"{where}/state/0/0/1.delta", b"rows")
+    with pytest.raises(Damaged, match="but no _claimed, which each disposal writes first"):
+        savepoint.dispose(MemoryStore(), f"{target.uri}/{where}", "ann", at(1), dry_run=dry_run)
+    assert sorted(listed.key for listed in target.list(where)) == [f"{where}/_metadata", f"{where}/state/0/0/1.delta"]
+
+
+@pytest.mark.parametrize(("owner", "error"), [("file:///root/jobs/etl/job", AlreadyClaimed), (None, Damaged)])
+def test_stub_beside_another_claim_deletes_nothing(owner: str | None, error: type[Exception]) -> None:
+    """That of a history, or one that cannot be read."""
+    coordinator = driver(MemoryStore())
+    pointer = published(coordinator)
+    store = open_store(pointer.root)
+    store.overwrite(pointer.metadata, STUB)
+    store.overwrite(
+        pointer.claim, b"{" if owner is None else canonical(ClaimLock(owner=owner, by="x", at=at(1)).to_json())
+    )
+    before = content(pointer)
+    with pytest.raises(error):
+        savepoint.dispose(coordinator.store, str(pointer), "ann", at(1))
+    assert content(pointer) == before
 
 
 def test_condemned_savepoint_whose_directory_is_gone_is_forgotten() -> None:

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperato
 from airflow_checkpoint_provider.operators._base import GENERATION_KEY
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.protocol.keys import History, job_id_of
+from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, PreflightRequest
 from tests.support.state_store import TaskStateStore
 from tests.unit.operators.conftest import MASTERS, DagRun, TaskInstance, confs, execute, values
 
@@ -133,6 +134,33 @@ def test_every_option_but_the_py_files_is_the_one_of_the_parent(folder: Path) ->
 def test_conf_that_the_task_writes_itself_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(InvalidConfig, match=rf"conf= has spark\.checkpointed\.{name}.* job_id=, "):
         execute(folder, conf={f"spark.checkpointed.{name}": "x"})
+
+
+@pytest.mark.parametrize(("deploy_mode", "invalid"), [("client", False), ("client", True), ("cluster", False)])
+def test_preflight_that_is_left_over_in_the_worker_does_not_reach_the_driver(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, deploy_mode: str, invalid: bool
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    monkeypatch.setenv(PREFLIGHT_VARIABLE, "{" if invalid else preflight(folder / "gone"))
+    execute(folder, conn_id="client", deploy_mode=deploy_mode)
+    lines = (folder / "environ").read_text().splitlines()
+    assert [line for line in lines if line.startswith(PREFLIGHT_VARIABLE)] == [f"{PREFLIGHT_VARIABLE}="]
+
+
+def test_task_inside_of_a_preflight_submits_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after ``checkpoints preflight etl.job -- airflow tasks test …``."""
+    monkeypatch.setenv(PREFLIGHT_VARIABLE, preflight(folder))
+    with pytest.raises(
+        AirflowFailException, match="inside of `checkpoints preflight`, and would submit the job itself"
+    ):
+        execute(folder)
+    assert not (folder / "environ").exists()
+
+
+def preflight(waiting: Path) -> str:
+    """Return the request of a command that waits for an answer in a folder."""
+    request = PreflightRequest("file:///root", "jobs/etl/job", "latest", str(waiting / "answer"))
+    return request.to_environment()[PREFLIGHT_VARIABLE]
 
 
 def _hook(**options: Any) -> CheckpointedSparkSubmitHook:

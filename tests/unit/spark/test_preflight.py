@@ -1,8 +1,10 @@
-"""What a preflight says where something cannot be read. Runs anywhere."""
+"""What a preflight says where something cannot be read, and what its job does. Runs anywhere."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -11,14 +13,17 @@ import pytest
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
+    KindChanged,
     SourceUnavailable,
     StoreDenied,
     StoreMisconfigured,
     StoreUnavailable,
     WrongUse,
 )
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
-from airflow_checkpoint_provider.protocol.preflight import QueryFit
+from airflow_checkpoint_provider.protocol.metadata import REGISTERED, VALUE, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, QueryFit
+from airflow_checkpoint_provider.spark import CheckpointedJob, InitializationContext, Query
+from airflow_checkpoint_provider.spark.preflight import ComparedQuery, PreflightJob
 from airflow_checkpoint_provider.spark.queries import edges, preflight
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.sink import Sink
@@ -118,3 +123,39 @@ def test_query_whose_after_would_be_refused_does_not_fit(
         assert not compared.compare(uid, nobody, None).differences
     found = compared.compare("totals", nobody, None, after=["clean"])
     assert found.differences == ((why,) if why else ())
+
+
+# -- the job of a preflight ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("real", "own"), [(CheckpointedJob, PreflightJob), (Query, ComparedQuery)])
+def test_what_the_script_gets_has_the_same_public_methods(real: type, own: type) -> None:
+    assert public(own) == public(real)
+
+
+def public(kind: type) -> dict[str, object]:
+    """Return the parameters of each public method, and each public property."""
+    members = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {
+        name: inspect.signature(member).parameters if inspect.isfunction(member) else type(member)
+        for name, member in members.items()
+    }
+
+
+def test_registered_object_gets_its_state_in_the_checkpoint_at_once() -> None:
+    saved = StateSnapshot(uid="position", kind=REGISTERED, run="r", value={"at": 7})
+    job = PreflightJob(PreflightRequest("root", "history", "latest", "answer"), None)
+    job._saved = {"position": saved, "rows": replace(saved, uid="rows", kind=VALUE)}
+    job._seal = SimpleNamespace(id=3)  # type: ignore[assignment]
+    got: list[InitializationContext] = []
+    played: Any = SimpleNamespace(initialize_state=got.append, snapshot_state=lambda ctx: None)
+    job.register("position", played)
+    job.register("new", played)
+    assert got == [
+        InitializationContext("position", {"at": 7}, restored=True, checkpoint_id=3),
+        InitializationContext("new", None, restored=True, checkpoint_id=3),
+    ]
+    with pytest.raises(KindChanged):
+        job.register("rows", played)
+    with pytest.raises(WrongUse, match="has no method snapshot_state"):
+        job.register("other", SimpleNamespace(initialize_state=got.append))
