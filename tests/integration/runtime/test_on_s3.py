@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,15 +14,22 @@ from pyspark.sql.functions import udf
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.query_location import location_at
+from airflow_checkpoint_provider.coordinator.rewinding import all_aside, put_back
+from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.spark import open_checkpoint
+from airflow_checkpoint_provider.spark import batch_sink, open_checkpoint
+from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
+from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import S3Store, s3_credentials
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
 from tests.support.s3server import Key, S3Server
+from tests.support.sinks import saved_at, way_back
 
 
 @pytest.fixture
@@ -124,6 +132,29 @@ def test_savepoint_is_written_to_another_bucket(spark: SparkSession, script: Scr
         assert job.value("seen").get() == ["a"]
         assert job.restored
         assert job.restored.pointer == saved.target
+
+
+def test_sink_in_s3_goes_back_and_its_rows_are_put_back(script: Script, root: str, s3: S3Server) -> None:
+    """The driver reaches it by Spark, and the command line by the store."""
+    bucket = root.split("/")[2]
+    out, store = f"s3a://{bucket}/sinks/out", S3Store(bucket, "ckp", s3.settings())
+    with script.attempt(root=root) as job:
+        spark = job.spark
+
+        def ids(folder: str = out) -> list[int]:
+            return sorted(row["id"] for row in spark.read.parquet(folder).collect())
+
+        for batch in range(3):
+            batch_sink(out)(spark.range(batch, batch + 1, 1, 1), batch)
+        sink = FileSink(spark, "rows", Target("parquet", out))
+        gone_back = sink.look_back(replace(saved_at(store, 0, None), path=sink.path), allowed=True)
+        for _ in range(2):
+            sink.go_back(way_back(gone_back, 29))
+            assert (ids(), ids(f"{out}/_rewound-2-def")) == ([0], [1, 2])
+        log = FileSinkLog(StoreFolder(location_at(store, out)))
+        (aside,) = all_aside(log.files_of)
+        assert put_back(log, aside, aside.manifest) is None
+        assert ids() == [0, 1, 2]
 
 
 # -- launched by a task --------------------------------------------------------------------------------------------------
