@@ -112,7 +112,7 @@ class Commands:
     def _of_queries(self) -> list[Command]:
         """Return the commands for streaming queries, which need one history for all runs."""
         return [
-            self._reads("Check another script against the newest checkpoint", "preflight", self._job, *SCRIPT),
+            self._reads("Check another script against the newest checkpoint, whose code runs", "preflight", self._job, *SCRIPT),
             *(self._release(f"Continue query '{query.uid}' without this package", query.uid) for query in self._state.queries),
             *(command for query in self._state.queries for command in self._of_sink(query)),
             self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
@@ -142,7 +142,7 @@ class Commands:
         if any(entry.batch is not None for entry in checkpoint.states):
             commands += [
                 self._changes("Restore it; moves files that its queries have written since out of their sinks", *restore, "--rewind-sink", DRY_RUN),
-                self._reads("Check another script against it", "preflight", self._job, "--from", name, *SCRIPT),
+                self._reads("Check another script against it, whose code runs", "preflight", self._job, "--from", name, *SCRIPT),
             ]  # fmt: skip
         return commands
 
