@@ -64,11 +64,12 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
     found = sink.named(name)
     if back:
         found = found[:1]  # the newest: what was taken out before it belongs below
-    jobs = sink.jobs_at_rest(found)
+    sink.jobs_at_rest(found)
     lines = [_line(aside, sink, back=back) for aside in found]
     if approval.dry_run:
         return _report(found, [*lines, DRY_RUN])
     confirm(found[0].manifest.job, lines, approval)
+    jobs = sink.jobs_at_rest(found)  # once more: a person may have thought for long
     done = _put_back(sink, found[0], jobs[0]) if back else _delete(sink, found, jobs)
     return _report(found, [*(lines if approval.yes else []), done])
 
@@ -102,17 +103,22 @@ def _put_back(sink: Sink, aside: Aside, job: Coordinator) -> str:
     after = Manifest(
         job=old.job, uid=old.uid, batch=old.batch, number=old.number, at=utc_now(), by=author, entries=(), files=()
     )
-    taken = rewinding.put_back(FileSinkLog(sink.folder), aside, after)
+    log = FileSinkLog(sink.folder)
+    taken = rewinding.put_back(log, aside, after, lambda: _refuse_started(job, epoch))
     _refuse_started(job, epoch)
-    sink.folder.delete([aside.key(rewinding.MANIFEST)])
-    sink.folder.delete_under(aside.name)
+    others = rewinding.forget(log, aside)
+    if not others:
+        sink.folder.delete_under(aside.name)
     since = f"; what it has got since is in {taken.name}" if taken else ""
+    since += f"; {plural(len(others), 'file')} in {aside.name} that no manifest names stay there" if others else ""
     return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {old.job}"
 
 
 def _delete(sink: Sink, found: Sequence[Aside], jobs: Sequence[Coordinator]) -> str:
     epochs = [job.state.last_epoch for job in jobs]
-    for aside in found:
+    log = FileSinkLog(sink.folder)
+    for aside in reversed(found):  # the oldest first: it may need files of a newer one
+        rewinding.remove(log, aside)
         sink.folder.delete_under(aside.name)
     for job, epoch in zip(jobs, epochs, strict=True):
         _refuse_started(job, epoch)

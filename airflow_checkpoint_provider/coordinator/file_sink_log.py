@@ -85,12 +85,18 @@ class FileSinkLog:
     """The log of the file sink in ``folder``. Spark compacts it every ``interval`` batches."""
 
     def __init__(self, folder: SinkFolder, interval: int = INTERVAL) -> None:
-        self.files_of, self.interval = folder, interval
+        self.files_of, self._interval = folder, interval
 
     @property
     def folder(self) -> str:
         """Return the folder in one spelling."""
         return self.files_of.uri
+
+    @property
+    def interval(self) -> int:
+        """Return how many batches lie between two compacted entries. As for Spark, the distance of the newest two counts."""
+        compacted = sorted(number for number, name in self._entries().items() if name.endswith(COMPACT))
+        return compacted[-1] - compacted[-2] if len(compacted) > 1 else self._interval
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +180,8 @@ class FileSinkLog:
         newest = self.newest_batch()
         if newest >= up_to:
             return
-        compacted = (up_to + 1) // self.interval * self.interval - 1
+        interval = self.interval
+        compacted = (up_to + 1) // interval * interval - 1
         if compacted > newest:
             there = self.files()
             self.keep([*there, *(files if compacted == up_to else ())], compacted, there)
@@ -186,10 +193,11 @@ class FileSinkLog:
         """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.
 
         The entry before it is written, too: of an older one, Spark would take the distance for that of all. It holds ``before``, or the
-        same.
+        same. If the interval has changed since ``batch`` was decided, the distance is the greatest that divides its place.
         """
-        if batch >= self.interval:
-            self._put(f"{batch - self.interval}{COMPACT}", files if before is None else before)
+        interval = next(number for number in range(self.interval, 0, -1) if (batch + 1) % number == 0)
+        if batch >= interval:
+            self._put(f"{batch - interval}{COMPACT}", files if before is None else before)
         self._put(f"{batch}{COMPACT}", files)
 
     def next_number(self, begun: int = NOTHING) -> int:

@@ -220,8 +220,8 @@ def _not_named(pointer: Pointer | SavepointPointer, home: Store, state: State) -
     """Return the error for a restore point outside of the root, which only the journal names."""
     return NotNamed(
         f"the restore point is {pointer}, outside of {home.uri}. Only the journal says so, and nothing was read there. If it was restored on"
-        f" purpose, start once with restore={str(pointer)!r}, or add its place to savepoint_roots of the connection. To start elsewhere:"
-        f" {wording.restore(state, '…')}"
+        f" purpose, name it: start once with restore={str(pointer)!r}, and write --from {pointer} on the command line. Or add its place to"
+        f" savepoint_roots of the connection. To start elsewhere: {wording.restore(state, '…')}"
     )
 
 

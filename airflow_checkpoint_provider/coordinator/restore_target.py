@@ -31,7 +31,9 @@ def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Poin
         point = state.restore_point()
         return point, state.branch.rename if point == state.branch.base else {}
     if where != "run-start":
-        return resolve(where, state, store), {}
+        point = resolve(where, state, store)
+        again = point is not None and point.pointer is not None and point == state.branch.base
+        return point, state.branch.rename if again else {}
     listed = state.run(run)
     if listed is None:
         raise CheckpointNotFound(

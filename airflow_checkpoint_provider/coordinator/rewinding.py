@@ -18,7 +18,7 @@ that wakes up finds no number free. Spark deletes them in its own time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.file_sink_log import (
@@ -106,7 +106,7 @@ def all_aside(folder: SinkFolder) -> list[Aside]:
 def decided(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
     """Put the manifest, unless there is one. Return what it says. Raises ``TooLarge`` if it would name too many files."""
     text = checked(wanted).decode()
-    if len(text) > LARGEST:
+    if len(text.encode()) > LARGEST:
         raise TooLarge(
             f"{len(wanted.files)} files of the sink {log.folder} would have to be moved, and one manifest cannot name them. Nothing was"
             " moved. Write to an empty path"
@@ -129,7 +129,8 @@ def move_aside(log: FileSinkLog, aside: Aside) -> None:
     """Move the files. May be repeated. Raises ``Damaged`` for a file of another size, and for a path that leads out of the sink: no file
     was moved then.
     """
-    files = {log.key(file.name): file.bytes for file in aside.manifest.files}
+    named = {log.below(file) for file in log.files()}  # once more if a person has put them back meanwhile
+    files = {log.key(file.name): file.bytes for file in aside.manifest.files if file.name not in named}
     for key in files:
         log.files_of.refuse_link(aside.key(key))
     there = log.files_of.sizes(aside.name)
@@ -137,7 +138,16 @@ def move_aside(log: FileSinkLog, aside: Aside) -> None:
         if there.get(aside.key(key)) == size:
             log.files_of.delete([key])  # where a move is a copy, a driver may have been killed before it deleted
         else:
-            log.files_of.move(key, aside.key(key), size)
+            _move(log, key, aside.key(key), size)
+
+
+def _move(log: FileSinkLog, key: str, new: str, size: int) -> None:
+    """Move a file that another process may be moving, too. Raises ``Damaged`` if it stays where it is."""
+    folder, _, name = key.rpartition("/")
+    if not log.files_of.move(key, new, size) and name in log.files_of.names(folder):
+        raise Damaged(
+            f"{log.folder}/{key} cannot be moved to {new}. Look at the rights of the user that runs Spark there"
+        )
 
 
 def listed(log: FileSinkLog, files: Iterable[SinkFile]) -> tuple[RewoundFile, ...]:
@@ -148,28 +158,60 @@ def listed(log: FileSinkLog, files: Iterable[SinkFile]) -> tuple[RewoundFile, ..
 # -- putting back --------------------------------------------------------------------------------------------------------
 
 
-def put_back(log: FileSinkLog, aside: Aside, after: Manifest) -> Aside | None:
+def put_back(
+    log: FileSinkLog, aside: Aside, after: Manifest, check: Callable[[], object] = lambda: None
+) -> Aside | None:
     """Let the sink be what it was before. What was written since is moved aside in its turn; return where it is. ``after`` is its
     manifest but for the files, the entries and the number. May be repeated until it returns.
 
-    Raises ``Refused`` if nothing was taken out yet, and ``Damaged`` if a file is in neither place. Nothing was changed then.
+    ```check``` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
+    out yet, and ``Damaged`` if a file is not there. Nothing was changed then.
     """
+    refuse_unfinished(log, aside)
+    before, now, name = _before(log, aside), log.files(), f"{aside.name}-after"
+    _refuse_missing(log, aside, before)
+    _bring(log, aside)
+    check()
+    taken = _decided_again(log, name, replace(after, files=listed(log, _without(now, before))))
+    if taken:
+        cut(log, taken, before)
+        move_aside(log, taken)
+    elif len(now) < len(before):
+        log.keep(before, log.next_number())
+    return taken
+
+
+def remove(log: FileSinkLog, aside: Aside) -> None:
+    """Delete what was taken out, the manifest last. Raises ``Refused`` if another folder needs it, or if nothing was taken out yet."""
+    refuse_unfinished(log, aside)
+    own = {file.name for file in aside.manifest.files}
+    for other in all_aside(log.files_of):
+        if other.name != aside.name and own & {log.below(file) for file in _before(log, other)}:
+            raise Refused(
+                f"{other.name} was taken out before, and is put back together with files of {aside.name}. Put {aside.name} back, or delete"
+                f" {other.name} first. Nothing was deleted"
+            )
+    move_aside(log, aside)
+    manifest = aside.key(MANIFEST)
+    log.files_of.delete([*(key for key in log.files_of.sizes(aside.name) if key != manifest), manifest])
+
+
+def forget(log: FileSinkLog, aside: Aside) -> list[str]:
+    """Delete the manifest and the log of a folder whose files were put back. Return the keys of other files in it: then it stays."""
+    own = (aside.key(MANIFEST), aside.key(f"{ENTRIES}/"))
+    there = log.files_of.sizes(aside.name)
+    others = [key for key in there if not key.startswith(own)]
+    if not others:
+        log.files_of.delete([*there])
+    return others
+
+
+def refuse_unfinished(log: FileSinkLog, aside: Aside) -> None:
+    """Raise ``Refused`` if the log still names what is to be taken out."""
     if log.newest_batch() < aside.manifest.number:
         raise Refused(
             f"the query '{aside.manifest.uid}' has begun to go back, and its sink {log.folder} still holds all rows. Nothing was changed"
         )
-    before, now = _before(log, aside), log.files()
-    _bring(log, aside)
-    newer, name = _without(now, before), f"{aside.name}-after"
-    if newer:
-        found = _decided_again(log, name, replace(after, files=listed(log, newer)))
-        cut(log, found, before)
-    elif len(now) < len(before):
-        log.keep(before, log.next_number())
-    taken = found_aside(log.files_of, name)
-    if taken:
-        move_aside(log, taken)
-    return taken
 
 
 def _before(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
@@ -178,27 +220,32 @@ def _before(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
     return [file for key in keys for file in files_in(log.files_of.read(key)[0], f"{log.folder}/{key}")]
 
 
+def _refuse_missing(log: FileSinkLog, aside: Aside, before: Iterable[SinkFile]) -> None:
+    """Raise ``Damaged`` if a file that the sink held before is neither in its place nor in the folder."""
+    there = log.files_of.sizes("")
+    for key in (log.key(log.below(file)) for file in before):
+        if key in there or aside.key(key) in there:
+            continue
+        elsewhere = next((found for found in there if found.startswith(REWOUND) and found.endswith(f"/{key}")), "")
+        advice = f"{elsewhere.partition('/')[0]} holds it: put that back first" if elsewhere else "somebody deleted it"
+        raise Damaged(f"{log.folder}/{key} lies neither there nor in {aside.name}; {advice}. Nothing was changed")
+
+
 def _bring(log: FileSinkLog, aside: Aside) -> None:
     """Move the files back to their places, where the log does not name them yet."""
-    files = {log.key(file.name): file.bytes for file in aside.manifest.files}
     there = log.files_of.sizes(aside.name)
-    waiting = [key for key in files if aside.key(key) in there]
-    if len(waiting) < len(files):
-        in_place = log.files_of.sizes("")
-        for key in files:
-            if aside.key(key) not in there and key not in in_place:
-                raise Damaged(
-                    f"{log.folder}/{key} lies neither there nor in {aside.name}; somebody deleted it. Nothing was changed. The other files"
-                    f" can be read in {log.folder}/{aside.name}"
-                )
-    for key in waiting:
-        log.files_of.move(aside.key(key), key, files[key])
+    for file in aside.manifest.files:
+        key = log.key(file.name)
+        if aside.key(key) in there:
+            _move(log, aside.key(key), key, file.bytes)
 
 
-def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
-    """Put the manifest of what was written since. An earlier one does not count as long as the log was not cut."""
+def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside | None:
+    """Put the manifest of what was written since, if that is anything. An earlier one counts from the moment at which the log was cut."""
     earlier = found_aside(log.files_of, name)
-    if earlier and log.newest_batch() < earlier.manifest.number:
+    if not wanted.files:
+        return earlier
+    if earlier:
         log.files_of.delete([f"{name}/{MANIFEST}"])
     return decided(log, name, replace(wanted, entries=tuple(log.visible()), number=log.next_number()))
 

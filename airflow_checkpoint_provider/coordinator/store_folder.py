@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from airflow_checkpoint_provider.coordinator.file_sink_log import refuse_other_size
 from airflow_checkpoint_provider.coordinator.foreign import readable
 from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.storage.base import PART, exists
+from airflow_checkpoint_provider.errors import Damaged, StoreUnavailable
+from airflow_checkpoint_provider.storage.base import LARGEST, PART, Put, exists, put
 from airflow_checkpoint_provider.storage.copy import copy
 
 
@@ -39,8 +39,12 @@ class StoreFolder:
 
     def put(self, key: str, text: str) -> None:
         body = text.encode()
-        if not exists(self._store, self._key(key)):
-            self._store.assemble(self._key(key), (body[at : at + PART] for at in range(0, len(body) or 1, PART)))
+        if len(body) <= LARGEST:
+            outcome, _ = put(self._store, self._key(key), body)
+            if outcome is Put.UNKNOWN:
+                raise StoreUnavailable(f"nobody knows whether {self.uri}/{key} was written. Try again")
+        elif not exists(self._store, self._key(key)):  # the log of a sink with very many files
+            self._store.assemble(self._key(key), (body[at : at + PART] for at in range(0, len(body), PART)))
 
     def copy(self, key: str, new: str) -> None:
         if not exists(self._store, self._key(new)):
@@ -59,7 +63,7 @@ class StoreFolder:
         self._store.delete([self._key(key) for key in keys])
 
     def delete_under(self, below: str) -> None:
-        """Delete a folder and all that lies in it."""
+        """Delete a folder, with the empty folders in it."""
         self._store.delete_under(self._key(below))
 
     def refuse_link(self, key: str) -> None:

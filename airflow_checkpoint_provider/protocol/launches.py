@@ -165,6 +165,8 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     if run is None:
         if command.spec.restore == "latest":
             return ()
+        if _is_opened(state, command.base):
+            return ()
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
         return (replace(opened, id_floor=command.id_floor, rewinds=opened.branch),)
     launch = state.launch(run.launch)
@@ -176,6 +178,14 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     rewinds = state.branch.rewinds  # queries that were to go back, and were not started since, still are
     allowed = state.branch.rewind_sink and opened.base == state.branch.base
     return (replace(opened, rename=run.rename, rewinds=rewinds, rewind_sink=allowed),)
+
+
+def _is_opened(state: State, base: e.Point | None) -> bool:
+    """Return whether a restore has opened a branch at this place of another history, and nothing was launched on it yet. It also said
+    under which names, and whether sinks may go back.
+    """
+    launched = any(launch.branch == state.branch.number for launch in state.launches)
+    return base is not None and base.pointer is not None and base == state.branch.base and not launched
 
 
 def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, reason: str) -> e.BranchOpened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator import rewinding
@@ -95,13 +96,14 @@ class FileSink(CountingSink):
         The log of the sink says it. ``newest``, the name of a file that somebody has stored elsewhere, counts only where Spark has deleted
         the entries of that time.
         """
-        then = self._log.files_up_to(batch)
+        then, named = self._log.files_up_to(batch), [file.path for file in files]
         if then is not None:
-            paths = [file.path for file in then]
-            return len(paths) if [file.path for file in files[: len(paths)]] == paths else None
-        if not files and newest is None:
+            known = set(named)  # with Spark's option "retention", a compaction drops the oldest
+            paths = [file.path for file in dropwhile(lambda file: file.path not in known, then)]
+            return len(paths) if named[: len(paths)] == paths and (paths or not then) else None
+        if not named and newest is None:
             return 0
-        return next((number for number in range(len(files), 0, -1) if files[number - 1].path == newest), None)
+        return next((number for number in range(len(named), 0, -1) if named[number - 1] == newest), None)
 
     def go_back(self, way: WayBack) -> None:
         """Move what the sink shall not keep into a folder beside it, as ``coordinator.rewinding`` tells."""

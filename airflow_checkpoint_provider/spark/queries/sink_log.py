@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ONE_SLASH = re.compile("^file:/(?=[^/])")
+ABSENT = "java.io.FileNotFoundException"
 COMPACTS_EVERY = "spark.sql.streaming.fileSink.log.compactInterval"
 
 
@@ -59,7 +60,7 @@ class HadoopFolder:
         try:
             stream = self._files.open(path)
         except Py4JJavaError as error:
-            if not _is_absent(error):
+            if not _is(error, ABSENT):
                 raise
             raise Damaged(f"{self.uri}/{key} is missing; somebody or something deleted it") from None
         try:
@@ -75,9 +76,13 @@ class HadoopFolder:
             return
         checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
         self._files.mkdirs(path.getParent())
-        stream = checkpointing.CheckpointFileManager.create(path.getParent(), self._conf).createAtomic(path, True)
+        stream = checkpointing.CheckpointFileManager.create(path.getParent(), self._conf).createAtomic(path, False)
         stream.write(text.encode())
-        stream.close()
+        try:
+            stream.close()
+        except Py4JJavaError as error:
+            if not _is(error, "org.apache.hadoop.fs.FileAlreadyExistsException"):
+                raise
 
     def copy(self, key: str, new: str) -> None:
         """Copy a file, unless the copy is there. Half of a copy, which a killed driver left, has another size."""
@@ -91,7 +96,7 @@ class HadoopFolder:
         try:
             moved = bool(self._files.rename(source, target))
         except Py4JJavaError as error:
-            if not _is_absent(error):
+            if not _is(error, ABSENT):
                 raise
             moved = False
         if moved:
@@ -183,8 +188,8 @@ def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:
     return str(jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
 
 
-def _is_absent(error: Py4JJavaError) -> bool:
-    return str(error.java_exception.getClass().getName()) == "java.io.FileNotFoundException"
+def _is(error: Py4JJavaError, name: str) -> bool:
+    return str(error.java_exception.getClass().getName()) == name
 
 
 def _jvm(spark: SparkSession) -> Any:

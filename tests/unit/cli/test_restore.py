@@ -115,6 +115,8 @@ def test_restore_from_a_savepoint_by_its_directory(
     again = checkpoints("restore", FLIGHTS, "--from", "latest", "--yes")
     assert again.code == 3, "only the journal names that place now"
     assert "CKP409" in again.err
+    named = checkpoints("restore", FLIGHTS, "--from", f"{elsewhere}", "--yes")
+    assert "  renamed     'clean' is now called 'cleaned'" in named.lines, "the same place keeps its names"
 
 
 def test_newest_savepoint_of_another_job_keeps_its_new_names(

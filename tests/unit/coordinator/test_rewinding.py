@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
-from airflow_checkpoint_provider.coordinator.rewinding import Aside, Manifest, all_aside, put_back
+from airflow_checkpoint_provider.coordinator.rewinding import (
+    Aside,
+    Manifest,
+    all_aside,
+    forget,
+    move_aside,
+    put_back,
+    remove,
+)
 from airflow_checkpoint_provider.errors import Damaged, Refused, SinkMoved, StoreUnavailable
 from airflow_checkpoint_provider.spark.queries.sink import WayBack
 from airflow_checkpoint_provider.storage import MemoryStore, Store
@@ -123,7 +131,7 @@ def test_stored_name_of_a_file_decides_nothing_where_the_log_says_it(store: Memo
         assert gone_back.newest_file == f"{store.uri}/{FOLDER}/{KEPT[-1]}"
 
 
-def forget(store: MemoryStore) -> None:
+def compacted_away(store: MemoryStore) -> None:
     """Let Spark compact the log, and delete the entries before."""
     lines = tuple(store.objects.pop(f"{FOLDER}/{LOG}/{batch}").decode().partition("\n")[2] for batch in range(BATCHES))
     write_batch(store, BATCHES, compacts=lines)
@@ -131,13 +139,13 @@ def forget(store: MemoryStore) -> None:
 
 def test_stored_nothing_beside_a_log_that_has_files_is_refused(store: MemoryStore) -> None:
     """The entries of that time are gone. So nobody can tell what the sink held, and it is not emptied."""
-    forget(store)
+    compacted_away(store)
     with pytest.raises(SinkMoved, match=r"lacks files that it had then.*checkpoints rewound"):
         sink_in(store).look_back(saved_at(store, SAVED, None), allowed=True)
 
 
 def test_stored_name_of_a_file_counts_where_spark_has_deleted_the_entries(store: MemoryStore) -> None:
-    forget(store)
+    compacted_away(store)
     newest = f"{store.uri}/{FOLDER}/{KEPT[-1]}"
     gone_back = sink_in(store).look_back(saved_at(store, SAVED, newest), allowed=True)
     way = way_back(gone_back, sink_in(store).next_number(BATCHES))
@@ -204,7 +212,7 @@ def test_way_back_that_has_only_begun_is_not_put_back(store: MemoryStore) -> Non
         sink_in(
             FaultyStore(
                 store,
-                lambda call: Fault.KILLED_AFTER if "_manifest" in call.key and call.kind == "overwrite" else Fault.NONE,
+                lambda call: Fault.KILLED_AFTER if "_manifest" in call.key and call.kind == "create" else Fault.NONE,
             )
         ).go_back(way)
     with pytest.raises(Refused, match="has begun to go back"):
@@ -236,3 +244,122 @@ def test_file_of_the_sink_that_lies_elsewhere_is_not_moved(store: MemoryStore) -
     with pytest.raises(Damaged, match="is no data file of the sink"):
         sink_in(store).go_back(way)
     assert store.objects == before
+
+
+# -- several ways back, and other intervals ------------------------------------------------------------------------------
+
+
+def went_back_twice(store: MemoryStore) -> None:
+    """To batch 4, one batch more, and then to batch 2."""
+    way = decided_way(store)
+    sink_in(store).go_back(way)
+    write_batch(store, way.number + 1)
+    sink = sink_in(store)
+    again = sink.look_back(saved_at(store, 2, None), allowed=True)
+    sink.go_back(way_back(again, sink.next_number(way.number + 1), "query/rows/3-abc"))
+
+
+def asides(store: Store) -> dict[str, Aside]:
+    return {aside.name: aside for aside in all_aside(folder_in(store))}
+
+
+def test_what_was_taken_out_first_is_put_back_last(store: MemoryStore) -> None:
+    went_back_twice(store)
+    before = dict(store.objects)
+    log = FileSinkLog(folder_in(store))
+    with pytest.raises(Damaged, match="_rewound-3-abc holds it: put that back first"):
+        put_back(log, asides(store)[ASIDE], after())
+    assert store.objects == before
+    put_back(log, asides(store)["_rewound-3-abc"], after())
+    assert not forget(log, asides(store)["_rewound-3-abc"])
+    put_back(log, asides(store)[ASIDE], after())
+    assert named_by(store) == ALL
+
+
+def test_what_an_older_folder_needs_is_not_deleted(store: MemoryStore) -> None:
+    went_back_twice(store)
+    log = FileSinkLog(folder_in(store))
+    with pytest.raises(Refused, match=f"{ASIDE} was taken out before"):
+        remove(log, asides(store)["_rewound-3-abc"])
+    for name in (ASIDE, "_rewound-3-abc"):
+        remove(log, asides(store)[name])
+    assert named_by(store) == ALL[:3]
+    assert not asides(store)
+
+
+def test_query_that_is_started_before_the_log_is_cut_ends_the_command(store: MemoryStore) -> None:
+    way = decided_way(store)
+    sink_in(store).go_back(way)
+    log = FileSinkLog(folder_in(store))
+
+    def started() -> None:
+        raise Refused("it was started")
+
+    with pytest.raises(Refused, match="it was started"):
+        put_back(log, asides(store)[ASIDE], after(), started)
+    assert named_by(store) == KEPT
+    sink_in(store).go_back(way)
+    is_gone_back(store)
+
+
+def test_driver_that_wakes_up_behind_a_person_leaves_the_rows_where_they_are(store: MemoryStore) -> None:
+    """It has looked whether there is a manifest, and reads it again."""
+    sink_in(store).go_back(decided_way(store))
+    log, sleeper = FileSinkLog(folder_in(store)), asides(store)[ASIDE]
+    put_back(log, sleeper, after())
+    move_aside(log, sleeper)
+    assert named_by(store) == ALL
+
+
+def test_file_that_no_manifest_names_stays_in_its_folder(store: MemoryStore) -> None:
+    sink_in(store).go_back(decided_way(store))
+    store.overwrite(f"{FOLDER}/{ASIDE}/day=9/part-0", b"rows")
+    log = FileSinkLog(folder_in(store))
+    put_back(log, asides(store)[ASIDE], after())
+    assert forget(log, asides(store)[ASIDE]) == [f"{ASIDE}/day=9/part-0"]
+    assert store.read(f"{FOLDER}/{ASIDE}/day=9/part-0") == b"rows"
+
+
+def test_manifest_is_put_once(store: MemoryStore) -> None:
+    """A driver that sleeps while it puts one does not replace that of another."""
+    way = decided_way(store)
+
+    def faster(call: Call) -> Fault:
+        if call.kind == "create" and call.key.endswith("_manifest.json"):
+            write_batch(store, BATCHES)
+            sink_in(store).go_back(way)
+        return Fault.NONE
+
+    sink_in(FaultyStore(store, faster)).go_back(way)
+    assert named_by(store) == KEPT
+    back(store)
+    assert named_by(store) == [*ALL, f"day={BATCHES}/part-0"]
+
+
+@pytest.mark.parametrize("interval", [3, 7, 10, 20])
+def test_log_is_cut_where_spark_finds_the_compacted_entries(store: MemoryStore, interval: int) -> None:
+    """Also if the interval was another one when the way back was decided."""
+    way = decided_way(store)
+    FileSinkLog(folder_in(store), interval).keep([], way.number)
+    compacted = sorted(int(name.partition(".")[0]) for name in folder_in(store).names(LOG) if "compact" in name)
+    distance = compacted[1] - compacted[0]
+    assert compacted[1] == way.number
+    assert (way.number + 1) % distance == 0
+    assert compacted[0] > BATCHES
+
+
+def test_interval_is_that_of_the_log(store: MemoryStore) -> None:
+    log = FileSinkLog(folder_in(store))
+    assert log.interval == 10
+    for batch in (13, 20):
+        write_batch(store, batch, compacts=("{}",))
+    assert (log.interval, log.next_number()) == (7, 34)
+
+
+def test_files_that_spark_has_dropped_by_their_age_are_not_missing(store: MemoryStore) -> None:
+    """With the option "retention" of the sink, a compaction drops the oldest."""
+    lines = [store.objects[f"{FOLDER}/{LOG}/{batch}"].decode().partition("\n")[2] for batch in range(BATCHES)]
+    write_batch(store, BATCHES, compacts=tuple(lines[2:]))
+    gone_back = sink_in(store).look_back(saved_at(store, SAVED, None), allowed=True)
+    sink_in(store).go_back(way_back(gone_back, 39))
+    assert named_by(store) == KEPT[2:]

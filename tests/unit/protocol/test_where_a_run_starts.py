@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
-from tests.support.histories import Given, History, at, clear, described, in_turn, launch, refusal, two_days
+from tests.support.histories import Given, History, at, clear, described, in_turn, launch, refusal, token, two_days
 
 SEED = "file:///lake/ckp/jobs/orders/job/chk-7"
 
@@ -256,3 +256,35 @@ def test_restore_from_another_history_raises_the_next_id() -> None:
     history = History()
     history.started("day-1", restore=SEED, base=Point(pointer=SEED), id_floor=7)
     assert history.state.next_id == 8
+
+
+def restored_from_elsewhere() -> tuple[History, Point]:
+    """A person restores a job from a place of another history, with what goes with that."""
+    history, base = History(scope=""), Point(pointer="s3://backup/savepoint-old-7-a")
+    history.started()
+    history.completed()
+    history.ended()
+    history.do(
+        c.Restore(
+            token=token(task="restore"), base=base, by="ann", reason="by hand", rename={"a": "b"}, rewind_sink=True
+        )
+    )
+    return history, base
+
+
+def test_run_that_names_the_place_of_a_restore_starts_on_its_branch() -> None:
+    """Its names and what its sinks may lose count. Whoever reads there must name it."""
+    history, base = restored_from_elsewhere()
+    branch = history.state.branch
+    history.launched("day-2", restore=base.pointer, base=base)
+    assert history.state.branch == branch
+    assert history.state.launches[-1].restore_point == base
+
+
+def test_later_run_that_names_the_place_again_opens_another_branch() -> None:
+    history, base = restored_from_elsewhere()
+    history.started("day-2", restore=base.pointer, base=base)
+    history.ended()
+    before = history.state.branch.number
+    history.launched("day-3", restore=base.pointer, base=base)
+    assert (history.state.branch.number, history.state.branch.rename) == (before + 1, {})
