@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_checkpoint_provider.coordinator import copying, garbage, rewinding, sealing
-from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
+from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog, SinkFile
 from airflow_checkpoint_provider.coordinator.query_location import (
     COMMITS,
     NOTHING,
@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     Position,
     needed_files,
 )
+from airflow_checkpoint_provider.coordinator.rewinding import Aside
 from airflow_checkpoint_provider.coordinator.sealing import Poison
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
@@ -256,9 +257,15 @@ def next_one(self: FileSink, begun: int) -> int:
     return begun
 
 
+def moved_at_once(log: FileSinkLog, aside: Aside, kept: Sequence[SinkFile]) -> None:
+    """Whatever the log names."""
+    for file in aside.manifest.files:
+        log.files_of.move(file.name, aside.key(file.name), file.bytes)
+
+
 def moved_first(self: FileSink, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
     """The files go before the log is cut."""
-    with patch.object(rewinding, "cut", lambda log, aside, kept: rewinding.move_aside(log, aside)):
+    with patch.object(rewinding, "cut", moved_at_once):
         CUT(self, way, name, files)
     CUT(self, way, name, files)
 
