@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
@@ -60,7 +60,12 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
         raise InvalidConfig("--put-back and --delete cannot be given together. Choose one")
     sink = Sink.at(store, uri)
     if not (back or delete):
-        return _report(sink.asides)
+        unknown = rewinding.without_manifest(sink.folder)
+        notes = [
+            f"{uri}/{name} has no manifest, so nobody can say what it holds. Look at it, and move or delete it by hand"
+            for name in unknown
+        ]
+        return replace(_report(sink.asides), notes=notes)
     found = sink.named(name)
     if back:
         found = found[:1]  # the newest: what was taken out before it belongs below

@@ -95,9 +95,17 @@ def found_aside(folder: SinkFolder, name: str) -> Aside | None:
 
 def all_aside(folder: SinkFolder) -> list[Aside]:
     """Return all folders of a sink that hold what was taken out, the newest first. Raises ``Damaged``."""
-    names = (name for name in folder.names("") if name.startswith(REWOUND))
-    found = [aside for name in names if (aside := found_aside(folder, name))]
+    found = [aside for name in _names(folder) if (aside := found_aside(folder, name))]
     return sorted(found, key=lambda aside: aside.manifest.number, reverse=True)
+
+
+def without_manifest(folder: SinkFolder) -> list[str]:
+    """Return the names of such folders that have no manifest: somebody deleted it, or a driver woke up behind a person."""
+    return [name for name in _names(folder) if MANIFEST not in folder.names(name)]
+
+
+def _names(folder: SinkFolder) -> list[str]:
+    return [name for name in folder.names("") if name.startswith(REWOUND)]
 
 
 # -- taking out ----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ def test_what_was_taken_out_is_listed(job: Job, sinks: LocalStore, tmp_path: Pat
     (row,) = json.loads(listed.out)
     assert (row["folder"], row["job"], row["query"], row["batch"], row["files"]) == (ASIDE, "orders", "rows", 1, 2)
     assert ASIDE in checkpoints("rewound", f"file:{tmp_path}/{FOLDER}").out
+    sinks.overwrite(f"{FOLDER}/_rewound-1-abc/day=7/part-0", b"rows")
+    noted = checkpoints("rewound", f"{tmp_path}/{FOLDER}")
+    assert (noted.code, len(noted.lines)) == (0, 2)
+    assert "_rewound-1-abc has no manifest" in noted.err
 
 
 def test_rows_are_put_back_while_no_query_runs(
