@@ -41,8 +41,9 @@ class RestoreOperator(JobOperator):
         deletes it when its ``retention`` no longer keeps it.
     :param rename: new uids of states, by their uids in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep
         earlier renames.
-    :param rewind_sink: let streaming queries go back although their sinks hold later rows. Files written since are deleted. Restore a
-        Delta or Iceberg table yourself first. Without ``rewind_sink``, such a restore is refused.
+    :param rewind_sink: let streaming queries go back although their sinks hold later rows. Files written since are moved into a folder
+        of the sink, and can be put back: ``checkpoints rewound``. Restore a Delta or Iceberg table yourself first. Without ``rewind_sink``,
+        such a restore is refused.
     :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 
