@@ -36,16 +36,15 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
 from airflow_checkpoint_provider.spark.stages.application import (
     Application,
-    check_versions,
     digest,
     refuse_connect,
-    untried,
 )
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
+from airflow_checkpoint_provider.spark.versions import check_versions, untried
 from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.spark import arguments, s3a
 from airflow_checkpoint_provider.spark.settings import launched
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.application import check_versions, refuse_connect
+from airflow_checkpoint_provider.spark.stages.application import refuse_connect
+from airflow_checkpoint_provider.spark.versions import check_versions
 from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:

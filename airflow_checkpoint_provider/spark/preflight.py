@@ -39,10 +39,11 @@ from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.read_only import refuse_writes
 from airflow_checkpoint_provider.spark.settings import launched
-from airflow_checkpoint_provider.spark.stages.application import check_versions, refuse_connect
+from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
+from airflow_checkpoint_provider.spark.versions import check_versions
 from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:

@@ -6,11 +6,8 @@ cluster.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.metadata
 import os
-import re
 import secrets
 import sys
 import zipfile
@@ -23,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkFiles
 
-from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
+from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.confs import result_changing
 from airflow_checkpoint_provider.spark.stages.imports import Read, Source, closure
@@ -38,8 +35,6 @@ OUR_ARCHIVE = "airflow_checkpoint_provider*.zip"
 MOST_FILES = 2_000
 MOST_STORED, SHORT = 100, 8  # parts in the journal, and the letters of the digest of each
 LEFT_OUT = {"__pycache__", "site-packages"}
-RELEASE = re.compile(r"\d+\.\d+\.\d+")
-OLDEST, NEWEST = (4, 0), (4, 2)
 """The releases of Spark with which the tests run."""
 
 
@@ -166,52 +161,4 @@ def refuse_connect(spark: SparkSession) -> None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise WrongUse(
             "a Spark Connect session cannot be checkpointed, because its driver is elsewhere. Use a session without remote()"
-        )
-
-
-def check_versions(spark: SparkSession) -> None:
-    """Raise ``VersionMismatch`` unless Spark is new enough, and installed packages, imported package and JVM are one release."""
-    _refuse_old(spark.version)
-    _refuse_mixed(_versions(spark))
-
-
-def untried(version: str) -> str | None:
-    """Return a line for the log if this package was not tried with so new a Spark, else None."""
-    if _minor(version) <= NEWEST:
-        return None
-    return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job continues"
-
-
-def _refuse_old(version: str) -> None:
-    if _minor(version) < OLDEST:
-        raise VersionMismatch(
-            f"this package needs Spark {_text(OLDEST)} or newer, found {version}. Install a newer Spark where the driver runs"
-        )
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    """Return major and minor version."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-def _text(release: tuple[int, ...]) -> str:
-    return ".".join(map(str, release))
-
-
-def _versions(spark: SparkSession) -> dict[str, str]:
-    import pyspark
-
-    versions = {"the JVM": spark.version, "pyspark as imported": pyspark.__version__}
-    for package in ("pyspark", "pyspark-client"):  # both own the same files: the later installation overwrites them
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[f"{package} as installed"] = importlib.metadata.version(package)
-    return versions
-
-
-def _refuse_mixed(versions: Mapping[str, str]) -> None:
-    releases = {match[0] if (match := RELEASE.match(version)) else version for version in versions.values()}
-    if len(releases) > 1:
-        listed = ", ".join(f"{label} {version}" for label, version in versions.items())
-        raise VersionMismatch(
-            f"this driver has several versions of Spark: {listed}. Install the same version of all of them"
         )

@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
-from airflow_checkpoint_provider.spark.stages import application
-from airflow_checkpoint_provider.spark.stages.application import Application, check_versions, digest, refuse_connect
+from airflow_checkpoint_provider.spark import versions
+from airflow_checkpoint_provider.spark.stages.application import Application, digest, refuse_connect
+from airflow_checkpoint_provider.spark.versions import check_versions
 from tests.support.drivers import started, submit
 
 
@@ -352,26 +353,26 @@ def test_check_versions_accepts_this_installation(spark: SparkSession) -> None:
 
 
 def test_different_versions_of_spark_are_named(spark: SparkSession) -> None:
-    seen = application._versions(spark)
+    seen = versions._versions(spark)
     assert set(seen) >= {"the JVM", "pyspark as imported", "pyspark as installed"}
-    application._refuse_mixed({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
+    versions._refuse_mixed({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
     with pytest.raises(VersionMismatch, match=r"pyspark-client as installed 3\.5\.1"):
-        application._refuse_mixed({**seen, "pyspark-client as installed": "3.5.1"})
+        versions._refuse_mixed({**seen, "pyspark-client as installed": "3.5.1"})
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "3.5.6-amzn-1"])
 def test_spark_before_4_is_refused_in_one_line(version: str) -> None:
     with pytest.raises(VersionMismatch, match=rf"needs Spark 4\.0 or newer, found {version}\. Install"):
-        application._refuse_old(version)
+        versions._refuse_old(version)
 
 
 @pytest.mark.parametrize("version", ["4.0.0", "4.1.2", "4.2.0-amzn-1", "4.3.0", "5.0.0-SNAPSHOT"])
 def test_spark_4_and_newer_is_accepted(version: str) -> None:
-    application._refuse_old(version)
+    versions._refuse_old(version)
 
 
 def test_only_a_newer_minor_release_is_called_untried() -> None:
-    assert [version for version in ("4.0.1", "4.2.7", "4.3.0", "5.0.0") if application.untried(version)] == [
+    assert [version for version in ("4.0.1", "4.2.7", "4.3.0", "5.0.0") if versions.untried(version)] == [
         "4.3.0",
         "5.0.0",
     ]

@@ -1,0 +1,71 @@
+"""The releases of Spark on which this package runs, and whether the parts of an installation match. Runs in the Spark driver.
+
+It is imported before all that uses Spark: an older PySpark lacks modules that the others import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from airflow_checkpoint_provider.errors import VersionMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RELEASE = re.compile(r"\d+\.\d+\.\d+")
+OLDEST, NEWEST = (4, 0), (4, 2)
+
+
+def check_versions(spark: SparkSession) -> None:
+    """Raise ``VersionMismatch`` unless Spark is new enough, and installed packages, imported package and JVM are one release."""
+    _refuse_old(spark.version)
+    _refuse_mixed(_versions(spark))
+
+
+def untried(version: str) -> str | None:
+    """Return a line for the log if this package was not tried with so new a Spark, else None."""
+    if _minor(version) <= NEWEST:
+        return None
+    return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job continues"
+
+
+def _refuse_old(version: str) -> None:
+    if _minor(version) < OLDEST:
+        raise VersionMismatch(
+            f"this package needs Spark {_text(OLDEST)} or newer, found {version}. Install a newer Spark where the driver runs"
+        )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Return major and minor version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _text(release: tuple[int, ...]) -> str:
+    return ".".join(map(str, release))
+
+
+def _versions(spark: SparkSession) -> dict[str, str]:
+    versions = {"the JVM": spark.version, "pyspark as imported": pyspark.__version__}
+    for package in ("pyspark", "pyspark-client"):  # both own the same files: the later installation overwrites them
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[f"{package} as installed"] = importlib.metadata.version(package)
+    return versions
+
+
+def _refuse_mixed(versions: Mapping[str, str]) -> None:
+    releases = {match[0] if (match := RELEASE.match(version)) else version for version in versions.values()}
+    if len(releases) > 1:
+        listed = ", ".join(f"{label} {version}" for label, version in versions.items())
+        raise VersionMismatch(
+            f"this driver has several versions of Spark: {listed}. Install the same version of all of them"
+        )
+
+
+_refuse_old(pyspark.__version__)
