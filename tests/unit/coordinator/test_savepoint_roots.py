@@ -10,7 +10,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
-from airflow_checkpoint_provider.coordinator.savepoint_target import check_target, open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, check_target, open_savepoint, put_claim
 from airflow_checkpoint_provider.errors import CheckpointNotFound, SavepointDisposed, StoreMisconfigured
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
@@ -108,6 +108,7 @@ def test_listed_savepoint_outside_of_the_roots_can_be_disposed_of(before: Savepo
 
 def test_interrupted_disposal_outside_of_the_roots_is_finished(before: SavepointPointer, limited: Store) -> None:
     beside = limited.beside(before.root, limited=False)
+    put_claim(beside, before, DISPOSAL, "ann", at(1))
     beside.overwrite(before.metadata, STUB)
     savepoint.dispose(limited, str(before), "ann", at(1))
     assert not list(beside.list(f"{before.name}/state"))

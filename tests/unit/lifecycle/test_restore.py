@@ -158,11 +158,11 @@ def test_latest_is_decided_when_the_entry_is_written(job: Job, monkeypatch: pyte
     verify = examine
     verified: list[str] = []
 
-    def slowly(coordinator: Coordinator, state: State, point: Point | None, *, named: bool) -> Restored:
+    def slowly(coordinator: Coordinator, state: State, point: Point | None, **asked: Any) -> Restored:
         if not verified:
             job.complete(job.coordinator.trigger(Request(token="three")))
         verified.append(str(point))
-        return verify(coordinator, state, point, named=named)
+        return verify(coordinator, state, point, **asked)
 
     monkeypatch.setattr(restoring, "examine", slowly)
     assert run(restore("latest"))["next_start"] == "chk-3"
