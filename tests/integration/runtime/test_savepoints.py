@@ -282,7 +282,7 @@ def test_own_job_continues_from_a_savepoint_without_computing(
         number = ask(script, tmp_path / "saved")
         stage(job, "first", rows=5)
         job.checkpoint()
-        job._checkpointer.savepoints.settle()  # the script fails, and waits for no copy
+        await_completed(script, number)  # a script that fails waits for no copy
     script.lose_beats()
     go_back(script, Point(id=number))
     again = script.recomputes("first")
@@ -310,6 +310,7 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
     with script.failing() as job:
         number = ask(script, tmp_path / "saved")
         stage(job, "first")
+        await_completed(script, number)
     script.lose_beats()
     go_back(script, Point(id=number))
     seen: list[Beat | None] = []
