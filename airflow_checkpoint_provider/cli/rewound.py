@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
 from airflow_checkpoint_provider.coordinator.query_location import location_at
 from airflow_checkpoint_provider.coordinator.releasing import refuse_living
-from airflow_checkpoint_provider.coordinator.rewinding import Aside, Manifest
+from airflow_checkpoint_provider.coordinator.rewinding import Aside
 from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, JobAlreadyRunning
 from airflow_checkpoint_provider.protocol import queries
@@ -36,7 +36,7 @@ class Sink:
 
     @classmethod
     def at(cls, store: Store, uri: str) -> Sink:
-        """Raises ``WrongUse`` for a place that cannot be reached like ``store``, and ``Damaged``."""
+        """Return the sink at ``uri``. Raises ``WrongUse`` for a place that cannot be reached like ``store``, and ``Damaged``."""
         folder = StoreFolder(location_at(store, uri, what="a file sink"))
         return cls(store, folder, rewinding.all_aside(folder))
 
@@ -60,7 +60,7 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
         raise InvalidConfig("--put-back and --delete cannot be given together. Choose one")
     sink = Sink.at(store, uri)
     if not (back or delete):
-        unknown = rewinding.without_manifest(sink.folder)
+        unknown = rewinding.without_manifest(sink.folder, sink.asides)
         notes = [
             f"{uri}/{name} has no manifest, so nobody can say what it holds. Look at it, and move or delete it by hand"
             for name in unknown
@@ -103,20 +103,15 @@ def _line(aside: Aside, sink: Sink, *, back: bool) -> str:
 
 
 def _put_back(sink: Sink, aside: Aside, job: Coordinator) -> str:
-    epoch, author = job.state.last_epoch, entry_author().owner
-    old = aside.manifest
-    after = Manifest(
-        job=old.job, uid=old.uid, batch=old.batch, number=old.number, at=utc_now(), by=author, entries=(), files=()
-    )
-    log = FileSinkLog(sink.folder)
-    taken = rewinding.put_back(log, aside, after, lambda: _refuse_started(job, epoch))
+    epoch, log = job.state.last_epoch, FileSinkLog(sink.folder)
+    taken = rewinding.put_back(log, aside, entry_author().owner, utc_now(), lambda: _refuse_started(job, epoch))
     _refuse_started(job, epoch)
     others = rewinding.forget(log, aside)
     if not others:
         sink.folder.delete_under(aside.name)
     since = f"; what it has got since is in {taken.name}" if taken else ""
     since += f"; {plural(len(others), 'file')} in {aside.name} that no manifest names stay there" if others else ""
-    return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {old.job}"
+    return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {aside.manifest.job}"
 
 
 def _delete(sink: Sink, found: Sequence[Aside], jobs: Sequence[Coordinator]) -> str:

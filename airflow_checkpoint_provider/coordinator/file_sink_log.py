@@ -7,8 +7,9 @@ it. Where the log has two of them, their distance is taken for that of all.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, unquote
@@ -95,7 +96,7 @@ class FileSinkLog:
     @property
     def interval(self) -> int:
         """Return how many batches lie between two compacted entries. As for Spark, the distance of the newest two counts."""
-        compacted = sorted(number for number, name in self._entries().items() if name.endswith(COMPACT))
+        compacted = _compacted(self._entries())
         return compacted[-1] - compacted[-2] if len(compacted) > 1 else self._interval
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class FileSinkLog:
     def visible(self) -> list[str]:
         """Return the names of the entries that a reader of the sink needs, the oldest first. Raises ``Damaged``."""
         entries = self._entries()
-        compacted = max((number for number, name in entries.items() if name.endswith(COMPACT)), default=0)
+        compacted = max(_compacted(entries), default=0)
         return [self._entry(entries, number) for number in range(compacted, max(entries, default=NOTHING) + 1)]
 
     def files_up_to(self, batch: int) -> list[SinkFile] | None:
@@ -128,8 +129,7 @@ class FileSinkLog:
         ``Damaged``.
         """
         entries = self._entries()
-        compacted = (number for number, name in entries.items() if name.endswith(COMPACT) and number <= batch)
-        numbers = range(max(compacted, default=0), batch + 1)
+        numbers = range(max(_compacted(entries, batch), default=0), batch + 1)
         if not entries.keys() >= set(numbers):
             return None
         return [file for number in numbers for file in self._read(entries[number])]
@@ -139,8 +139,7 @@ class FileSinkLog:
         ``since`` may be reported as one. Raises ``Damaged``.
         """
         entries = self._entries()
-        compacted = (number for number, name in entries.items() if name.endswith(COMPACT) and number <= since)
-        first = max(compacted, default=min(entries, default=0))
+        first = max(_compacted(entries, since), default=min(entries, default=0))
         if first > max(since, after, 0):
             raise self._lacks(first - 1)
         found: dict[str, tuple[int, SinkFile]] = {}
@@ -253,6 +252,11 @@ def next_number(begun: int, interval: int) -> int:
 def entries_among(names: Iterable[str]) -> dict[int, str]:
     """Return the entries of a log by their numbers; other names mean nothing to Spark. Where a number has two, it is the compacted one."""
     return {int(match[1]): match[0] for match in map(ENTRY.fullmatch, sorted(names)) if match}
+
+
+def _compacted(entries: Mapping[int, str], up_to: float = math.inf) -> list[int]:
+    """Return the numbers of the compacted entries, the lowest first."""
+    return sorted(number for number, name in entries.items() if name.endswith(COMPACT) and number <= up_to)
 
 
 def files_in(text: str, what: str, *, whole: bool = True) -> list[SinkFile]:

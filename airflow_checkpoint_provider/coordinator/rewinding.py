@@ -99,9 +99,10 @@ def all_aside(folder: SinkFolder) -> list[Aside]:
     return sorted(found, key=lambda aside: aside.manifest.number, reverse=True)
 
 
-def without_manifest(folder: SinkFolder) -> list[str]:
-    """Return the names of such folders that have no manifest: somebody deleted it, or a driver woke up behind a person."""
-    return [name for name in _names(folder) if MANIFEST not in folder.names(name)]
+def without_manifest(folder: SinkFolder, found: Iterable[Aside]) -> list[str]:
+    """Return the names of such folders that are not ``found``: somebody deleted the manifest, or a driver woke up behind a person."""
+    known = {aside.name for aside in found}
+    return [name for name in _names(folder) if name not in known]
 
 
 def _names(folder: SinkFolder) -> list[str]:
@@ -113,13 +114,13 @@ def _names(folder: SinkFolder) -> list[str]:
 
 def decided(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
     """Put the manifest, unless there is one. Return what it says. Raises ``TooLarge`` if it would name too many files."""
-    text = checked(wanted).decode()
-    if len(text.encode()) > LARGEST:
+    body = checked(wanted)
+    if len(body) > LARGEST:
         raise TooLarge(
             f"{len(wanted.files)} files of the sink {log.folder} would have to be moved, and one manifest cannot name them. Nothing was"
             " moved. Write to an empty path"
         )
-    log.files_of.put(f"{name}/{MANIFEST}", text)
+    log.files_of.put(f"{name}/{MANIFEST}", body.decode())
     aside = found_aside(log.files_of, name)
     if aside is None:
         raise Damaged(f"{log.folder}/{name}/{MANIFEST} was written, and is not there. Try again")
@@ -167,12 +168,12 @@ def listed(log: FileSinkLog, files: Iterable[SinkFile]) -> tuple[RewoundFile, ..
 
 
 def put_back(
-    log: FileSinkLog, aside: Aside, after: Manifest, check: Callable[[], object] = lambda: None
+    log: FileSinkLog, aside: Aside, by: str, at: str, check: Callable[[], object] = lambda: None
 ) -> Aside | None:
-    """Let the sink be what it was before. What was written since is moved aside in its turn; return where it is. ``after`` is its
-    manifest but for the files, the entries and the number. May be repeated until it returns.
+    """Let the sink be what it was before. What was written since is moved aside in its turn; return where it is. ``by`` and
+    ``at``: who puts the rows back, and when. May be repeated until it returns.
 
-    ```check``` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
+    ``check`` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
     out yet, and ``Damaged`` if a file is not there. Nothing was changed then.
     """
     refuse_unfinished(log, aside)
@@ -180,7 +181,8 @@ def put_back(
     _refuse_missing(log, aside, before)
     _bring(log, aside)
     check()
-    taken = _decided_again(log, name, replace(after, files=listed(log, _without(now, before))))
+    newer = listed(log, _without(now, before))
+    taken = _decided_again(log, name, replace(aside.manifest, by=by, at=at, files=newer, extra={}))
     if taken:
         cut(log, taken, before)
         move_aside(log, taken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from airflow_checkpoint_provider.coordinator.file_sink_log import refuse_other_size
 from airflow_checkpoint_provider.coordinator.foreign import readable
@@ -21,13 +21,11 @@ class StoreFolder:
 
     def names(self, below: str) -> list[str]:
         folder = f"{self._key(below)}/"
-        return sorted({key.removeprefix(folder).partition("/")[0] for key in self._keys(below)})
+        keys = (listed.key.removeprefix(folder) for listed in self._store.list(self._key(below)))
+        return sorted({key.partition("/")[0] for key in keys})
 
     def hidden(self, below: str) -> list[str]:
         return [key.rpartition("/")[2] for key in self._store.hidden(self._key(below))]
-
-    def _keys(self, below: str) -> Iterator[str]:
-        return (listed.key for listed in self._store.list(self._key(below)))
 
     def sizes(self, below: str) -> dict[str, int]:
         own = f"{self._location.key}/"

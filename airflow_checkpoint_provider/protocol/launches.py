@@ -163,9 +163,7 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     """Return the event that opens a branch, if ``restore`` or a clear of a finished run asks for one."""
     run = state.run(command.spec.run)
     if run is None:
-        if command.spec.restore == "latest":
-            return ()
-        if _is_opened(state, command.base):
+        if command.spec.restore == "latest" or _is_opened(state, command.base):
             return ()
         opened = _branch_opened(state, command, command.base, f"restore={command.spec.restore}")
         return (replace(opened, id_floor=command.id_floor, rewinds=opened.branch),)

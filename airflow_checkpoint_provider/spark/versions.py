@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 OLDEST, NEWEST = (4, 0), (4, 2)
+"""The releases of Spark with which the tests run."""
 
 
 def check_versions(spark: SparkSession) -> None:

@@ -43,7 +43,7 @@ def rows_of(name: str) -> bytes:
     return f"rows of {name}".encode()
 
 
-def sink_in(store: Store, job: str = "orders") -> FileSink:
+def sink_in(store: Store) -> FileSink:
     """Return the sink as a driver has it, without Spark."""
     with mock.patch.object(file_sink, "SinkLog", return_value=FileSinkLog(folder_in(store))):
         return FileSink(mock.Mock(), "rows", Target("parquet", FOLDER))

@@ -35,7 +35,6 @@ OUR_ARCHIVE = "airflow_checkpoint_provider*.zip"
 MOST_FILES = 2_000
 MOST_STORED, SHORT = 100, 8  # parts in the journal, and the letters of the digest of each
 LEFT_OUT = {"__pycache__", "site-packages"}
-"""The releases of Spark with which the tests run."""
 
 
 @dataclass(frozen=True)

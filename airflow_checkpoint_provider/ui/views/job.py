@@ -29,9 +29,7 @@ from airflow_checkpoint_provider.ui.views.links import Link
 
 LISTED = statistics.LISTED
 ATTEMPTS = 20  # whose stories are told
-DRAWN = (
-    500 - ATTEMPTS
-)  # checkpoints on the timeline: with the restores of attempts, 500 marks, which take half a second
+DRAWN = 500 - ATTEMPTS  # checkpoints on the timeline: with restores of attempts 500 marks, which take half a second
 VALUES = 5  # checkpoints whose values are read: each costs a request, once
 OVER = ("finished", "closed")  # states in which no retry is to be expected
 

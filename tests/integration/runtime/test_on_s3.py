@@ -153,7 +153,7 @@ def test_sink_in_s3_goes_back_and_its_rows_are_put_back(script: Script, root: st
             assert (ids(), ids(f"{out}/_rewound-2-def")) == ([0], [1, 2])
         log = FileSinkLog(StoreFolder(location_at(store, out)))
         (aside,) = all_aside(log.files_of)
-        assert put_back(log, aside, aside.manifest) is None
+        assert put_back(log, aside, "ann", aside.manifest.at) is None
         assert ids() == [0, 1, 2]
 
 

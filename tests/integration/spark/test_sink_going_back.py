@@ -129,7 +129,7 @@ def test_sink_goes_back_however_its_path_is_written(spark: SparkSession, tmp_pat
         assert (read(spark, out), read(spark, out / "_rewound-2-def")) == ([0], [1])
     log = FileSinkLog(StoreFolder(location_at(LocalStore(str(tmp_path)), path)))
     (aside,) = all_aside(log.files_of)
-    assert put_back(log, aside, aside.manifest) is None
+    assert put_back(log, aside, "ann", aside.manifest.at) is None
     assert read(spark, out) == [0, 1]
     batch_sink(path)(spark.range(2, 3, 1, 1), log.newest_batch() + 1)
     assert read(spark, out) == [0, 1, 2]

@@ -7,7 +7,6 @@ import pytest
 from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
 from airflow_checkpoint_provider.coordinator.rewinding import (
     Aside,
-    Manifest,
     all_aside,
     forget,
     move_aside,
@@ -24,6 +23,7 @@ BATCHES, SAVED = 9, 4
 ALL = [f"day={batch}/part-0" for batch in range(BATCHES)]
 KEPT, TAKEN = ALL[: SAVED + 1], ALL[SAVED + 1 :]
 ASIDE = "_rewound-2-def"
+AT = "2026-11-20T00:00:00+00:00"
 
 
 @pytest.fixture
@@ -41,15 +41,9 @@ def decided_way(store: Store) -> WayBack:
     return way_back(gone_back, sink.next_number(BATCHES))
 
 
-def after() -> Manifest:
-    return Manifest(
-        job="orders", uid="rows", batch=4, number=0, at="2026-11-20T00:00:00+00:00", by="ann", entries=(), files=()
-    )
-
-
 def back(store: Store) -> Aside | None:
     log = FileSinkLog(folder_in(store))
-    return put_back(log, all_aside(log.files_of)[-1], after())
+    return put_back(log, all_aside(log.files_of)[-1], "ann", AT)
 
 
 def is_gone_back(store: Store) -> None:
@@ -268,11 +262,11 @@ def test_what_was_taken_out_first_is_put_back_last(store: MemoryStore) -> None:
     before = dict(store.objects)
     log = FileSinkLog(folder_in(store))
     with pytest.raises(Damaged, match="_rewound-3-abc holds it: put that back first"):
-        put_back(log, asides(store)[ASIDE], after())
+        put_back(log, asides(store)[ASIDE], "ann", AT)
     assert store.objects == before
-    put_back(log, asides(store)["_rewound-3-abc"], after())
+    put_back(log, asides(store)["_rewound-3-abc"], "ann", AT)
     assert not forget(log, asides(store)["_rewound-3-abc"])
-    put_back(log, asides(store)[ASIDE], after())
+    put_back(log, asides(store)[ASIDE], "ann", AT)
     assert named_by(store) == ALL
 
 
@@ -296,7 +290,7 @@ def test_query_that_is_started_before_the_log_is_cut_ends_the_command(store: Mem
         raise Refused("it was started")
 
     with pytest.raises(Refused, match="it was started"):
-        put_back(log, asides(store)[ASIDE], after(), started)
+        put_back(log, asides(store)[ASIDE], "ann", AT, started)
     assert named_by(store) == KEPT
     sink_in(store).go_back(way)
     is_gone_back(store)
@@ -306,7 +300,7 @@ def test_driver_that_wakes_up_behind_a_person_leaves_the_rows_where_they_are(sto
     """It has looked whether there is a manifest, and reads it again."""
     sink_in(store).go_back(decided_way(store))
     log, sleeper = FileSinkLog(folder_in(store)), asides(store)[ASIDE]
-    put_back(log, sleeper, after())
+    put_back(log, sleeper, "ann", AT)
     move_aside(log, sleeper)
     assert named_by(store) == ALL
 
@@ -315,7 +309,7 @@ def test_file_that_no_manifest_names_stays_in_its_folder(store: MemoryStore) -> 
     sink_in(store).go_back(decided_way(store))
     store.overwrite(f"{FOLDER}/{ASIDE}/day=9/part-0", b"rows")
     log = FileSinkLog(folder_in(store))
-    put_back(log, asides(store)[ASIDE], after())
+    put_back(log, asides(store)[ASIDE], "ann", AT)
     assert forget(log, asides(store)[ASIDE]) == [f"{ASIDE}/day=9/part-0"]
     assert store.read(f"{FOLDER}/{ASIDE}/day=9/part-0") == b"rows"
 
