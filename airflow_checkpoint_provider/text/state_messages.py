@@ -26,6 +26,7 @@ CODES = {  # what the line means; docs/behaviour.md shows it
     "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
     "CKP142": "A streaming query is not started yet. The savepoint holds it where it stands, without a drain.",
     "CKP143": "A query went back. What its file sink has got since was moved into a folder of the sink, and can be put back.",
+    "CKP144": "A query writes to another sink, and repeats a batch there that its earlier sink may hold, too.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
     "CKP428": "A reused stage had stored another value than the script has set. The line has both, and says which one counts.",
@@ -136,6 +137,15 @@ def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None
         return coded(f"query '{uid}' continues after batch {committed}{needed}", "CKP125")
     again = f"repeats batch {begun}, which an earlier attempt began and did not commit: it reads the same offsets"
     return coded(f"query '{uid}' {again}{needed}", "CKP125")
+
+
+def batch_in_two_sinks(uid: str, batch: int, old: str, new: str) -> str:
+    """Say that a begun batch is written to a new sink, and that its rows may lie in the old one."""
+    text = (
+        f"query '{uid}' writes to {new} from batch {batch} on. An earlier attempt began that batch and did not commit it, so {old} may hold"
+        " its rows, too. Look for them before you read both together"
+    )
+    return coded(printable(text), "CKP144")
 
 
 def query_restored(uid: str, batch: int, begun: int, where: str) -> str:

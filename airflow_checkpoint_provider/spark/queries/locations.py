@@ -131,10 +131,15 @@ class Locations:
         """
         position, gone_back = located.position, located.gone_back
         start.sources.meet(self._reading(query, located.own, position, gone_back, adopted=bool(located.chain)))
-        if not gone_back:
-            if query and query.newest.sink == start.sink.path:
-                start.sink.remind(position)
-            start.sink.meet(position, _known_sinks(query, start.restored))
+        if gone_back:
+            return
+        before = query.newest.sink if query else None
+        if query and before == start.sink.path:
+            start.sink.remind(position)
+        start.sink.meet(position, _known_sinks(query, start.restored))
+        if before and before != start.sink.path and position.begun > position.committed:
+            new = start.sink.path or f"its new sink, {start.sink.target.format}"
+            say(state_messages.batch_in_two_sinks(start.uid, position.begun, before, new))
 
     def _reading(
         self,

@@ -112,6 +112,24 @@ def test_query_whose_sink_was_emptied_before_its_first_checkpoint_is_refused(scr
     assert rows_in(tmp_path / "out") == expected(2)
 
 
+def test_batch_that_the_earlier_sink_may_hold_is_named(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The earlier driver was killed between the rows of batch 1 and their commit. Then the author names another folder."""
+    add_files(tmp_path / "in", 0, 1)
+    with script.failing() as job:
+        job.start_query("rows", writer(job, tmp_path)).awaitTermination()
+    (location(script) / "commits" / "1").unlink()
+    with script.attempt() as job:
+        job.start_query("rows", writer(job, tmp_path).option("path", f"{tmp_path}/second"))
+    assert rows_in(tmp_path / "second") == expected(2)[len(expected(1)) :]
+    assert rows_in(tmp_path / "out") == expected(2)
+    said = [line for line in capsys.readouterr().out.splitlines() if "[CKP144]" in line]
+    assert len(said) == 1
+    assert f"{tmp_path}/out may hold its rows, too" in said[0]
+    assert f"writes to file:{tmp_path}/second from batch 1 on" in said[0]
+
+
 def test_damaged_checkpoint_stops_no_query_that_goes_on_behind_it(
     script: Script, tmp_path: Path, oldest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
