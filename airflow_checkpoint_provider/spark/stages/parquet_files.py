@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql.functions import col, count, lit
 from pyspark.sql.types import StructType
@@ -186,10 +188,27 @@ def _refuse_odd(uri: str, names: Iterable[str]) -> None:
 def _load(spark: SparkSession, uri: str, names: Collection[str], schema: StructType) -> DataFrame:
     _refuse_odd(uri, names)
     paths = [PATTERN_LETTERS.sub(r"\\\1", f"{uri}/{name}") for name in names]
-    with overridden(spark, READER | (NO_STAT_JOB if uri.startswith("file:") else {})):
-        rows = spark.read.schema(plain := unmarked(schema)).options(**READ).parquet(*paths)
-    with_marks = marked(schema)
-    return rows if plain == with_marks else rows.to(with_marks)
+    plain, with_marks = unmarked(schema), marked(schema)
+    with _schema_refused(uri, PySparkException, Py4JJavaError):
+        reader = spark.read.schema(plain).options(**READ)
+    with (
+        _schema_refused(uri, PySparkException),  # other errors of the JVM come from the store
+        overridden(spark, READER | (NO_STAT_JOB if uri.startswith("file:") else {})),
+    ):
+        rows = reader.parquet(*paths)
+        return rows if plain == with_marks else rows.to(with_marks)
+
+
+@contextmanager
+def _schema_refused(uri: str, *errors: type[Exception]) -> Iterator[None]:
+    """Take ``errors`` for damage: this package writes only schemas that Spark has made."""
+    try:
+        yield
+    except errors as error:
+        why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+        raise Damaged(
+            f"Spark does not take the stored schema of {uri}: {why.splitlines()[0]}. Somebody or something changed it. Restore an older checkpoint"
+        ) from None
 
 
 def _rows(spark: SparkSession, observed: Observation) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -154,6 +156,27 @@ def test_order_and_partitions_are_not_kept(spark: SparkSession, staged: Callable
     """Said in the documentation; here so that nobody comes to rely on it."""
     stage = staged(spark.range(0, 40, 1, 8))
     assert stage.read().rdd.getNumPartitions() < 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ([("id", "decimal(99,2)", {})], "exceeds max precision"),
+        ([("id", "decimal(5,9)", {})], "scale"),
+        ([("id", "string collate NOPE", {})], "NOPE"),
+        ([("id", "varchar(0)", {})], "varchar"),
+        ([("id", "long", {"a": [1, "x"]})], "ClassCastException"),
+        ([("id", "long", {}), ("id", "long", {})], "`id` already exists"),
+    ],
+)
+def test_schema_that_only_spark_refuses_is_damaged(
+    stage: Stage, fields: list[tuple[str, str, dict[str, Any]]], says: str
+) -> None:
+    named = [{"name": name, "type": kind, "nullable": True, "metadata": marks} for name, kind, marks in fields]
+    schema = json.dumps({"type": "struct", "fields": named})
+    with pytest.raises(Damaged, match=rf"does not take the stored schema of .*{says}") as raised:
+        replace(stage, schema=schema).read()
+    assert "\n" not in str(raised.value)
 
 
 def test_directory_that_cannot_be_listed_is_not_taken_for_absent(spark: SparkSession, stage: Stage) -> None:
