@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-LONGEST_MESSAGE = 10_000  # characters of a message, which may hold a stored text of any length
+LONGEST_MESSAGE = 2_000  # characters of a message, which may quote a stored text of any length
+LONGEST_SEARCHED = 10_000  # characters in which secrets are looked for
 _USERINFO = re.compile(
     r"""\b(?:
         (s3[an]?:)/{0,3}(?=[^/@:\s]+[:@])  # a bucket has no port; keys are also written behind fewer slashes
@@ -39,6 +40,11 @@ def without_userinfo(text: str) -> str:
     return _USERINFO.sub(r"\1\2//***@", text) if "@" in text else text
 
 
+def shortened(text: str, most: int) -> str:
+    """Return ``text``, without its middle if it is longer than ``most`` characters: its end often says what to do."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
+
+
 class CheckpointError(Exception):
     """An error of this package that has no code of its own.
 
@@ -58,8 +64,8 @@ class CheckpointError(Exception):
             cls.permanent = True
 
     def __init__(self, message: str, **about: Any) -> None:
-        text = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
-        self.message = without_userinfo(printable(text))
+        searched = without_userinfo(printable(shortened(message, LONGEST_SEARCHED)))
+        self.message = shortened(searched, LONGEST_MESSAGE)
         super().__init__(self.message)
         self.about = about
 

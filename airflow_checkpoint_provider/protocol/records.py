@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Self
 
-from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew, shortened
 
 VERSION = 1
 CHECKSUM = "crc"
@@ -305,4 +305,4 @@ def _scalar(hint: type, value: Any) -> Any:
 
 def cut(text: str) -> str:
     """Return ``text``, cut to the length that an error may have."""
-    return text if len(text) <= LONGEST_ERROR else f"{text[: LONGEST_ERROR // 2]} … {text[-LONGEST_ERROR // 2 :]}"
+    return shortened(text, LONGEST_ERROR)

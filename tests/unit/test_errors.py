@@ -127,8 +127,18 @@ def test_error_is_one_printable_line(text: str, shown: str) -> None:
     assert CheckpointError(text).message == shown == printable(shown)
 
 
-def test_error_about_a_very_long_text_is_cut() -> None:
-    assert CheckpointError("a:" * 10_000_000 + "@").message == "a:" * (errors.LONGEST_MESSAGE // 2) + "…"
+@pytest.mark.parametrize("quoted", ["a:" * 10_000_000 + "@", "x" * 5_000, "\x1b[2J" * 400])
+def test_error_that_quotes_a_long_text_keeps_what_is_said_before_and_behind_it(quoted: str) -> None:
+    message = CheckpointError(f"the entry of {quoted} is broken. Restore an older checkpoint").message
+    assert len(message) <= errors.LONGEST_MESSAGE + len(" … ")
+    assert message.startswith("the entry of ")
+    assert message.endswith(" is broken. Restore an older checkpoint")
+
+
+def test_key_in_a_long_text_is_not_printed() -> None:
+    """It is longer than a message, and is taken out before the message is shortened."""
+    message = CheckpointError(f"s3://name:{'secret' * 1_000}@bucket is not there").message
+    assert message == "s3://***@bucket is not there"
 
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))
