@@ -80,7 +80,7 @@ def hurt_json(body: bytes, chance: random.Random, others: Sequence[bytes] = ()) 
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         _change(data, donors[0], chance)
     text = json.dumps(data)
-    if chance.random() < 0.02:
+    if data and chance.random() < 0.02:
         return text.replace("{", '{"v":1,', 1).encode()  # a name twice
     try:
         data.pop(CHECKSUM, None)
