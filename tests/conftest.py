@@ -34,6 +34,8 @@ MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _numbers = itertools.count(1)
 
 ONE_AIRFLOW = "tests/e2e/"
+SPREAD = tuple(f"tests/integration/runtime/test_{name}.py" for name in ("each_kill", "query_states"))
+"""Tests of a minute or more, each with drivers of its own: each goes to the next free worker."""
 AIRFLOW_OF_ITS_OWN = ("tests/e2e/test_demo.py", "tests/e2e/test_first_job.py", "tests/e2e/test_pages.py")
 
 
@@ -44,7 +46,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For ``pytest -n``: give a worker one file of tests at a time. All that share an Airflow are one file."""
+    """For ``pytest -n``: give a worker one file of tests at a time. All that share an Airflow are one file; long tests are one each."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduling = LoadScopeScheduling(config, log)
@@ -54,6 +56,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _file(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
+    if file in SPREAD:
+        return nodeid
     return ONE_AIRFLOW if file.startswith(ONE_AIRFLOW) and file not in AIRFLOW_OF_ITS_OWN else file
 
 
