@@ -28,7 +28,8 @@ def test_steps_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
     assert job.checkpoint(asked["id"]).status == "retained"
     assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
     assert run.xcom("audit") == 14
-    log = run.log("deferred")
+    # A busy scheduler may take a task that resumes quickly for lost, and try it again
+    log = run.log("deferred", run.client.task(run.dag, run.id, "deferred")["try_number"])
     assert "[CKP206]" in log
     assert "[CKP6" not in log  # the triggerer found connection and store
 
