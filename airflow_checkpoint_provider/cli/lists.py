@@ -80,8 +80,8 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     rows = [row for history in found for row in _checkpoints(store, history, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
     notes += [f"{plural(not_read, 'run')} with older names not read; name a run, or see --limit"] if not_read else []
-    closed = [history for history in found if history.state.closing_reason is not None]
-    notes += [messages.closed(history.state) for history in closed[:CLOSED]]
+    closed = [(history.state, closing) for history in found if (closing := history.state.closing)]
+    notes += [messages.closed(state, closing) for state, closing in closed[:CLOSED]]
     notes += [f"{plural(len(closed) - CLOSED, 'more run')} closed"] if len(closed) > CLOSED else []
     notes += [] if rows or closed else [f"{job} has no checkpoints"]
     notes += [f"replayable: by what Kafka had at {day_and_time(at)}" for at in _looks(rows[:limit])]
@@ -108,7 +108,7 @@ def entry(
 
     It is replayable if Kafka had all rows behind it when it had the offsets ``earliest``; None where that is not known.
     """
-    replayed = replay(checkpoint, earliest)
+    replayed, cause = replay(checkpoint, earliest), checkpoint.abort_cause
     return asdict(row(found.state, checkpoint)) | {
         "kind": checkpoint.kind,
         "origin": checkpoint.request.origin,
@@ -118,9 +118,9 @@ def entry(
         "pointer": found.pointer(store.uri, checkpoint),
         "triggered_at": checkpoint.triggered_at,
         "ended_at": checkpoint.ended_at or None,
-        "phase": checkpoint.phase or None,
-        "missing": list(checkpoint.missing),
-        "details": checkpoint.details or None,
+        "phase": (cause and cause.phase) or None,
+        "missing": list(cause.missing) if cause else [],
+        "details": (cause and cause.details) or None,
         "replayable": replayed and not replayed.gaps,
         "replayable_at": replayed and replayed.at,
     }

@@ -77,9 +77,9 @@ def _names_a_run(store: Store, job: str, text: str) -> bool:
 
 
 def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
-    if found.state.closing_reason is not None:
-        data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing_reason}
-        return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state)])
+    if found.state.closing:
+        data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing.reason}
+        return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state, found.state.closing)])
     about = summary_table.summarize(found.state, run)
     beat = _newest_beat(store, found, run)
     data = asdict(about) | {
@@ -360,9 +360,9 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
         "reused": None if reused is None else _work_data(reused),
         "completed": [checkpoint.id for checkpoint in own if checkpoint.completed_at],
         "aborted": [
-            {"id": checkpoint.id, "reason": checkpoint.reason, "phase": checkpoint.phase, "details": checkpoint.details}
+            {"id": checkpoint.id, "reason": cause.reason, "phase": cause.phase, "details": cause.details}
             for checkpoint in own
-            if checkpoint.status == ABORTED
+            if (cause := checkpoint.abort_cause)
         ],
         "stop": launch.stop,
         "outcome": attempt.outcome if attempt else None,

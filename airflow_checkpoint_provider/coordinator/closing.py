@@ -33,7 +33,7 @@ def close_if_due(coordinator: Coordinator, now: str) -> bool:
 
     If the journal moves meanwhile, the question is asked again.
     """
-    if coordinator.state.closing_reason is not None:
+    if coordinator.state.closing:
         finish(coordinator)
         return True
 

@@ -178,9 +178,15 @@ class Coordinator:
 
         def completion(state: State) -> c.Complete:
             checkpoint = state.checkpoint(number)
-            sealed = checkpoint.digest if checkpoint else ""
             return c.Complete(
-                id=number, digest=sealed, bytes=0, states=(), acknowledged=(), epoch=self.epoch, finalize=finalize
+                id=number,
+                digest=checkpoint.digest if checkpoint else "",
+                bytes=0,
+                metadata_bytes=0,
+                states=(),
+                acknowledged=(),
+                epoch=self.epoch,
+                finalize=finalize,
             )
 
         self.journal.catch_up()

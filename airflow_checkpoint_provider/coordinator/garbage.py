@@ -109,7 +109,7 @@ def plan(state: State, now: str, folders: Iterable[str] = ()) -> Garbage:
     without them none is found, and no request to the store is needed.
     """
     expired, condemned = _expired(state, now), _condemned(state)
-    unfinished = state.closing_reason is not None and not state.closed
+    unfinished = state.closing and not state.closed
     close = unfinished or closable(state, now, without=(expired | condemned).ids)
     return Garbage(expired, condemned, tuple(_orphans(state, folders)), close)
 
@@ -131,11 +131,7 @@ def _condemned(state: State) -> Expired:
 def closable(state: State, now: str, without: Collection[int] = ()) -> bool:
     """Return whether the history may be closed, once the checkpoints ``without`` are deleted."""
     unsettled_ids = {checkpoint.id for checkpoint in unsettled(state)}.difference(without)
-    return (
-        state.closing_reason is None
-        and not unsettled_ids
-        and outlived(state, policy_of(state), datetime.fromisoformat(now))
-    )
+    return not state.closing and not unsettled_ids and outlived(state, policy_of(state), datetime.fromisoformat(now))
 
 
 def folders_of(store: Store, keys: Keys) -> Iterator[str]:

@@ -172,7 +172,7 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
     """Collect the garbage of a history that is over for good. Close it if its table has been kept for long enough."""
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
-    if state.closing_reason is not None:
+    if state.closing:
         return OlderRun(state.scope, closed=close_if_due(coordinator, now))
     if state.n < 0 or state.suspended or not quiet(state, moment):
         return OlderRun(state.scope)

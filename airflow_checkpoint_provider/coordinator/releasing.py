@@ -147,7 +147,7 @@ def refuse_living(coordinator: Coordinator, liveness: Liveness, undone: str) -> 
 
 def _not_heard_of(state: State) -> Iterator[AttemptRecord]:
     """Yield the attempts that are over, and whose drivers did not say so themselves."""
-    return (attempt for attempt in state.attempts if attempt.reported_by != BY_DRIVER)
+    return (attempt for attempt in state.attempts if not attempt.ending or attempt.ending.reported_by != BY_DRIVER)
 
 
 def _command(plan: ReleasePlan) -> c.ReleaseQuery:

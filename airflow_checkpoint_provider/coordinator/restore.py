@@ -41,6 +41,7 @@ from airflow_checkpoint_provider.protocol.state import (
     RETAINED,
     AttemptRecord,
     Checkpoint,
+    Completion,
     Launch,
     State,
 )
@@ -278,11 +279,15 @@ def _as_listed(savepoint: Savepoint) -> Checkpoint:
         request=Request(token="", kind=seal.kind, origin=""),
         timeout_s=0.0,
         triggered_at="",
-        status=RETAINED,
-        digest=savepoint.digest,
-        bytes=savepoint.bytes,
-        states=state_entries(seal),
         target=str(savepoint.pointer),
+        completion=Completion(
+            at="",
+            n=0,
+            digest=savepoint.digest,
+            bytes=savepoint.bytes,
+            metadata_bytes=savepoint.metadata_bytes,
+            states=state_entries(seal),
+        ),
     )
 
 

@@ -52,12 +52,13 @@ class DisposedStub(Record):
 
 @dataclass(frozen=True)
 class Savepoint:
-    """An opened savepoint. ``digest`` is that of its ``_metadata`` as it was read."""
+    """An opened savepoint. ``digest`` and ``metadata_bytes`` are those of its ``_metadata`` as it was read."""
 
     pointer: SavepointPointer
     store: Store
     seal: Seal
     digest: str
+    metadata_bytes: int
 
     @property
     def keys(self) -> Keys:
@@ -150,7 +151,7 @@ def open_savepoint(pointer: SavepointPointer, home: Store, *, limited: bool = Tr
         raise errors.SavepointDisposed(
             f"{pointer} was disposed of at {stub.at} by {stub.by}; name another savepoint", at=stub.at, by=stub.by
         )
-    return Savepoint(pointer, store, Seal.from_bytes(body, f"{pointer}/_metadata"), digest(body))
+    return Savepoint(pointer, store, Seal.from_bytes(body, f"{pointer}/_metadata"), digest(body), len(body))
 
 
 def _stub(body: bytes, pointer: SavepointPointer) -> DisposedStub | None:

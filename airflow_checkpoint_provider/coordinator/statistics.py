@@ -87,18 +87,13 @@ def entry(checkpoint: Checkpoint) -> Answer:
         "checkpointed_size": checkpoint.new_bytes,
         "state_size": checkpoint.bytes,
         "persisted_data": checkpoint.in_flight_bytes,
-        "metadata_size": -1 if checkpoint.metadata_bytes is None else checkpoint.metadata_bytes,
+        "metadata_size": checkpoint.completion.metadata_bytes if checkpoint.completion else -1,
     }
-    if checkpoint.status == ABORTED:
-        return line | {"failure_timestamp": ended, "failure_message": failure(checkpoint)}
+    if cause := checkpoint.abort_cause:
+        return line | {"failure_timestamp": ended, "failure_message": str(cause)}
     if checkpoint.status == PENDING:
         return line
     return line | {"external_path": checkpoint.target, "discarded": checkpoint.status in (CONDEMNED, FORGOTTEN)}
-
-
-def failure(checkpoint: Checkpoint) -> str:
-    """Return why the checkpoint was aborted."""
-    return f"{checkpoint.reason}: {checkpoint.details}" if checkpoint.details else checkpoint.reason
 
 
 def spread(values: Sequence[int]) -> Answer:

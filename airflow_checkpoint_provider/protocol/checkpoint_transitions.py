@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, BARRIER, PERIODIC, SUBSUMED
@@ -17,9 +18,10 @@ from airflow_checkpoint_provider.protocol.state import (
     FORGOTTEN,
     KEPT_TOKENS,
     PENDING,
-    RETAINED,
+    AbortCause,
     AttemptRecord,
     Checkpoint,
+    Completion,
     DroppedRequest,
     FileSetEntry,
     QueuedRequest,
@@ -131,19 +133,16 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
     # A savepoint's file sets lie at its target; no other checkpoint refers to them.
     paths = () if checkpoint.savepoint else [path for entry in event.states for path in entry.file_sets]
     state, numbers = _intern(state, paths)
-    completed = replace(
-        checkpoint,
-        status=RETAINED,
-        completed_at=state.at,
-        ended_at=state.at,
-        ended_n=state.n,
+    completion = Completion(
+        at=state.at,
+        n=state.n,
         digest=event.digest,
         bytes=event.bytes,
         metadata_bytes=event.metadata_bytes,
         file_sets=numbers,
         states=tuple(entry.listed for entry in event.states),
-        extra=merged_extra(checkpoint, event),
     )
+    completed = replace(checkpoint, completion=completion, abort_cause=None, extra=merged_extra(checkpoint, event))
     state = replace(
         state,
         checkpoints=swap(state.checkpoints, checkpoint, completed),
@@ -192,35 +191,29 @@ def abort(state: State, event: e.CheckpointAborted) -> State:
     checkpoint = state.checkpoint(event.id)
     if checkpoint is None:
         return state
-    aborted = replace(
-        checkpoint,
-        status=ABORTED,
-        ended_at=state.at,
-        ended_n=state.n,
-        reason=event.reason,
-        phase=event.phase,
-        missing=event.missing,
-        details=event.details,
-        extra=merged_extra(checkpoint, event),
+    cause = AbortCause(
+        at=state.at, n=state.n, reason=event.reason, phase=event.phase, missing=event.missing, details=event.details
     )
+    aborted = replace(checkpoint, completion=None, abort_cause=cause, extra=merged_extra(checkpoint, event))
     state = replace(state, counts=counted(state, "aborted"))
     return _list(state, swap(state.checkpoints, checkpoint, aborted))
 
 
 def confirm_commits(state: State, event: e.CommitsConfirmed) -> State:
-    checkpoint = state.checkpoint(event.id)
-    if checkpoint is None:
-        return state
-    confirmed = replace(checkpoint, commits_confirmed=True, extra=merged_extra(checkpoint, event))
-    return replace(state, checkpoints=swap(state.checkpoints, checkpoint, confirmed))
+    return _change_completed(state, event, commits_confirmed=True)
 
 
 def confirm_published(state: State, event: e.SavepointPublished) -> State:
+    return _change_completed(state, event, published=True)
+
+
+def _change_completed(state: State, event: e.CommitsConfirmed | e.SavepointPublished, **changes: Any) -> State:
+    """Change what the event's checkpoint holds. A checkpoint that is not completed, or not listed any more, is passed over."""
     checkpoint = state.checkpoint(event.id)
     if checkpoint is None:
         return state
-    published = replace(checkpoint, published=True, extra=merged_extra(checkpoint, event))
-    return replace(state, checkpoints=swap(state.checkpoints, checkpoint, published))
+    changed = replace(_changed(checkpoint, **changes), extra=merged_extra(checkpoint, event))
+    return replace(state, checkpoints=swap(state.checkpoints, checkpoint, changed))
 
 
 def condemn(state: State, event: e.CheckpointsCondemned) -> State:
@@ -235,7 +228,7 @@ def forget(state: State, event: e.CheckpointsForgotten) -> State:
     state = replace(state, claims=tuple(claim for claim in state.claims if claim.pointer not in event.claims))
     named, forgotten = state.named(), frozenset(event.ids)
     checkpoints = (
-        replace(checkpoint, file_sets=(), states=tuple(map(_without_sources, checkpoint.states)))
+        _changed(checkpoint, file_sets=(), states=tuple(map(_without_sources, checkpoint.states)))
         if checkpoint.id in forgotten
         else checkpoint
         for checkpoint in state.checkpoints
@@ -252,6 +245,13 @@ def _without_sources(entry: StateEntry) -> StateEntry:
 def _with_status(state: State, ids: tuple[int, ...], status: str) -> State:
     these = frozenset(ids)
     checkpoints = (
-        replace(checkpoint, status=status) if checkpoint.id in these else checkpoint for checkpoint in state.checkpoints
+        _changed(checkpoint, status=status) if checkpoint.id in these else checkpoint
+        for checkpoint in state.checkpoints
     )
     return replace(state, checkpoints=tuple(checkpoints))
+
+
+def _changed(checkpoint: Checkpoint, **changes: Any) -> Checkpoint:
+    """Return a checkpoint that holds something else; itself if it is not completed."""
+    completion = checkpoint.completion and replace(checkpoint.completion, **changes)
+    return replace(checkpoint, completion=completion)

@@ -152,11 +152,11 @@ class Complete(Command):
     id: int
     digest: str
     bytes: int
+    metadata_bytes: int
     states: tuple[StateEntry, ...]
     acknowledged: tuple[str, ...]
     epoch: int | None = None
     finalize: bool = False
-    metadata_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.protocol.state import (
 def complete(state: State, command: c.Complete) -> Decision:
     """Decide whether a checkpoint completes: it is pending, fully acknowledged, and gated only if a finalize asks."""
     checkpoint = state.checkpoint(command.id)
-    if checkpoint and checkpoint.status in (RETAINED, CONDEMNED, FORGOTTEN) and checkpoint.digest == command.digest:
+    if checkpoint and checkpoint.completion and checkpoint.digest == command.digest:
         return DoneAlready(command.id)
     if fenced := launches.fenced(state, command.epoch):
         return fenced
@@ -91,7 +91,7 @@ def confirm_commits(state: State, command: c.ConfirmCommits) -> Decision:
         return DoneAlready(command.id)
     if fenced := launches.fenced(state, command.epoch):
         return fenced
-    if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED, FORGOTTEN):
+    if checkpoint is None or not checkpoint.completion:
         return _not_pending(
             checkpoint, f"chk-{command.id} is not completed: {outcome(checkpoint)}; no commit was confirmed"
         )

@@ -29,8 +29,8 @@ def decide(state: State, command: c.Command) -> Decision:
     if finish := lifetime.finish_closing_first(state, command):
         return finish
     decision: Decision = HANDLERS[type(command)](state, command)
-    if state.closing_reason is not None:
-        return lifetime.closed(state, command, decision)
+    if state.closing:
+        return lifetime.closed(state, state.closing, command, decision)
     if not isinstance(decision, tuple):
         return decision
     if not state.queue and not any(isinstance(event, e.RequestQueued) for event in decision):

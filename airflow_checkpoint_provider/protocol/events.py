@@ -242,10 +242,10 @@ class CheckpointCompleted(Event):
     id: Number
     digest: str
     bytes: Size
+    metadata_bytes: Size  # of the seal
     states: tuple[StateEntry, ...]
     subsumed: tuple[Number, ...] = ()
     suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
-    metadata_bytes: Size | None = added(None)  # of the seal
 
 
 @dataclass(frozen=True, kw_only=True)

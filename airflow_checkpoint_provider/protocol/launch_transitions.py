@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.query_records import Query, Released
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Branch, Claim, Launch, Run, State
+from airflow_checkpoint_provider.protocol.state import (
+    AttemptRecord,
+    Branch,
+    Claim,
+    Closing,
+    EndRecord,
+    Launch,
+    Run,
+    State,
+)
 from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
 
 _Query = TypeVar("_Query", Query, Released)
@@ -19,11 +28,11 @@ _Query = TypeVar("_Query", Query, Released)
 
 def open_history(state: State, event: e.HistoryOpened) -> State:
     names = replace(state, incarnation=event.incarnation, job=event.job, scope=event.scope, item=event.item)
-    return replace(names, closing_reason=None, closed=False, extra=merged_extra(state, event))
+    return replace(names, closing=None, extra=merged_extra(state, event))
 
 
 def begin_closing(state: State, event: e.HistoryClosing) -> State:
-    return replace(state, closing_reason=event.reason, extra=merged_extra(state, event))
+    return replace(state, closing=Closing(reason=event.reason), extra=merged_extra(state, event))
 
 
 def close_history(state: State, event: e.HistoryClosed) -> State:
@@ -40,8 +49,7 @@ def close_history(state: State, event: e.HistoryClosed) -> State:
         next_id=state.next_id,
         last_epoch=state.last_epoch,
         next_file_set=state.next_file_set,
-        closing_reason=event.reason,
-        closed=True,
+        closing=Closing(reason=event.reason, done=True),
         extra=merged_extra(state, event),
     )
 
@@ -88,7 +96,7 @@ def _list_run(state: State, event: e.LaunchPlanned) -> State:
         rename=state.branch.rename if event.restore_point == state.branch.base else {},
     )
     if listed:
-        run = replace(listed, launch=event.launch, generation=event.spec.token.generation, outcome=None, ended_at=None)
+        run = replace(listed, launch=event.launch, generation=event.spec.token.generation, ending=None)
         if state.branch.token == event.spec.token:  # its clear opened the branch: there it comes after the older runs
             run = replace(run, branch=state.branch.number)
     runs = (*(other for other in state.runs if other is not listed), run)
@@ -109,9 +117,7 @@ def adopt_launch(state: State, event: e.LaunchAdopted) -> State:
     adopted = replace(
         launch,
         adopted_by=max(launch.adopted_by, event.try_number),
-        outcome=None,
-        exit_code=None,
-        ended_at=None,
+        ending=None,
         extra=merged_extra(launch, event),
     )
     run = state.run(launch.spec.run)
@@ -128,7 +134,7 @@ def request_stop(state: State, event: e.StopRequested) -> State:
 
 
 def end_launch(state: State, event: e.LaunchEnded) -> State:
-    return _change_launch(state, event, outcome=event.outcome, exit_code=event.exit_code, ended_at=state.at)
+    return _change_launch(state, event, ending=EndRecord(outcome=event.outcome, at=state.at, exit_code=event.exit_code))
 
 
 def _change_launch(state: State, event: e.StopRequested | e.LaunchEnded, **changes: Any) -> State:
@@ -173,19 +179,15 @@ def end_attempt(state: State, event: e.AttemptEnded) -> State:
     attempt = state.attempt(event.epoch)
     if attempt is None:
         return state
-    ended = replace(
-        attempt,
-        outcome=event.outcome,
-        exit_code=event.exit_code,
-        reported_by=event.reported_by,
-        ended_at=state.at,
-        extra=merged_extra(attempt, event),
-    )
+    ending = EndRecord(outcome=event.outcome, at=state.at, exit_code=event.exit_code, reported_by=event.reported_by)
+    ended = replace(attempt, ending=ending, extra=merged_extra(attempt, event))
     state = replace(state, attempts=swap(state.attempts, attempt, ended))
     run = state.run_of(attempt.epoch)
     if run is None or run.launch != attempt.launch:
         return state
-    return replace(state, runs=swap(state.runs, run, replace(run, outcome=event.outcome, ended_at=state.at)))
+    return replace(
+        state, runs=swap(state.runs, run, replace(run, ending=EndRecord(outcome=event.outcome, at=state.at)))
+    )
 
 
 def open_branch(state: State, event: e.BranchOpened) -> State:

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.policies.retention import KeepWithin, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import Checkpoint, Closing, State
 from airflow_checkpoint_provider.protocol.wording import suspension
 
 FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
@@ -109,7 +109,7 @@ def _moments(state: State) -> Iterator[str | None]:
 
 def close(state: State, command: c.CloseHistory) -> Decision:
     """Decide whether a history begins to close. Refuse if it is still needed."""
-    if state.closing_reason is not None:
+    if state.closing:
         return DoneAlready(state.n)
     if needed := _needed(state, datetime.fromisoformat(command.now)):
         return Refusal(
@@ -149,19 +149,19 @@ def unsettled(state: State) -> tuple[Checkpoint, ...]:
 
 def finish(state: State, command: c.FinishClosing) -> Decision:
     """Decide the entry that closes the history. A history that is closed, or was opened again, needs none."""
-    if state.closing_reason is None or state.closed:
+    if not state.closing or state.closed:
         return DoneAlready(state.n)
-    return (e.HistoryClosed(reason=state.closing_reason),)
+    return (e.HistoryClosed(reason=state.closing.reason),)
 
 
 def finish_closing_first(state: State, command: c.Command) -> tuple[e.Event, ...] | None:
     """Return the event that finishes closing before a launch opens the history again, or None."""
-    if state.closing_reason is None or state.closed or not isinstance(command, c.PlanLaunch | c.StartAlone):
+    if not state.closing or state.closed or not isinstance(command, c.PlanLaunch | c.StartAlone):
         return None
-    return (e.HistoryClosed(reason=state.closing_reason),)
+    return (e.HistoryClosed(reason=state.closing.reason),)
 
 
-def closed(state: State, command: c.Command, decision: Decision) -> Decision:
+def closed(state: State, closing: Closing, command: c.Command, decision: Decision) -> Decision:
     """Return the answer to a command for a history that is closing or closed.
 
     Only commands that open or close the history are accepted. Work that was done before stays done. A driver learns
@@ -174,7 +174,7 @@ def closed(state: State, command: c.Command, decision: Decision) -> Decision:
     if isinstance(decision, Refusal) and isinstance(decision.error, errors.Fenced | errors.NotRunning):
         return decision
     text = (
-        f"{state.job}{f', run {state.scope}' if state.scope else ''}: this history was closed at {state.at} ({state.closing_reason});"
+        f"{state.job}{f', run {state.scope}' if state.scope else ''}: this history was closed at {state.at} ({closing.reason});"
         " nothing was changed. A clear of its task, or its next run, opens it again"
     )
     return Refusal(errors.Fenced(text) if isinstance(command, c.StartAttempt) else errors.HistoryClosed(text))

@@ -45,11 +45,43 @@ and so does every command that deletes."""
 FILE_SET_BYTES = 40  # of a file set in a snapshot, without its path
 
 PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
-Status = Annotated[str, Check((PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED).__contains__, "status")]
+Status = Annotated[str, Check((RETAINED, CONDEMNED, FORGOTTEN).__contains__, "status of what was completed")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch(Record):
+class EndRecord(Record):
+    """How a launch, an attempt or a run ended, and when. Who reported it is known of an attempt only."""
+
+    outcome: Outcome
+    at: Time
+    exit_code: int | None = added(None)
+    reported_by: str = added("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends(Record):
+    """Base of what ends once. ``ending`` is None until then."""
+
+    ending: EndRecord | None = added(None)
+
+    @property
+    def outcome(self) -> str | None:
+        return self.ending.outcome if self.ending else None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.ending.exit_code if self.ending else None
+
+    @property
+    def ended_at(self) -> str:
+        """Return when it ended; empty until then."""
+        return self.ending.at if self.ending else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(Ends):
+    """A try's plan to start a driver. It ends by itself only if its driver never attached."""
+
     number: Number
     spec: LaunchSpec
     at: Time
@@ -57,10 +89,6 @@ class Launch(Record):
     branch: Size
     adopted_by: Size = 0  # the latest try that adopted it
     stop: str | None = None  # who asked it to stop, and why
-    # How its driver ended, if that never attached; None otherwise
-    outcome: Outcome | None = added(None)
-    exit_code: int | None = added(None)
-    ended_at: Time | None = added(None)
 
     @property
     def latest_try(self) -> int:
@@ -68,7 +96,7 @@ class Launch(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptRecord(Record):
+class AttemptRecord(Ends):
     epoch: Number
     launch: Number
     application: str
@@ -78,17 +106,13 @@ class AttemptRecord(Record):
     versions: Versions
     checkpointing: Checkpointing
     at: Time
-    outcome: Outcome | None = None  # None until it ended
-    exit_code: int | None = None
-    reported_by: str = ""
-    ended_at: Time | None = None
     first_completed: Number | None = None  # its first own completed checkpoint
     held_file_sets: tuple[Number, ...] = ()  # the file sets of its restore point, by number
     application_parts: dict[str, str] = added(factory=dict)  # of the newest two attempts only
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Record):
+class Run(Ends):
     key: str
     owner: str
     run_after: str | None
@@ -96,8 +120,6 @@ class Run(Record):
     started_from: Point | None
     launch: Number  # the newest
     generation: Size = 0  # of its newest launch, or of the try that adopted it last
-    outcome: Outcome | None = None
-    ended_at: Time | None = None
     branch: Size | None = None  # the branch in which it counts: it completed something there, or its clear opened it
     rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
 
@@ -159,7 +181,40 @@ class FileSetEntry(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Completion(Record):
+    """What a completed checkpoint holds, and what has become of it since."""
+
+    at: Time
+    n: Number  # the entry that completed it: neither ids nor clocks tell the order
+    digest: str
+    bytes: Size
+    metadata_bytes: Size  # of the seal
+    file_sets: tuple[Number, ...] = ()
+    states: tuple[StateEntry, ...] = ()  # without their file sets: those are in ``file_sets``
+    status: Status = RETAINED
+    commits_confirmed: bool = added(False)  # every participant was told
+    published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortCause(Record):
+    """Why a checkpoint was aborted. ``missing`` are the applications that had not acknowledged it."""
+
+    at: Time
+    n: Number  # the entry that aborted it
+    reason: str
+    phase: str = ""
+    missing: tuple[str, ...] = ()
+    details: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.details}" if self.details else self.reason
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint(Shared):
+    """A checkpoint from its trigger on. It is pending until it is either completed or aborted."""
+
     id: Number
     epochs: Epochs
     branch: Size
@@ -167,28 +222,70 @@ class Checkpoint(Shared):
     request: Request
     timeout_s: Seconds
     triggered_at: Time
-    status: Status = PENDING
-    completed_at: TimeOrEmpty = ""
-    digest: str = ""
-    bytes: Size = 0
-    file_sets: tuple[Number, ...] = ()
-    states: tuple[StateEntry, ...] = ()  # without their file sets: those are in ``file_sets``
-    reason: str = ""
-    phase: str = ""
-    missing: tuple[str, ...] = ()
-    details: str = ""
-    ended_at: TimeOrEmpty = ""
-    target: str | None = None  # a savepoint's own folder
     queued_at: TimeOrEmpty = added("")
-    commits_confirmed: bool = added(False)  # every participant was told
-    published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
-    metadata_bytes: Size | None = added(None)  # of the seal; None: an older version completed it
-    ended_n: Size = added(0)  # the entry that completed or aborted it: neither ids nor clocks tell the order
+    target: str | None = None  # a savepoint's own folder
+    completion: Completion | None = added(None)
+    abort_cause: AbortCause | None = added(None)
 
     def check(self) -> None:
         check_savepoint_target(self.target, self.id, self.request.nonce)
-        if self.status == RETAINED and not self.completed_at:
-            raise ValueError(f"checkpoint {self.id} is retained, and no time says when it was completed")
+        if self.completion and self.abort_cause:
+            raise ValueError(f"checkpoint {self.id} is completed and aborted")
+
+    @property
+    def status(self) -> str:
+        if self.abort_cause:
+            return ABORTED
+        return self.completion.status if self.completion else PENDING
+
+    @property
+    def completed_at(self) -> str:
+        """Return when it was completed; empty if it was not."""
+        return self.completion.at if self.completion else ""
+
+    @property
+    def reason(self) -> str:
+        """Return why it was aborted; empty if it was not."""
+        return self.abort_cause.reason if self.abort_cause else ""
+
+    @property
+    def commits_confirmed(self) -> bool:
+        """Return whether every participant was told that it was completed."""
+        return self.completion is not None and self.completion.commits_confirmed
+
+    @property
+    def published(self) -> bool:
+        """Return whether the ``_metadata`` of a savepoint lies at its target."""
+        return self.completion is not None and self.completion.published
+
+    @property
+    def ended_at(self) -> str:
+        """Return when it was completed or aborted; empty until then."""
+        ending = self.completion or self.abort_cause
+        return ending.at if ending else ""
+
+    @property
+    def ended_n(self) -> int:
+        """Return the entry that completed or aborted it; 0 until then."""
+        ending = self.completion or self.abort_cause
+        return ending.n if ending else 0
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of its seal; empty if it was not completed."""
+        return self.completion.digest if self.completion else ""
+
+    @property
+    def states(self) -> tuple[StateEntry, ...]:
+        return self.completion.states if self.completion else ()
+
+    @property
+    def file_sets(self) -> tuple[int, ...]:
+        return self.completion.file_sets if self.completion else ()
+
+    @property
+    def bytes(self) -> int:
+        return self.completion.bytes if self.completion else 0
 
     @property
     def kind(self) -> str:
@@ -215,6 +312,14 @@ class Checkpoint(Shared):
     def in_flight_bytes(self) -> int:
         """Return the bytes that some queries had written and others had yet to read. If there are any, the checkpoint is unaligned."""
         return sum(state.measures.in_flight_bytes for state in self.states)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing(Record):
+    """Why a history is being closed, and whether that is done."""
+
+    reason: str
+    done: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,8 +352,7 @@ class State(Record):
     queue: tuple[QueuedRequest, ...] = added(factory=tuple)  # in order of asking
     dropped_requests: tuple[DroppedRequest, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
-    closing_reason: str | None = added(None)  # why, from *closing* until it is opened again
-    closed: bool = added(False)
+    closing: Closing | None = added(None)  # until it is opened again
     queries: tuple[Query, ...] = added(factory=tuple)
     released: tuple[Released, ...] = added(factory=tuple)
 
@@ -258,6 +362,10 @@ class State(Record):
                 raise ValueError(f"{len(records)} records of one kind are more than any version keeps")
         if unlisted := self.named() - self.paths().keys():
             raise ValueError(f"file set {min(unlisted)} of a checkpoint is not listed")  # else it would be deleted
+
+    @property
+    def closed(self) -> bool:
+        return self.closing is not None and self.closing.done
 
     # -- finding ---------------------------------------------------------------------------------------------------
 

@@ -71,11 +71,7 @@ class Protection:
         failures = self._failures_before() + len(in_journal | self._failed_barriers())
         if failures <= self._tolerable:
             return
-        last = (
-            f"chk-{failed[-1].id} {failed[-1].reason}: {failed[-1].details}"
-            if failed and not self.failures
-            else self._last_failure
-        )
+        last = f"chk-{failed[-1].id} {failed[-1].abort_cause}" if failed and not self.failures else self._last_failure
         self._attempt.end_now("failed", ExitCode.FAILED, messages.not_tolerated(failures, self._tolerable, last))
 
     def _failures_before(self) -> int:

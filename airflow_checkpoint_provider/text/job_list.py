@@ -57,7 +57,7 @@ def on_call(found: FoundHistory) -> tuple[bool, str]:
 
 def _state(found: FoundHistory) -> str:
     """Return what the journal says of the newest run."""
-    if found.state.closing_reason is not None:
+    if found.state.closing:
         return "closed"
     if found.state.suspended:
         return "suspended"

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, FINALIZE, STORE_FAILED, SUBSUMED
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import PENDING, AbortCause, AttemptRecord, Checkpoint, Closing, State
 from airflow_checkpoint_provider.protocol.wording import restore, title
 from airflow_checkpoint_provider.text.units import (
     ENDED,
@@ -78,9 +78,9 @@ def acknowledged(state: State, checkpoint: Checkpoint) -> str:
 
 def will_not_complete(state: State, checkpoint: Checkpoint) -> str:
     """Say why a checkpoint was aborted, and what to clear. The code comes with the error."""
-    detail = f" ({checkpoint.details})" if checkpoint.details else ""
-    aborted_because = f"{checkpoint.reason}{detail}"
-    return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {aborted_because}. {_again(checkpoint)}"
+    cause = checkpoint.abort_cause
+    detail = f" ({cause.details})" if cause and cause.details else ""
+    return f"chk-{checkpoint.id} of {title(state, state.scope)} was aborted: {checkpoint.reason}{detail}. {_again(checkpoint)}"
 
 
 def _again(checkpoint: Checkpoint) -> str:
@@ -123,22 +123,25 @@ def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
     if checkpoint.status == PENDING:
         gate = ", and then for its finalize task" if checkpoint.request.gated else ""
         return [coded(f"chk-{checkpoint.id} waits for the driver's next barrier{gate}", "CKP205")]
-    return aborted(state, checkpoint) if checkpoint.status == ABORTED else [checkpoint_line(checkpoint)]
+    return aborted(state, checkpoint) or [checkpoint_line(checkpoint)]
 
 
 def aborted(state: State, checkpoint: Checkpoint, *, effect: bool = True) -> list[str]:
-    """Return why a checkpoint was aborted, what that means for the job now (``effect``), and what to do."""
-    why = f"{checkpoint.reason}, in phase {checkpoint.phase}" if checkpoint.phase else checkpoint.reason
-    missing = [application or "the driver" for application in checkpoint.missing]
-    detail = f": {checkpoint.details}" if checkpoint.details else ""
+    """Return why a checkpoint was aborted, what that means for the job now (``effect``), and what to do. Nothing if it was not."""
+    cause = checkpoint.abort_cause
+    if cause is None:
+        return []
+    why = f"{cause.reason}, in phase {cause.phase}" if cause.phase else cause.reason
+    missing = [application or "the driver" for application in cause.missing]
+    detail = f": {cause.details}" if cause.details else ""
     lines = [headline(f"ABORTED chk-{checkpoint.id} of {title(state)}: {why}", "CKP201")]
     if missing:
         lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{detail}"))
     elif detail:
-        lines.append(labelled("details", checkpoint.details))
+        lines.append(labelled("details", cause.details))
     if effect:
         lines.append(labelled("effect", _effect(state, checkpoint)))
-    return [*lines, labelled("to do", _to_do(checkpoint))]
+    return [*lines, labelled("to do", _to_do(checkpoint, cause))]
 
 
 def _effect(state: State, checkpoint: Checkpoint) -> str:
@@ -160,16 +163,16 @@ def _restart(state: State, checkpoint: Checkpoint) -> str:
     return f"chk-{start.id}, {duration(earlier)} before this" if earlier > 0 else f"chk-{start.id}"
 
 
-def _to_do(checkpoint: Checkpoint) -> str:
-    if checkpoint.savepoint and checkpoint.reason in COUNTED:
+def _to_do(checkpoint: Checkpoint, cause: AbortCause) -> str:
+    if checkpoint.savepoint and cause.reason in COUNTED:
         return f"check {checkpoint.target}, then trigger another savepoint; this one is not tried again"
-    if checkpoint.reason == EXPIRED and checkpoint.phase == FINALIZE:
+    if cause.reason == EXPIRED and cause.phase == FINALIZE:
         return "check why its finalize task did not run, or set a longer timeout in its trigger task"
-    if checkpoint.reason == EXPIRED:
+    if cause.reason == EXPIRED:
         return "nothing if this was slow once; otherwise raise timeout in CheckpointConfig"
-    if checkpoint.reason == DECLINED:
+    if cause.reason == DECLINED:
         return "see the traceback in the driver's log"
-    if checkpoint.reason == STORE_FAILED:
+    if cause.reason == STORE_FAILED:
         return "check the checkpoint storage; the next barrier tries again"
     return "nothing"
 
@@ -191,7 +194,7 @@ def not_tolerated(failures: int, tolerable: int, last: str) -> str:
 
 def outcome_known(checkpoint: Checkpoint) -> str:
     """Say what was read back after the store's answer was lost."""
-    outcome = f"aborted ({checkpoint.reason})" if checkpoint.status == ABORTED else "sealed. Completed"
+    outcome = f"aborted ({checkpoint.reason})" if checkpoint.abort_cause else "sealed. Completed"
     outcome = outcome if checkpoint.ended_at else "not sealed yet"
     return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: {outcome}.", "CKP220")
 
@@ -314,9 +317,8 @@ def fenced(state: State, epoch: int, doing: str) -> list[str]:
 
 
 def _replaced(state: State, attempt: AttemptRecord | None) -> tuple[str, str]:
-    if attempt and attempt.outcome:
-        ended = f"{ENDED.get(attempt.outcome, attempt.outcome)} at {clock(attempt.ended_at or '')}"
-        return f"{ended}, written by {attempt.reported_by}", "nothing here"
+    if attempt and (end := attempt.ending):
+        return f"{ENDED.get(end.outcome, end.outcome)} at {clock(end.at)}, written by {end.reported_by}", "nothing here"
     application = attempt.application if attempt else ""
     launch = state.current_launch(application)
     if launch is None:
@@ -366,10 +368,10 @@ def not_attached() -> list[str]:
     ]
 
 
-def closed(state: State) -> str:
+def closed(state: State, closing: Closing) -> str:
     """Say that a history is closed, and how to start again."""
-    remains = "its table was kept for 30 days" if state.closing_reason == FINISHED else "nothing of it is kept"
-    text = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({state.closing_reason}); {remains}."
+    remains = "its table was kept for 30 days" if closing.reason == FINISHED else "nothing of it is kept"
+    text = f"{title(state, state.scope)}: closed at {day_and_time(state.at)} ({closing.reason}); {remains}."
     return coded(f"{text} To start it again, from nothing, clear its task", "CKP234")
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
-from airflow_checkpoint_provider.coordinator.statistics import failure
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
 from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
@@ -67,7 +66,7 @@ def launch_story(
     """
     if launch.adopted_by and before.launch(launch.number):
         return [_adopted(state, launch, seen)]
-    opened = [closed(before)] if before.closing_reason is not None else []
+    opened = [closed(before, before.closing)] if before.closing else []
     return [*opened, *_story(state, launch, restored, seen)]
 
 
@@ -366,7 +365,7 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
     aborted = [checkpoint for checkpoint in checkpoints if checkpoint.status == ABORTED]
     for checkpoint in aborted[-SHOWN_REJECTED:]:
         yield labelled(
-            "aborted", f"chk-{checkpoint.id} at {at_barrier(checkpoint.request.barrier)}: {failure(checkpoint)}"
+            "aborted", f"chk-{checkpoint.id} at {at_barrier(checkpoint.request.barrier)}: {checkpoint.abort_cause}"
         )
     if len(aborted) > SHOWN_REJECTED:
         yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")

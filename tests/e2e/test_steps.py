@@ -10,6 +10,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.liveness import Process
 from tests.e2e.acted import DrivenRun, running_job
 from tests.e2e.lab import PATIENCE, SECRET, Lab
+from tests.support.causes import cause_of
 
 pytestmark = pytest.mark.timeout(1800)
 SENSORS = ("poked", "rescheduled", "deferred")
@@ -80,8 +81,8 @@ def test_tasks_after_the_group_run_only_if_the_checkpoint_completed(lab: Lab) ->
     assert said(runs["none"]) == ("success", "skipped", "skipped", "skipped", "skipped")
     left = {verdict: job.checkpoint(run.xcom("checkpoint.trigger")["id"]) for verdict, run in runs.items()}
     assert [one.status for one in left.values()] == ["retained", "aborted", "pending"]
-    assert (left["bad"].reason, left["bad"].phase) == ("aborted by a DAG", "finalize")
-    assert left["bad"].details == f"by task one_line.checkpoint.abort of run {runs['bad'].id}"
+    assert (left["bad"].reason, cause_of(left["bad"]).phase) == ("aborted by a DAG", "finalize")
+    assert cause_of(left["bad"]).details == f"by task one_line.checkpoint.abort of run {runs['bad'].id}"
     assert "ABORTED" in runs["bad"].log("checkpoint.abort")
 
 
@@ -107,7 +108,7 @@ def test_lost_host_of_the_driver_ends_the_wait(lab: Lab) -> None:
     run = DrivenRun(lab, "waits_lost")
     assert run.ended() == ("failed", {"trigger": "failed"})
     (asked,) = job.state.checkpoints
-    assert (asked.reason, asked.details) == ("driver lost", "nothing was heard of attempt 1 for 12 s")
+    assert (asked.reason, cause_of(asked).details) == ("driver lost", "nothing was heard of attempt 1 for 12 s")
     assert "nothing was heard of attempt 1 for 12 s" in run.log("trigger")
 
 

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import FileSetEntry, State, Status
+from airflow_checkpoint_provider.protocol.state import Checkpoint, FileSetEntry, State, Status
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
@@ -43,7 +43,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
     stored.Plan: st.just(("",)),
     stored.Epochs: st.lists(st.integers(1, 5), min_size=1, max_size=2).map(tuple),
-    Status: st.sampled_from(["pending", "forgotten"]),
+    Status: st.sampled_from(["retained", "forgotten"]),
 }
 
 
@@ -68,6 +68,8 @@ def records(record: Any) -> st.SearchStrategy[Any]:
     made = st.builds(record, **{name: strategy(hints[name]) for name in names})
     if record is Query:
         made = made.filter(lambda query: bool(query.locations))
+    if record is Checkpoint:
+        made = made.filter(lambda checkpoint: not (checkpoint.completion and checkpoint.abort_cause))
     return made.map(_listed) if record is State else made
 
 

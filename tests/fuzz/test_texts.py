@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Reque
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry
 from airflow_checkpoint_provider.protocol.records import canonical, parse
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import Checkpoint, Completion, State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -103,7 +103,8 @@ def of_state(state: State) -> Iterator[str]:
     yield from map(printable, summary_table.statistics(state, statistics.checkpoints(state)))
     yield printable(messages.nothing_to_stop(state))
     yield from messages.suspended(state)
-    yield messages.closed(state)
+    if state.closing:
+        yield messages.closed(state, state.closing)
     yield restore_story.looking(state, 3.0)
 
 
@@ -199,8 +200,10 @@ def attack_seal(seed: str) -> None:
 
 READS_KAFKA = Checkpoint(
     id=1, epochs=(1,), branch=0, plan=("",), request=Request(token="t"), timeout_s=1.0, triggered_at="2026-11-20T00:00:00Z",
-    status="retained", completed_at="2026-11-20T00:00:00Z",
-    states=(StateEntry(uid="orders", kind="query", run="", sources={"0": '{"orders":{"0":120}}'}),),
+    completion=Completion(
+        at="2026-11-20T00:00:00Z", n=2, digest="d", bytes=0, metadata_bytes=9,
+        states=(StateEntry(uid="orders", kind="query", run="", sources={"0": '{"orders":{"0":120}}'}),),
+    ),
 )  # fmt: skip
 
 

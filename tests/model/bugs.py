@@ -181,7 +181,13 @@ def sealed_too_early(self: Coordinator, number: int, *, finalize: bool = False) 
     body = self._put_seal(number, self._seal(checkpoint, acks).to_bytes())
     states = coordinator.state_entries(Seal.from_bytes(body))
     command = c.Complete(
-        id=number, digest=digest(body), bytes=0, states=states, acknowledged=tuple(acks), epoch=self.epoch
+        id=number,
+        digest=digest(body),
+        metadata_bytes=9,
+        bytes=0,
+        states=states,
+        acknowledged=tuple(acks),
+        epoch=self.epoch,
     )
     return self.journal.append(command)
 
@@ -258,7 +264,7 @@ def nobody_lives(state: State, command: c.StartAttempt) -> Decision:
 def only_fenced(self: State, epoch: int) -> bool:
     found = self.attempt(epoch)
     return found is None or OVER(
-        replace(self, attempts=tuple(replace(attempt, outcome=None) for attempt in self.attempts)), epoch
+        replace(self, attempts=tuple(replace(attempt, ending=None) for attempt in self.attempts)), epoch
     )
 
 

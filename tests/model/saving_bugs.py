@@ -98,7 +98,9 @@ def interned(state: State, event: e.CheckpointCompleted) -> State:
     after, numbers = checkpoint_transitions._intern(after, [path for saved in event.states for path in saved.file_sets])
     found = after.checkpoint(event.id)
     assert found
-    return replace(after, checkpoints=updates.swap(after.checkpoints, found, replace(found, file_sets=numbers)))
+    assert found.completion
+    wrong = replace(found, completion=replace(found.completion, file_sets=numbers))
+    return replace(after, checkpoints=updates.swap(after.checkpoints, found, wrong))
 
 
 def anything_is_first(state: State, event: e.CheckpointCompleted) -> State:

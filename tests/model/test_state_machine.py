@@ -284,7 +284,13 @@ class Machine(RuleBasedStateMachine):
         new = StateEntry(uid=uid, kind="stage", run="A", file_sets=(file_set_path(uid, writer, str(found.id)),))
         states = (*self.handed_on(writer, uid), new)
         return c.Complete(
-            id=found.id, digest=f"seal {found.id}", bytes=1, states=states, acknowledged=acknowledged, epoch=epoch
+            id=found.id,
+            digest=f"seal {found.id}",
+            metadata_bytes=9,
+            bytes=1,
+            states=states,
+            acknowledged=acknowledged,
+            epoch=epoch,
         )
 
     def handed_on(self, epoch: int, uid: str) -> tuple[StateEntry, ...]:
@@ -378,7 +384,7 @@ class Machine(RuleBasedStateMachine):
     def close(self, skew: int) -> None:
         self.send(c.CloseHistory(reason="nobody needs it", now=(BEGIN + timedelta(hours=skew)).isoformat()))
 
-    @precondition(lambda self: self.state.closing_reason is not None)
+    @precondition(lambda self: self.state.closing is not None)
     @rule()
     def finish_closing(self) -> None:
         self.send(c.FinishClosing())
@@ -405,7 +411,7 @@ class Machine(RuleBasedStateMachine):
         assert {attempt.epoch for attempt in state.living()} == set(history.living())
         assert {checkpoint.id for checkpoint in state.pending} == history.with_status("pending").keys()
         assert {checkpoint.id for checkpoint in state.retained} == history.with_status("retained").keys()
-        assert (state.closing_reason is not None, state.closed) == (history.closing or history.closed, history.closed)
+        assert (state.closing is not None, state.closed) == (history.closing or history.closed, history.closed)
         assert state.last_epoch == max(history.attempts, default=0)
         assert state.next_id == max((*history.checkpoints, history.least)) + 1
         assert bool(state.suspended) == history.suspended

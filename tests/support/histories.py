@@ -183,7 +183,7 @@ def entry(uid: str, file_sets: tuple[str, ...], checkpoint: int) -> StateEntry:
 
 
 def complete(number: int, *entries: StateEntry, **other: Any) -> c.Complete:
-    known: dict[str, Any] = {"digest": f"digest {number}", "bytes": 10, "acknowledged": ("",)}
+    known: dict[str, Any] = {"digest": f"digest {number}", "bytes": 10, "metadata_bytes": 9, "acknowledged": ("",)}
     return c.Complete(id=number, states=tuple(entries), **known | other)
 
 
@@ -203,6 +203,7 @@ def stopped(number: int, epoch: int, job: str = "orders") -> tuple[e.Event, ...]
         e.CheckpointCompleted(
             id=number,
             digest="d",
+            metadata_bytes=9,
             bytes=0,
             states=(),
             suspended="upgrade.stop, s3://lake/savepoints/savepoint-orders-41-9f3c",

@@ -154,8 +154,11 @@ EXPLAINED: dict[str, type] = {
     "A **launch**": state.Launch,
     "An **attempt**": state.AttemptRecord,
     "A **run**": state.Run,
+    "An **end**": state.EndRecord,
     "A **branch**": state.Branch,
     "A **checkpoint**": state.Checkpoint,
+    "A **completion**": state.Completion,
+    "The **cause of an abort**": state.AbortCause,
     "A **query** in": query_records.Query,
     "A **location**": query_records.QueryLocation,
     "A **file set**": state.FileSetEntry,
@@ -186,7 +189,8 @@ def test_example_is_read_and_written_back_by_the_package(title: str) -> None:
 
 def test_digest_of_the_example_entry_is_that_of_the_example_seal() -> None:
     (completed,) = [event for event in EXAMPLES["Entry"]["events"] if event["kind"] == "checkpoint_completed"]
-    assert completed["digest"] == hashlib.sha256(canonical(EXAMPLES["Seal"])).hexdigest()
+    seal = canonical(EXAMPLES["Seal"])
+    assert (completed["digest"], completed["metadata_bytes"]) == (hashlib.sha256(seal).hexdigest(), len(seal))
 
 
 def unknown(read: Any) -> Iterator[str]:

@@ -145,7 +145,8 @@ def test_gauges_are_those_of_the_checkpoint_that_completed_last_whatever_its_id(
     """A savepoint that was copied for an hour completes after checkpoints with higher ids."""
     state = finished().state
     first = next(checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
-    slow = replace(first, ended_n=state.n)
+    assert first.completion
+    slow = replace(first, completion=replace(first.completion, n=state.n))
     checkpoints = tuple(slow if checkpoint is first else checkpoint for checkpoint in state.checkpoints)
     assert gauges(state)["lastCompletedCheckpointId"] > first.id
     assert gauges(replace(state, checkpoints=checkpoints))["lastCompletedCheckpointId"] == first.id

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry, kind_in_words
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint, State
 from airflow_checkpoint_provider.text import messages, replay
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size, value_text
@@ -157,7 +157,8 @@ def _kind(checkpoint: Checkpoint) -> str:
 
 def _acknowledged(reading: Reading, checkpoint: Checkpoint) -> str:
     """Return how many of its applications have acknowledged it: ``1 of 1``."""
-    waits_for = reading.missing.get(checkpoint.id, checkpoint.missing)
+    missing_then = checkpoint.abort_cause.missing if checkpoint.abort_cause else ()
+    waits_for = reading.missing.get(checkpoint.id, missing_then)
     everybody = len(checkpoint.plan)
     return f"{everybody if checkpoint.completed_at else everybody - len(waits_for)} of {everybody}"
 
@@ -174,7 +175,7 @@ def _waits_for(reading: Reading, checkpoint: Checkpoint) -> str:
 def _story(state: State, reading: Reading, checkpoint: Checkpoint) -> list[str]:
     # What an abort means for the job is told with today's state, so only while nothing has completed since.
     counts = checkpoint in state.failed()
-    lines = messages.aborted(state, checkpoint, effect=counts) if checkpoint.status == ABORTED else []
+    lines = messages.aborted(state, checkpoint, effect=counts)
     lines += [messages.checkpoint_line(checkpoint)] if checkpoint.completed_at else []
     return [*lines, *replay.lines(checkpoint, reading.earliest)]
 

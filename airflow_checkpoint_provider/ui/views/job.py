@@ -224,7 +224,7 @@ def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
         Fact("Task", _task(state, launch, place.run), links=links.of_task(launch)),
         Fact("Savepoints", str(sum(checkpoint.savepoint and checkpoint.status == RETAINED for checkpoint in shown))),
         Fact("Suspended by", by.removesuffix(")"), suspended_at),
-        Fact("Closed", state.closing_reason or "", state.at if state.closing_reason is not None else ""),
+        Fact("Closed", state.closing.reason if state.closing else "", state.at if state.closing else ""),
         Fact("Connection", place.connection),
         Fact("History", f"{reading.root}/{reading.found.keys.prefix}"),
     ]

@@ -25,6 +25,7 @@ from tests.integration.runtime.test_queries import (
     source,
 )
 from tests.integration.runtime.test_stopping import ask, found
+from tests.support.causes import cause_of
 from tests.support.runs import Home, Running
 from tests.support.streams import add_files, expected, rows_in, sink_log
 from tests.support.waiting import wait_until
@@ -92,7 +93,7 @@ def test_query_goes_on_with_its_own_trigger_if_its_drain_fails(stream: Home, fai
         wait_until(lambda: "stream was not stopped" in running.said(), 120, running.said)
         details = "query 'rows' failed before it was drained: StreamingQueryException: " if fails else ""
         aborted = found(stream, number)
-        assert (aborted.status, aborted.details[: len(details)]) == (ABORTED, details)
+        assert (aborted.status, cause_of(aborted).details[: len(details)]) == (ABORTED, details)
         hold.unlink()
         wait_until(lambda: exact(stream, 10), 120, running.said)
         add_files(source(stream), 10, 11)

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
+from tests.support.causes import cause_of
 from tests.support.waiting import wait_until
 from tests.unit.spark.test_registered import Own
 
@@ -198,7 +199,7 @@ def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys:
         stage(job, "first")
     assert time.monotonic() - began < 30
     expired = script.checkpoint(number)
-    assert (expired.status, expired.reason, expired.phase) == (ABORTED, "expired", "finalize")
+    assert (expired.status, expired.reason, cause_of(expired).phase) == (ABORTED, "expired", "finalize")
     assert f"ABORTED chk-{number} of job: expired, in phase finalize" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"
 

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.spark.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
+from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.runs import Home
 from tests.support.waiting import wait_until
@@ -130,8 +131,10 @@ def test_object_that_raises_declines_its_checkpoint_and_a_gated_one_is_taken_at_
         script.coordinator().complete(gated, finalize=True)
     out = capsys.readouterr().out
     declined = checkpoints(script)[plain]
-    assert (declined.status, declined.reason, declined.missing) == (ABORTED, "declined", ("",))
-    assert declined.details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
+    assert (declined.status, declined.reason, cause_of(declined).missing) == (ABORTED, "declined", ("",))
+    assert (
+        cause_of(declined).details == "'hook': snapshot_state: ValueError: no position; the next barrier asks it again"
+    )
     assert ("aborted", "hook", plain, None) in calls
     assert ("complete", "hook", gated) in calls
     assert f"ABORTED chk-{plain} of job: declined" in out

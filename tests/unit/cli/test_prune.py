@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys, file_set_path
-from airflow_checkpoint_provider.protocol.state import Claim
+from airflow_checkpoint_provider.protocol.state import AbortCause, Claim
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
@@ -178,7 +178,8 @@ def test_prune_names_the_run_whose_garbage_nobody_can_tell_and_prunes_the_others
         plant(later, claims=(Claim(pointer="x", at=state.at, status="condemned"),))
     else:
         last = state.checkpoints[-1]
-        saved = replace(last, request=replace(last.request, kind="savepoint"), status="aborted")
+        aborted = AbortCause(at=state.at, n=state.n, reason="x")
+        saved = replace(last, request=replace(last.request, kind="savepoint"), completion=None, abort_cause=aborted)
         plant(later, checkpoints=(*state.checkpoints[:-1], saved))
     before = files(root)
     done = checkpoints("prune", FLIGHTS, "--yes")

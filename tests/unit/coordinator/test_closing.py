@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
-from airflow_checkpoint_provider.protocol.state import Branch, State
+from airflow_checkpoint_provider.protocol.state import Branch, Closing, State
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
 from tests.support.acknowledgements import driver, take
@@ -90,7 +90,7 @@ def test_closing_leaves_two_stubs() -> None:
         "v": 1, "inc": "1ncarnation", "n": 64, "stub": True,
         "closed": {
             "n": 64, "at": at(1), "incarnation": "1ncarnation", "job": JOB, "scope": "day-1", "next_launch": 4, "last_epoch": 3,
-            "closing_reason": WHY, "closed": True,
+            "closing": {"reason": WHY, "done": True},
         },
     }  # fmt: skip
 
@@ -105,8 +105,7 @@ def test_state_of_a_closed_history_is_names_and_counters() -> None:
         scope="day-1",
         next_launch=4,
         last_epoch=3,
-        closing_reason=WHY,
-        closed=True,
+        closing=Closing(reason=WHY, done=True),
     )
 
 
@@ -284,7 +283,7 @@ def test_killed_closing_is_finished_or_opened_by_another_process(fault: Fault, c
     assert open_journal(inner, segment=SHORT).catch_up().closed
     again = open_journal(opened, segment=SHORT)
     again.append(clear(try_number=6, scope="day-1"))
-    assert (again.state.current_launch(), again.state.closing_reason) == (again.state.launch(6), None)
+    assert (again.state.current_launch(), again.state.closing) == (again.state.launch(6), None)
 
 
 # -- opened again --------------------------------------------------------------------------------------------------------
@@ -308,7 +307,7 @@ def test_cleared_task_opens_the_history_and_counters_go_on(finished: bool) -> No
     kinds = [event["kind"] for event in raw(store, 65)["events"]]
     assert kinds == ["history_opened", "launch_planned"]
     state = journal.state
-    assert (state.incarnation, state.closing_reason, state.closed) == ("1ncarnation", None, False)
+    assert (state.incarnation, state.closing, state.closed) == ("1ncarnation", None, False)
     assert [(driver_.key, driver_.outcome) for driver_ in state.runs] == [("day-1", None)]
     assert state.launches[-1].number == 2
     assert state.restore_point() is None

@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.protocol.records import canonical, checked, par
 from airflow_checkpoint_provider.protocol.state import ABORTED, LARGEST_LIST, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import MemoryStore, base
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
+from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.garbage import expire
 from tests.support.histories import launch
@@ -334,7 +335,7 @@ def test_checkpoint_too_large_for_a_reader_is_aborted(limit: int, phase: str, mo
     with pytest.raises(TooLarge, match=f"more than the {limit} that are read"):
         take_it()
     found = only(coordinator)
-    assert (found.status, found.reason, found.phase) == (ABORTED, "too large", phase)
+    assert (found.status, found.reason, cause_of(found).phase) == (ABORTED, "too large", phase)
 
 
 def test_checkpoint_is_aborted_while_the_list_of_all_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +346,7 @@ def test_checkpoint_is_aborted_while_the_list_of_all_is_too_long(monkeypatch: py
     with pytest.raises(TooLarge, match=r"more than 8000: \d+ are retained, 0 of them savepoints.* Lower `retention`"):
         all(take(coordinator) for _ in range(20))
     *kept, aborted = coordinator.state.checkpoints
-    assert (aborted.status, aborted.reason, aborted.phase) == (ABORTED, "too large", "complete")
+    assert (aborted.status, aborted.reason, cause_of(aborted).phase) == (ABORTED, "too large", "complete")
     coordinator.journal.append(c.EndAttempt(epoch=1, outcome="failed"))
     successor = driver(coordinator.store, 2, retention=KeepLatest(1))
     assert len(expire(successor)) == len(kept) - 1

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.metadata import Measures
 from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, driver, stage, take, upload
+from tests.support.causes import cause_of
 from tests.support.histories import at
 from tests.support.saved import memory
 
@@ -79,7 +80,12 @@ def test_entry_of_an_abort_has_all_its_fields() -> None:
     number = coordinator.trigger(Request(token="asked"))
     coordinator.abort(number, "declined", phase="seal", missing=("",), details="out of memory")
     (found,) = coordinator.state.checkpoints
-    assert (found.reason, found.phase, found.missing, found.details) == ("declined", "seal", ("",), "out of memory")
+    assert (found.reason, cause_of(found).phase, cause_of(found).missing, cause_of(found).details) == (
+        "declined",
+        "seal",
+        ("",),
+        "out of memory",
+    )
 
 
 def forget(zombie: Coordinator, number: int) -> None:

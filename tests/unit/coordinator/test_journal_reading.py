@@ -101,8 +101,8 @@ def test_phantom_entry_is_not_believed() -> None:
     write(open_journal(store, segment=SHORT), 10)
     prune(store, segment=SHORT)
     phantom(store, 2)
-    assert reader.catch_up().closing_reason is None
-    assert truth(store).closing_reason is None
+    assert reader.catch_up().closing is None
+    assert truth(store).closing is None
     assert reader.state == truth(store)
 
 
@@ -299,7 +299,7 @@ def test_boundary_is_not_taken_for_the_next_entry(believed: int) -> None:
     for n in range(believed, SHORT):
         phantom(store, n)
     assert reader.catch_up() == truth(store)
-    assert reader.state.closing_reason is None
+    assert not reader.state.closing
 
 
 def test_times_compare_as_texts() -> None:

@@ -221,7 +221,8 @@ def test_silent_driver_is_declared_lost_and_its_state_is_kept(beaten: bool) -> N
         put_beat(store, recorded.keys.attempt_beat(1))
     assert sweep(store, day(8)) == []
     (attempt,) = state_of(store).attempts
-    assert (attempt.outcome, attempt.reported_by) == ("lost", "a later run")
+    assert attempt.ending
+    assert (attempt.outcome, attempt.ending.reported_by) == ("lost", "a later run")
     assert len(state_of(store).retained) == 1
 
 
@@ -284,7 +285,7 @@ def test_run_cleared_during_the_collection_is_not_closed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(closing, "close", cleared_before)
     assert sweep(store, day(40)) == []
-    assert state_of(store).closing_reason is None
+    assert state_of(store).closing is None
     assert recorded.coordinator.journal.catch_up().last_epoch == 2
 
 

@@ -75,7 +75,7 @@ def test_journal_that_names_another_directory_is_damaged(name: str) -> None:
 def condemned(coordinator: Coordinator) -> None:
     append(
         coordinator,
-        e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()),
+        e.CheckpointCompleted(id=1, digest="d", metadata_bytes=9, bytes=0, states=()),
         e.CheckpointsCondemned(ids=(1,)),
     )
 
@@ -100,7 +100,7 @@ def test_savepoint_of_another_job_survives_a_journal_that_names_it(end: Callable
 def test_savepoint_without_a_directory_is_damaged() -> None:
     thief = driver(MemoryStore())
     append(thief, replace(planted("memory://team-b/savepoint-orders-1-9f3c", "9f3c"), target=None))
-    append(thief, e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
+    append(thief, e.CheckpointCompleted(id=1, digest="d", metadata_bytes=9, bytes=0, states=()))
     with pytest.raises(Damaged, match="savepoint chk-1 without its directory"):
         savepoint.publish_due(thief)
 

@@ -40,6 +40,7 @@ from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acting import Job
 from tests.support.beats import CLOCKS_OFF, ELSEWHERE, beating, put_beat
+from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
 
@@ -209,7 +210,7 @@ def test_aborted_checkpoint_is_reported_with_its_details(store: FaultyStore, job
     job.abort(1, "declined", "the disk is full")
     outcome = request.poll()
     assert isinstance(outcome, Aborted)
-    assert (outcome.checkpoint.reason, outcome.checkpoint.details, outcome.over) == (
+    assert (outcome.checkpoint.reason, cause_of(outcome.checkpoint).details, outcome.over) == (
         "declined",
         "the disk is full",
         True,
@@ -332,7 +333,7 @@ def test_checkpoint_of_a_lost_driver_is_aborted(store: FaultyStore, process: Pro
     outcome = request.wait(time.monotonic() + 20, EVERY)
     assert isinstance(outcome, Aborted)
     found = job.checkpoint(1)
-    assert (found.reason, found.missing, found.details) == (LOST, ("",), details)
+    assert (found.reason, cause_of(found).missing, cause_of(found).details) == (LOST, ("",), details)
     assert job.state.running(), "the attempt itself is not judged: it may be asleep"
 
 
@@ -529,7 +530,7 @@ def test_abort_aborts_a_pending_checkpoint(store: FaultyStore, job: Job) -> None
     outcome = request.abort("nobody waits", "by a test")
     assert outcome == Aborted(job.checkpoint(1))
     found = job.checkpoint(1)
-    assert (found.reason, found.details, found.phase, found.missing) == (
+    assert (found.reason, cause_of(found).details, cause_of(found).phase, cause_of(found).missing) == (
         "nobody waits",
         "by a test",
         "acknowledge",

@@ -148,7 +148,7 @@ def test_planted_savepoint_is_published_nowhere_outside_of_the_roots(limited: St
     append(coordinator, planted(f"file://{tmp_path}/other/savepoint-flights.delays-1-9f3c", "9f3c"))
     seal = f"{KEYS.prefix}/chk-1/_metadata"
     limited.create(seal, b"{}")
-    append(coordinator, e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
+    append(coordinator, e.CheckpointCompleted(id=1, digest="d", metadata_bytes=9, bytes=0, states=()))
     with pytest.raises(StoreMisconfigured, match=OUTSIDE):
         savepoint.publish_due(bystander(limited))
     assert not (tmp_path / "other").exists()
@@ -174,7 +174,7 @@ def test_journal_in_s3_deletes_no_files_of_the_host_that_reads_it(planted_in_s3:
 
 
 def test_journal_in_s3_copies_no_files_of_the_host_into_the_bucket(planted_in_s3: Coordinator, tmp_path: Path) -> None:
-    append(planted_in_s3, e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
+    append(planted_in_s3, e.CheckpointCompleted(id=1, digest="d", metadata_bytes=9, bytes=0, states=()))
     with pytest.raises(StoreMisconfigured, match="because each host has its own folder there"):
         savepoint.publish_due(planted_in_s3)
     expire(planted_in_s3, at(1))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.events import (
     CheckpointsCondemned,
     CheckpointsForgotten,
@@ -19,7 +20,8 @@ from airflow_checkpoint_provider.protocol.events import (
     Point,
     Request,
 )
-from airflow_checkpoint_provider.protocol.state import ABORTED, KEPT_RECORDS
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
+from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.text import summary_table
 from tests.support.histories import History
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
@@ -86,7 +88,8 @@ def test_latest_checkpoint_is_the_one_that_completed_last_whatever_its_id(record
     """A savepoint that was copied for an hour completes after checkpoints with higher ids."""
     state = recorded.state
     first = next(checkpoint for checkpoint in state.checkpoints if checkpoint.completed_at)
-    slow = replace(first, ended_n=state.n)
+    assert first.completion
+    slow = replace(first, completion=replace(first.completion, n=state.n))
     checkpoints = tuple(slow if checkpoint is first else checkpoint for checkpoint in state.checkpoints)
     assert statistics.checkpoints(state)["latest"]["completed"]["id"] > first.id
     assert statistics.checkpoints(replace(state, checkpoints=checkpoints))["latest"]["completed"]["id"] == first.id
@@ -272,11 +275,12 @@ def test_latest_checkpoints_stay_listed_however_many_end_after_them() -> None:
     assert statistics.checkpoints(history.state)["latest"]["completed"]["id"] == completed
 
 
-def test_size_of_the_metadata_is_unknown_where_an_older_version_did_not_note_it(recorded: Recorded) -> None:
-    state = recorded.state
-    newest = state.retained[-1]
-    assert statistics.entry(newest)["metadata_size"] > 0
-    assert statistics.entry(replace(newest, metadata_bytes=None))["metadata_size"] == -1
+def test_size_of_the_metadata_is_that_of_the_seal(recorded: Recorded) -> None:
+    newest = recorded.state.retained[-1]
+    seal = recorded.store.read(recorded.keys.seal(newest.id))
+    assert seal
+    assert statistics.entry(newest)["metadata_size"] == len(seal)
+    assert statistics.entry(replace(newest, completion=None))["metadata_size"] == -1
 
 
 @given(st.lists(st.sampled_from(["complete", "abort", "retry", "pend"]), max_size=30))
@@ -359,8 +363,9 @@ def test_summary_counts_completed_checkpoints_only() -> None:
 def test_aborted_checkpoint_that_was_completed_before_is_no_completed_one(recorded: Recorded) -> None:
     """No decision aborts a completed checkpoint, but a stored entry may say so."""
     state = recorded.state
-    checkpoints = tuple(replace(kept, status=ABORTED) for kept in state.checkpoints if kept.completed_at)
-    answer = statistics.checkpoints(replace(state, checkpoints=checkpoints))
+    events = [e.CheckpointAborted(id=kept.id, reason="x", phase="") for kept in state.checkpoints if kept.completion]
+    aborted = fold(state, state.n + 1, state.at, events)
+    answer = statistics.checkpoints(aborted)
     assert answer["latest"]["completed"] is None
     assert answer["latest"]["failed"]
-    assert summary_table.statistics(replace(state, checkpoints=checkpoints), answer)
+    assert summary_table.statistics(aborted, answer)

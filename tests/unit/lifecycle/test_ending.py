@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.errors import NotPending
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
+from tests.support.causes import cause_of
 from tests.support.garbage import expire
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
 
@@ -87,15 +88,20 @@ def test_finalize_of_an_aborted_checkpoint_fails_without_retry(job: Job, asked: 
 def test_abort_records_task_and_reason(job: Job, asked: dict[str, Any]) -> None:
     assert run(abort(asked, reason="audit failed")) == asked
     found = job.checkpoint(1)
-    assert (found.status, found.reason, found.phase, found.missing) == ("aborted", "audit failed", "acknowledge", ("",))
-    assert found.details == "by task orders_audited.abort of run manual__1"
+    assert (found.status, found.reason, cause_of(found).phase, cause_of(found).missing) == (
+        "aborted",
+        "audit failed",
+        "acknowledge",
+        ("",),
+    )
+    assert cause_of(found).details == "by task orders_audited.abort of run manual__1"
 
 
 def test_abort_after_the_acknowledgement_records_the_finalize_phase(job: Job, asked: dict[str, Any]) -> None:
     job.acknowledge(1)
     run(abort(asked))
     found = job.checkpoint(1)
-    assert (found.reason, found.phase, found.missing) == ("aborted by a DAG", "finalize", ())
+    assert (found.reason, cause_of(found).phase, cause_of(found).missing) == ("aborted by a DAG", "finalize", ())
 
 
 def test_second_abort_changes_nothing(job: Job, asked: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
+from tests.support.causes import cause_of
 from tests.unit.lifecycle.stage import OTHER, run, ti, token_of, trigger
 
 ELSEWHERE = Process(host="elsewhere", boot_id="another", pid=7)
@@ -48,7 +49,7 @@ def test_sensor_aborts_the_checkpoint_of_a_lost_driver(job: Job, asked: dict[str
     with pytest.raises(AirflowFailException, match=SAID):
         run(waits(CheckpointAcknowledgedSensor, asked))
     found = job.checkpoint(1)
-    assert (found.reason, found.missing, found.phase) == (LOST, ("",), "acknowledge")
+    assert (found.reason, cause_of(found).missing, cause_of(found).phase) == (LOST, ("",), "acknowledge")
     assert job.state.running(), "the attempt itself is not judged: it may be asleep"
 
 

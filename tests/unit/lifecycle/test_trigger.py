@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
+from tests.support.causes import cause_of
 from tests.unit.lifecycle.stage import OTHER, run, soon, ti, trigger
 
 
@@ -337,8 +338,8 @@ def test_checkpoint_is_aborted_when_its_trigger_times_out(job: Job) -> None:
     with pytest.raises(AirflowTaskTimeout, match="see execution_timeout="):
         run(trigger(wait_for_completion=True, execution_timeout=timedelta(milliseconds=50)))
     found = job.checkpoint(1)
-    assert (found.status, found.reason, found.missing) == ("aborted", "nobody waits for it any longer", ("",))
-    assert found.details == f"by task {OTHER}.trigger of run {RUN}"
+    assert (found.status, found.reason, cause_of(found).missing) == ("aborted", "nobody waits for it any longer", ("",))
+    assert cause_of(found).details == f"by task {OTHER}.trigger of run {RUN}"
 
 
 def test_checkpoint_is_aborted_when_its_deferred_trigger_times_out(job: Job) -> None:

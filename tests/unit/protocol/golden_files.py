@@ -279,7 +279,7 @@ def completed_behind_kafka() -> e.CheckpointCompleted:
     """Return the event of a checkpoint of a query that reads Kafka."""
     offsets = {"0": '{"orders":{"0":120,"1":7}}'}
     orders = StateEntry(uid="orders", kind="query", run="run", batch=412, sources=offsets)
-    return e.CheckpointCompleted(id=7, digest="d1gest", bytes=41, states=(orders,))
+    return e.CheckpointCompleted(id=7, digest="d1gest", metadata_bytes=9, bytes=41, states=(orders,))
 
 
 def planned_through_a_connection() -> e.LaunchPlanned:
@@ -295,9 +295,7 @@ def stub() -> bytes:
 
 WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-0": lambda: lived().objects[KEYS.entry(0)],
-    "entry-0-checksum": lambda: lived().objects[KEYS.entry(0)],
     "entry-boundary": lambda: lived().objects[KEYS.entry(BOUNDARY)],
-    "entry-boundary-ended": lambda: lived().objects[KEYS.entry(BOUNDARY)],
     "entry-boundary-savepoints": lambda: with_savepoints().objects[KEYS.entry(SAVEPOINTS_BOUNDARY)],
     "entry-boundary-application": lambda: with_applications().objects[KEYS.entry(APPLICATION_BOUNDARY)],
     "entry-boundary-launch-end": lambda: with_launch_end().objects[KEYS.entry(LAUNCH_END_BOUNDARY)],

@@ -215,7 +215,8 @@ def test_end_attempt_by_situation(given: Given, asked: c.EndAttempt, answer: str
     [
         pytest.param(lambda h: c.Trigger(request=e.Request(token="late"), epoch=1), id="trigger"),
         pytest.param(
-            lambda h: c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("",), epoch=1), id="complete"
+            lambda h: c.Complete(id=1, digest="d", metadata_bytes=9, bytes=0, states=(), acknowledged=("",), epoch=1),
+            id="complete",
         ),
         pytest.param(lambda h: c.Abort(id=2, reason="declined", epoch=1), id="abort"),
         pytest.param(lambda h: c.EndAttempt(epoch=1, outcome="finished"), id="end"),
@@ -267,7 +268,7 @@ def test_run_has_the_end_of_its_newest_launch() -> None:
     history.ended()
     assert (history.state.runs[0].outcome, history.state.runs[0].ended_at) == ("finished", at(history.state.n))
     history.do(clear(try_number=3))
-    assert (history.state.runs[0].outcome, history.state.runs[0].ended_at) == (None, None)
+    assert (history.state.runs[0].outcome, history.state.runs[0].ended_at) == (None, "")
 
 
 def alone(try_number: int, driver: str, **other: Any) -> c.StartAlone:

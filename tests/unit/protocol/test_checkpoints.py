@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.completion import outcome, subsumed_by
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
+from tests.support.causes import cause_of
 from tests.support.histories import Given, History, complete, described, entry, in_turn, refusal
 
 
@@ -210,7 +211,7 @@ def test_restore_point_is_the_highest_id_of_the_branch() -> None:
     history.write(triggered(1, gated=True))
     history.write(triggered(2))
     history.do(complete(2))
-    history.write(e.CheckpointCompleted(id=1, digest="d", bytes=0, states=()))
+    history.write(e.CheckpointCompleted(id=1, digest="d", metadata_bytes=9, bytes=0, states=()))
     assert history.state.restore_point() == Point(id=2)
 
 
@@ -234,7 +235,7 @@ def test_completion_subsumes_older_pending_checkpoints_of_its_plan() -> None:
     assert [checkpoint.id for checkpoint in history.state.pending] == [2, 3, 4, 6]
     first = history.state.checkpoint(1)
     assert first
-    assert (outcome(first), first.details) == ("aborted (subsumed)", "by chk-5")
+    assert (outcome(first), cause_of(first).details) == ("aborted (subsumed)", "by chk-5")
 
 
 def test_details_of_an_abort_are_kept() -> None:
@@ -251,8 +252,8 @@ def test_details_of_an_abort_are_kept() -> None:
     )
     found = history.state.checkpoint(1)
     assert found
-    assert (found.reason, found.phase, found.missing) == ("expired", "acknowledge", ("",))
-    assert found.details == "its batch 412 has been running for 14 min"
+    assert (found.reason, cause_of(found).phase, cause_of(found).missing) == ("expired", "acknowledge", ("",))
+    assert cause_of(found).details == "its batch 412 has been running for 14 min"
     assert history.state.counts == {"aborted": 1}
 
 

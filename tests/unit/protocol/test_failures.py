@@ -53,7 +53,9 @@ def test_older_success_does_not_reset_the_count() -> None:
     history = running()
     gated = history.triggered(gated=True)
     failing(history, "expired")
-    history.do(c.Complete(id=gated, digest="d", bytes=0, states=(), acknowledged=("",), finalize=True))
+    history.do(
+        c.Complete(id=gated, digest="d", metadata_bytes=9, bytes=0, states=(), acknowledged=("",), finalize=True)
+    )
     assert len(history.state.failed()) == 1
 
 

@@ -145,7 +145,7 @@ def test_newest_finalized_checkpoint_goes_by_the_journal_not_by_clocks(first_id:
     history.completed()
     second_id = 3 - first_id
     for number, day in ((first_id, 20), (second_id, 17)):
-        completed = e.CheckpointCompleted(id=number, digest="d", bytes=0, states=())
+        completed = e.CheckpointCompleted(id=number, digest="d", metadata_bytes=9, bytes=0, states=())
         history.state = fold(history.state, history.state.n + 1, f"2026-11-{day}T12:00:00.000Z", (completed,))
     assert held(history.state, NOW) == {second_id, 3}
     assert statistics.checkpoints(history.state)["latest"]["completed"]["id"] == second_id

@@ -175,7 +175,9 @@ def test_applications_of_a_history_are_launched_and_restored_apart() -> None:
     running = history.state.running("stock")
     assert running
     assert (running.epoch, history.state.over(1), history.state.over(2)) == (2, False, False)
-    history.do(c.Complete(id=1, digest="d", bytes=0, states=(), acknowledged=("orders",), finalize=True))
+    history.do(
+        c.Complete(id=1, digest="d", metadata_bytes=9, bytes=0, states=(), acknowledged=("orders",), finalize=True)
+    )
     assert (history.state.restore_point("orders"), history.state.restore_point("stock")) == (Point(id=1), None)
 
 

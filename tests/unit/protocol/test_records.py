@@ -255,7 +255,11 @@ EVENTS: tuple[e.Event, ...] = (
         timeout_s=600.0,
     ),
     e.CheckpointCompleted(
-        id=1, digest="d", bytes=1, states=(StateEntry(uid="u", kind="stage", run="r", file_sets=("state/u/1-a",)),)
+        id=1,
+        digest="d",
+        metadata_bytes=9,
+        bytes=1,
+        states=(StateEntry(uid="u", kind="stage", run="r", file_sets=("state/u/1-a",)),),
     ),
     e.CheckpointAborted(id=2, reason="expired", phase="acknowledge"),
     e.AttemptEnded(epoch=1, outcome="failed", exit_code=1, reported_by="driver"),

@@ -140,12 +140,8 @@ def test_value_that_is_never_written_is_damaged(read: type[Record], good: dict[s
         ("plan", []),
         ("epochs", [0]),
         ("epochs", []),
-        ("status", "done"),
         ("triggered_at", "soon"),
         ("triggered_at", "2026-11-22T10:00:00"),
-        ("completed_at", "yesterday"),
-        ("completed_at", "0001-01-01T00:00:00+23:59"),
-        ("completed_at", "9999-12-31T23:59:59-23:59"),
     ],
 )
 def test_checkpoint_in_a_snapshot_with_such_a_value_is_damaged(field: str, value: Any) -> None:
@@ -155,11 +151,30 @@ def test_checkpoint_in_a_snapshot_with_such_a_value_is_damaged(field: str, value
         Checkpoint.from_json(data | {field: value})
 
 
-def test_retained_checkpoint_without_the_time_of_its_completion_is_damaged() -> None:
-    """No policy could tell its age."""
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("status", "done"),
+        ("status", "pending"),
+        ("at", ""),
+        ("at", "yesterday"),
+        ("at", "0001-01-01T00:00:00+23:59"),
+        ("at", "9999-12-31T23:59:59-23:59"),
+        ("n", 0),
+    ],
+)
+def test_completion_with_such_a_value_is_damaged(field: str, value: Any) -> None:
+    """No policy could tell the age of a checkpoint without a time."""
     data = json.loads((GOLDEN / "entry-boundary.json").read_bytes())["snapshot"]["checkpoints"][0]
-    with pytest.raises(Damaged, match="is retained, and no time says when it was completed"):
-        Checkpoint.from_json(data | {"status": "retained", "completed_at": ""})
+    with pytest.raises(Damaged, match="is no"):
+        Checkpoint.from_json(data | {"completion": data["completion"] | {field: value}})
+
+
+def test_checkpoint_that_is_completed_and_aborted_is_damaged() -> None:
+    completed, _, aborted = json.loads((GOLDEN / "entry-boundary.json").read_bytes())["snapshot"]["checkpoints"][:3]
+    assert Checkpoint.from_json(aborted).abort_cause
+    with pytest.raises(Damaged, match="is completed and aborted"):
+        Checkpoint.from_json(aborted | {"completion": completed["completion"]})
 
 
 def test_snapshot_that_does_not_list_a_file_set_of_its_checkpoints_is_damaged() -> None:

@@ -68,7 +68,7 @@ TRIGGERED = e.CheckpointTriggered(
     queued_at=at(3),
 )
 COMPLETED = e.CheckpointCompleted(
-    id=2, digest="d2", bytes=7, states=(entry("new", ("state/new/1-a",), 2),)
+    id=2, digest="d2", metadata_bytes=9, bytes=7, states=(entry("new", ("state/new/1-a",), 2),)
 )  # fmt: skip
 PATHS = (location_path("orders", 1, "a"), location_path("orders", 2, "b"))
 LOCATED = e.QueryLocated(uid="orders", path=location_path("orders", 3, "c"), taken_from=PATHS[1], begun=8, committed=7)
@@ -164,11 +164,11 @@ def test_unknown_fields_of_an_event_stay_in_its_record(kind: str) -> None:
         (PLANNED, "launches -1", {"launch": "number"}, set()),
         (PLANNED, "runs -1", {"restore_point": "started_from"}, {"spec"}),
         (STARTED, "attempts -1", {}, set()),
-        (ENDED, "attempts 0", {}, set()),
+        (ENDED, "attempts 0 ending", {}, {"epoch"}),
         (BRANCHED, "branch", {"branch": "number"}, {"application", "by", "id_floor", "claimed"}),
         (TRIGGERED, "checkpoints -1", {}, set()),
-        (COMPLETED, "checkpoints 1", {}, {"states", "subsumed", "suspended"}),
-        (EXPIRED, "checkpoints 1", {}, set()),
+        (COMPLETED, "checkpoints 1 completion", {}, {"id", "states", "subsumed", "suspended"}),
+        (EXPIRED, "checkpoints 1 abort_cause", {}, {"id"}),
         (LOCATED, "queries 0 locations -1", {}, {"uid"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, e.Event) else None,
@@ -197,12 +197,12 @@ def test_run_has_the_fields_of_its_launch() -> None:
     [
         (PLANNED, {"launches -1 at"}),
         (STARTED, {"attempts -1 at"}),
-        (ENDED, {"attempts 0 ended_at", "runs 0 ended_at"}),
+        (ENDED, {"attempts 0 ending at", "runs 0 ending at"}),
         (BRANCHED, {"branch at", "claims 0 at"}),
         (e.RequestQueued(request=REQUEST, epoch=1), {"queue -1 queued_at"}),
         (TRIGGERED, {"checkpoints -1 triggered_at"}),
-        (COMPLETED, {"checkpoints 1 completed_at", "checkpoints 1 ended_at"}),
-        (EXPIRED, {"checkpoints 1 ended_at"}),
+        (COMPLETED, {"checkpoints 1 completion at"}),
+        (EXPIRED, {"checkpoints 1 abort_cause at"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, e.Event) else None,
 )
@@ -229,7 +229,7 @@ def test_closed_history_keeps_names_and_counters_only() -> None:
     closed = fold(named, 9, at(9), (e.HistoryClosed(reason="finished"),))
     kept = {"job", "scope", "item", "incarnation", "next_launch", "next_id", "last_epoch", "next_file_set"}
     assert {name: getattr(closed, name) for name in kept} == {name: getattr(named, name) for name in kept}
-    assert changed(State(), closed) == kept | {"n", "at", "closing_reason", "closed"}
+    assert changed(State(), closed) == kept | {"n", "at", "closing"}
 
 
 # -- records no longer listed --------------------------------------------------------------------------------------------

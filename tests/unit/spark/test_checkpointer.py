@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.spark import checkpointer
 from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement, value
+from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, Time, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
@@ -84,7 +85,7 @@ def test_failed_write_aborts_the_checkpoint_and_the_job_goes_on(running: Driver)
     running.checkpointer.checkpoint("here")
     running.checkpointer.wait()
     aborted = running.task().state.with_status(ABORTED)
-    assert {(checkpoint.reason, checkpoint.details) for checkpoint in aborted} == {
+    assert {(checkpoint.reason, cause_of(checkpoint).details) for checkpoint in aborted} == {
         ("declined", "ValueError: no more disk")
     }
     running.pin(Recording("counts"))
@@ -173,7 +174,11 @@ def test_checkpoint_whose_outcome_is_unknown_expires_after_its_timeout(store: Fa
     store.plan = served
     running.checkpointer.wait()
     expired = running.listed(1)
-    assert (expired.reason, expired.phase, expired.details) == ("expired", "seal", "the store did not answer in time")
+    assert (expired.reason, cause_of(expired).phase, cause_of(expired).details) == (
+        "expired",
+        "seal",
+        "the store did not answer in time",
+    )
     running.checkpointer.close()
 
 
@@ -188,7 +193,7 @@ def test_checkpoint_whose_outcome_is_unknown_is_aborted_when_its_seal_is_damaged
     store.inner.overwrite(key, body.replace(nonce.encode(), b"another"))
     store.plan = served
     impatient.checkpointer.wait()
-    assert (impatient.listed(1).reason, impatient.listed(1).phase) == ("store failed", "seal")
+    assert (impatient.listed(1).reason, cause_of(impatient.listed(1)).phase) == ("store failed", "seal")
     assert "ABORTED chk-1" in capsys.readouterr().out
 
 

@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.state import PENDING, RETAINED
 from airflow_checkpoint_provider.spark import SnapshotContext
+from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, Time, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
@@ -95,7 +96,7 @@ def test_waiting_savepoint_expires_when_barriers_fail_for_longer_than_its_timeou
     assert tolerant.listed(waiting).status == PENDING
     expired = tolerant.listed(short)
     assert expired.reason == "expired"
-    assert expired.details.startswith(
+    assert cause_of(expired).details.startswith(
         "no barrier could serve it within 0.05 s: 'own': snapshot_state: ValueError: not now"
     )
 
@@ -231,7 +232,7 @@ def test_checkpoint_expires_while_an_object_does_not_return(
     waiting, patient = (brief.asked("savepoint", folder=memory().uri, timeout_s=timeout) for timeout in (0.02, 60.0))
     script = late_barrier(brief, hanging, time)
     own = brief.listed(patient + 1)
-    assert (own.reason, own.details) == ("expired", "'own': snapshot_state has not returned within 0.02 s")
+    assert (own.reason, cause_of(own).details) == ("expired", "'own': snapshot_state has not returned within 0.02 s")
     assert brief.listed(waiting).reason == "expired"
     assert brief.listed(patient).status == PENDING
     assert capsys.readouterr().out.count(f"ABORTED chk-{own.id} ") == 1

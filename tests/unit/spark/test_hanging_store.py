@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINE
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import value
+from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording, ask
@@ -90,7 +91,7 @@ def test_late_acknowledgement_counts_for_nothing(driver: Driver, store: FaultySt
     wait_until(driver.checkpointer.wait, say="it has not returned", every=0.05)
     listed = driver.listed(1)
     assert (listed.status, listed.reason) == (ABORTED, "expired")
-    assert listed.details == "the storage has not answered in time"
+    assert cause_of(listed).details == "the storage has not answered in time"
 
 
 class Stuck(Recording):
@@ -160,7 +161,7 @@ def test_copy_that_does_not_return_stops_neither_the_job_nor_the_script(
     another = ask(driver, target)
     assert timed(lambda: driver.checkpointer.checkpoint("stage 'b'", wait=True))
     timed(driver.checkpointer.savepoints.settle)
-    assert driver.listed(another).details == "the copy of an earlier savepoint has not returned"
+    assert cause_of(driver.listed(another)).details == "the copy of an earlier savepoint has not returned"
     stuck.free.set()
     timed(driver.checkpointer.savepoints.settle)
     wait_until(lambda: not driver.checkpointer.savepoints.taken, say="it has not returned", every=0.05)

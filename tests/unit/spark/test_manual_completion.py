@@ -10,6 +10,7 @@ import pytest
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING
 from airflow_checkpoint_provider.spark.manual_completion import ABORT_TIME, ManualCompletion
+from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served
 from tests.unit.spark.driver import Driver, Recording
 
@@ -58,8 +59,8 @@ def test_checkpoint_that_nobody_finalizes_expires_after_its_timeout(
     clock.now += 0.01
     manual.on_watch()
     expired = running.listed(number)
-    assert (expired.status, expired.reason, expired.phase) == (ABORTED, "expired", "finalize")
-    assert expired.details == "nobody finalized it within 60 s after it was acknowledged"
+    assert (expired.status, expired.reason, cause_of(expired).phase) == (ABORTED, "expired", "finalize")
+    assert cause_of(expired).details == "nobody finalized it within 60 s after it was acknowledged"
     assert (manual.waiting(), manual.deadlines) == ((), {})
     manual.on_watch()
     assert capsys.readouterr().out.count(f"ABORTED chk-{number}") == 1

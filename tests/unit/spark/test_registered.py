@@ -12,7 +12,16 @@ import pytest
 from airflow_checkpoint_provider.errors import Declined, KindChanged, WrongUse
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import ABORTED, FORGOTTEN, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import (
+    ABORTED,
+    FORGOTTEN,
+    PENDING,
+    RETAINED,
+    AbortCause,
+    Checkpoint,
+    Completion,
+    State,
+)
 from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.spark.state.registered import LONGEST_WORDS, Registered
 from airflow_checkpoint_provider.spark.state.states import States
@@ -71,9 +80,14 @@ def checkpoint(number: int, status: str) -> Checkpoint:
         plan=("",),
         timeout_s=60.0,
         triggered_at="2026-11-20T00:00:00Z",
-        status=status,
     )
-    return replace(pending, completed_at="2026-11-20T00:00:01Z") if status in (RETAINED, FORGOTTEN) else pending
+    ended = "2026-11-20T00:00:01Z"
+    if status == PENDING:
+        return pending
+    if status == ABORTED:
+        return replace(pending, abort_cause=AbortCause(at=ended, n=number, reason="x"))
+    held = Completion(at=ended, n=number, digest="d", bytes=0, metadata_bytes=9, status=status)
+    return replace(pending, completion=held)
 
 
 def outcomes(**by_id: str) -> State:

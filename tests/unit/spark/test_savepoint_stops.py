@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.causes import cause_of
 from tests.support.faults import FaultyStore
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence, ask, barrier
 from tests.unit.spark.test_checkpointer_objects import Refusing
@@ -256,7 +257,7 @@ def test_job_goes_on_when_its_queries_cannot_be_drained(
     snapshot = Recording("counts")
     barrier(running, snapshot)
     aborted = running.listed(number)
-    assert (aborted.status, aborted.reason, aborted.details[: len(details)]) == (ABORTED, reason, details)
+    assert (aborted.status, aborted.reason, cause_of(aborted).details[: len(details)]) == (ABORTED, reason, details)
     assert queries.calls == ["drain", "resume"]
     assert snapshot.places == [None], "the barrier's own checkpoint"
     assert running.task().state.suspended is None

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement
+from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence, ask, barrier
@@ -127,7 +128,7 @@ def test_savepoint_inside_of_another_savepoint_is_declined(
     barrier(running, Recording("counts"))
     listed = running.listed(number)
     assert (listed.status, listed.reason) == (ABORTED, "declined")
-    assert f"lies inside of the savepoint file://{tmp_path}/other" in listed.details
+    assert f"lies inside of the savepoint file://{tmp_path}/other" in cause_of(listed).details
     assert not (tmp_path / "other" / "mine").exists()
 
 
@@ -173,7 +174,7 @@ def test_savepoint_that_cannot_be_copied_is_aborted_and_its_files_are_deleted(
     leave_file(running, target, number)
     barrier(running, Copied("counts", error=error))
     aborted = running.listed(number)
-    assert (aborted.status, aborted.reason, aborted.details) == (ABORTED, reason, words)
+    assert (aborted.status, aborted.reason, cause_of(aborted).details) == (ABORTED, reason, words)
     assert target.objects == {}
     printed = capsys.readouterr()
     assert f"ABORTED chk-{number}" in printed.out
@@ -196,7 +197,7 @@ def test_savepoint_expires_when_its_copy_takes_longer_than_its_timeout(
     number = ask(running, target, timeout_s=0.05)
     barrier(running, Copied("counts", wait_for=threading.Event()))
     aborted = running.listed(number)
-    assert (aborted.reason, aborted.details) == (
+    assert (aborted.reason, cause_of(aborted).details) == (
         "expired",
         "within 0.05 s, its files were not copied. Set a longer timeout",
     )

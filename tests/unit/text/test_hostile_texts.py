@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Launch, Run, State
+from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Closing, Launch, Run, State
 from airflow_checkpoint_provider.text import (
     manual_restore,
     messages,
@@ -85,6 +85,7 @@ def values(hint: Any, state: State) -> list[Any]:
         Launch: [*state.launches],
         AttemptRecord: [*state.attempts],
         Run: [*state.runs],
+        Closing: [Closing(reason=HOSTILE)],
         Restored: [
             candidates_at_start(state, replace(launch, restore_point=point), None)
             for launch in state.launches[-1:]

@@ -49,10 +49,11 @@ def shown(connection: str = "checkpoint_default") -> list[Command]:
     )
     commands = Commands(connection, replace(recorded.state, queries=(query,)))
     checkpoint = recorded.state.retained[-1]
+    assert checkpoint.completion
     savepoint = replace(
         checkpoint,
         request=Request(token="t", kind=SAVEPOINT.name),
-        states=(replace(checkpoint.states[0], kind="query", batch=7),),
+        completion=replace(checkpoint.completion, states=(replace(checkpoint.states[0], kind="query", batch=7),)),
     )
     return [
         *of_storage(connection),
@@ -81,6 +82,7 @@ def test_run_that_is_called_like_an_option_is_a_run(parser: argparse.ArgumentPar
     three_stages(recorded)
     commands = Commands("in_s3", recorded.state)
     checkpoint = recorded.state.retained[-1]
+    assert checkpoint.completion
     for command in (*commands.of_job(), *commands.of_attempt(1), *commands.of_checkpoint(checkpoint, POINTER)):
         parsed = parser.parse_args(words(command)[1:])
         assert parsed.run == run or run not in words(command), command
