@@ -10,8 +10,9 @@ import functools
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from airflow_checkpoint_provider.errors import FormatTooNew
 from airflow_checkpoint_provider.protocol.fields import (
     Batch,
     Epochs,
@@ -27,12 +28,33 @@ from airflow_checkpoint_provider.protocol.fields import (
     Uid,
 )
 from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
-from airflow_checkpoint_provider.protocol.records import DEEPEST, VERSION, Record, Shared, added, canonical, checked
+from airflow_checkpoint_provider.protocol.records import (
+    DEEPEST,
+    VERSION,
+    Check,
+    Record,
+    Shared,
+    added,
+    canonical,
+    checked,
+    cut,
+)
 
 STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
 """The kinds of states: rows, small JSON, and what registered objects and streaming queries keep."""
 INLINE = (VALUE, REGISTERED)
 """The kinds whose content lies in the metadata itself."""
+
+
+def _is_state_kind(name: str) -> bool:
+    if name not in (STAGE, VALUE, REGISTERED, QUERY):
+        raise FormatTooNew(
+            f"a stored state is of kind {cut(name)!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
+        )
+    return True
+
+
+StateKind = Annotated[str, Check(_is_state_kind, "kind of a state")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +279,7 @@ class StateSnapshot(Shared):
 
     deepest: ClassVar[int] = DEEPEST - 4  # it lies in the list of an acknowledgement, which lies in a seal
     uid: Uid
-    kind: str  # STAGE, VALUE, REGISTERED or QUERY
+    kind: StateKind
     run: str
     file_sets: tuple[FileSet, ...] = ()
     value: Any = None

@@ -155,9 +155,9 @@ class Check:
 
 
 def added(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
-    """Declare a field that came to a format after its first golden file.
+    """Declare a field that is written only if it differs from its default.
 
-    It is written only if it differs from its default, so that older records keep their bytes.
+    Each field that comes to a format after its first golden file must be one, so that older records keep their bytes.
     """
     make = factory or (lambda: default)
     return field(default_factory=make, metadata={"added": make})

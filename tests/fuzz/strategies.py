@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, VALUE, StateKind
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import Checkpoint, FileSetEntry, State, Status
@@ -40,6 +41,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
     stored.Outcome: st.sampled_from(stored.OUTCOMES),
     stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
+    StateKind: st.sampled_from([VALUE, REGISTERED, QUERY]),  # a stage has files
     stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
     stored.Plan: st.just(("",)),
     stored.Epochs: st.lists(st.integers(1, 5), min_size=1, max_size=2).map(tuple),

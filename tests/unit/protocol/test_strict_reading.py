@@ -192,6 +192,13 @@ def test_snapshot_with_more_records_than_any_version_keeps_is_damaged(records: s
         State.from_json(data | {records: data[records] * 1001})
 
 
+def test_state_of_an_unknown_kind_is_of_a_newer_version() -> None:
+    with pytest.raises(
+        FormatTooNew, match="a stored state is of kind 'files', which this version does not know: upgrade"
+    ):
+        StateSnapshot.from_json({"uid": "model", "kind": "files", "run": "r"})
+
+
 def test_checkpoint_of_an_unknown_kind_is_of_a_newer_version() -> None:
     with pytest.raises(FormatTooNew, match=r"'incremental'.*upgrade"):
         e.Request.from_json({"token": "a", "kind": "incremental"})
