@@ -23,10 +23,10 @@ from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Completed
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import dispose
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, SAVEPOINT, Kind
-from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, S3Store
 from benchmarks.answers import Answer, Finding, Goal, Question, Size, Spread
 from benchmarks.drivers import BUCKET, LOCAL, S3, Driver, Drivers, drivers_on

@@ -35,10 +35,11 @@ from airflow_checkpoint_provider.errors import (
     typed,
 )
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.storage.base import exists
 from airflow_checkpoint_provider.text import manual_restore

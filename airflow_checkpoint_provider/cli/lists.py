@@ -13,8 +13,8 @@ from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beats, EarliestOffsets
 from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages

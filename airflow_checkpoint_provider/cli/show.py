@@ -16,17 +16,11 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, beat_keys, re
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
 from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, InvalidName
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import INLINE, StateEntry
-from airflow_checkpoint_provider.protocol.state import (
-    ABORTED,
-    PENDING,
-    RETAINED,
-    AttemptRecord,
-    Checkpoint,
-    Launch,
-    State,
-)
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import command, list_of
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, query_progress, replay, restore_story, summary_table
@@ -367,5 +361,5 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
         "stop": launch.stop,
         "outcome": attempt.outcome if attempt else None,
         "exit_code": attempt.exit_code if attempt else None,
-        "ended_at": attempt.ended_at if attempt else None,
+        "ended_at": (attempt and attempt.ended_at) or None,
     }

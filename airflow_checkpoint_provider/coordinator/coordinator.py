@@ -14,20 +14,20 @@ from airflow_checkpoint_provider.coordinator.entry import READER, By
 from airflow_checkpoint_provider.coordinator.journal import Answer, Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import requests, wording
-from airflow_checkpoint_provider.protocol.completion import outcome
-from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.keys import Keys, Pointer
-from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, COMPLETE, SEAL, TOO_LARGE, kind_named
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateEntry, digest
-from airflow_checkpoint_provider.protocol.state import (
+from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
     PENDING,
     RETAINED,
     Checkpoint,
-    State,
 )
+from airflow_checkpoint_provider.protocol.completion import outcome
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.keys import Keys, Pointer
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, COMPLETE, SEAL, TOO_LARGE, kind_named
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateEntry, digest
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 

@@ -29,11 +29,12 @@ from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Held, NotItsClaim, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
 from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, Keys, SavepointPointer, file_set_epoch
 from airflow_checkpoint_provider.protocol.lifetime import outlived, unsettled
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import apply
 from airflow_checkpoint_provider.storage.base import Store, exists
 

@@ -9,9 +9,10 @@ from airflow_checkpoint_provider.coordinator.entry import READER
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets, read_beat
 from airflow_checkpoint_provider.errors import CheckpointError, StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, Keys, check_job_id, is_job_id, runs_folder, time_in
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
-from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
 ATTEMPTS = 5  # whose heartbeats are read

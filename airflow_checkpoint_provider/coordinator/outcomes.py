@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.liveness import Beat
-from airflow_checkpoint_provider.protocol.state import Checkpoint
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 
 
 class Awaited(enum.StrEnum):

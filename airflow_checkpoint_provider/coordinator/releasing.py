@@ -25,8 +25,9 @@ from airflow_checkpoint_provider.coordinator.sealing import Poison, poison_of, r
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.query_records import Query, Released
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.protocol.state import State
 
 
 @dataclass(frozen=True)

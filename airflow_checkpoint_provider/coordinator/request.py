@@ -27,9 +27,10 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, bea
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests, wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, FINALIZE, LOST
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 
 
 class CheckpointRequest:

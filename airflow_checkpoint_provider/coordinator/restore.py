@@ -24,6 +24,14 @@ from airflow_checkpoint_provider.errors import (
     StoreMisconfigured,
 )
 from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import (
+    ABORTED,
+    CONDEMNED,
+    PENDING,
+    RETAINED,
+    Checkpoint,
+    Completion,
+)
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import (
     History,
@@ -33,18 +41,9 @@ from airflow_checkpoint_provider.protocol.keys import (
     checkpoint_id,
     pointer_of,
 )
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import (
-    ABORTED,
-    CONDEMNED,
-    PENDING,
-    RETAINED,
-    AttemptRecord,
-    Checkpoint,
-    Completion,
-    Launch,
-    State,
-)
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store, lies_in
 
 
@@ -171,7 +170,7 @@ def _absence(state: State, checkpoint: Checkpoint | None) -> str:
         return f"it was aborted ({checkpoint.reason}) at {checkpoint.ended_at}"
     if checkpoint.status == PENDING:
         return "it is not completed yet; wait for it, or name an older one"
-    ended = state.runs[-1].ended_at if state.runs and state.of_one_run else None
+    ended = state.runs[-1].ended_at if state.runs and state.of_one_run else ""
     when = f"it was deleted with its run, which ended at {ended}" if ended else "it was deleted by its retention policy"
     return f"{when}; retention=KeepWithin(days=7) keeps it next time"
 

@@ -27,12 +27,13 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, Pointer, SavepointPointer, check_prefix, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store, exists
 
 

@@ -13,7 +13,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, FORGOTTEN, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, FORGOTTEN, PENDING, Checkpoint
+from airflow_checkpoint_provider.protocol.state import State
 
 Answer = dict[str, Any]
 

@@ -20,9 +20,9 @@ from airflow_checkpoint_provider.hooks.connections import NoConnection, find_con
 from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
-from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, open_store, probe
 

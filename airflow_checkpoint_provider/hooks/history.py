@@ -11,8 +11,9 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import Aborted, StoreDenied
 from airflow_checkpoint_provider.hooks.references import reference
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.messages import will_not_complete

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beat_keys
 from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.operators._launch import POLL, DriverLaunch
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import messages, restore_story
 
 OnAttach = Callable[[int | None], None]

@@ -41,7 +41,8 @@ from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.events import LaunchPlanned, LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Launch, State
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
 from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, summary_table

@@ -19,9 +19,9 @@ from airflow_checkpoint_provider.hooks.history import aborted, find, reference_o
 from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good, owner_of
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, kind_named
-from airflow_checkpoint_provider.protocol.state import ABORTED
 from airflow_checkpoint_provider.text import messages
 
 

@@ -19,7 +19,8 @@ from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
-from airflow_checkpoint_provider.protocol.state import Branch, State
+from airflow_checkpoint_provider.protocol.launch_records import Branch
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import manual_restore
 
 STARTS = ("latest", "run-start", "none")

@@ -47,10 +47,11 @@ from airflow_checkpoint_provider.operators._base import (
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import ENDED

@@ -52,7 +52,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
-from airflow_checkpoint_provider.protocol.state import AttemptRecord
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import driver_ended

@@ -10,23 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, BARRIER, PERIODIC, SUBSUMED
-from airflow_checkpoint_provider.protocol.metadata import StateEntry
-from airflow_checkpoint_provider.protocol.state import (
+from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
-    KEPT_TOKENS,
     PENDING,
     AbortCause,
-    AttemptRecord,
     Checkpoint,
     Completion,
     DroppedRequest,
     FileSetEntry,
     QueuedRequest,
-    State,
 )
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, BARRIER, PERIODIC, SUBSUMED
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.protocol.metadata import StateEntry
+from airflow_checkpoint_provider.protocol.state import KEPT_TOKENS, State
 from airflow_checkpoint_provider.protocol.updates import (
     bounded,
     counted,

@@ -6,18 +6,17 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, requests
-from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.state import (
+from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
-    LARGEST_LIST,
     PENDING,
     RETAINED,
     Checkpoint,
-    State,
 )
+from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.state import LARGEST_LIST, State
 
 
 def complete(state: State, command: c.Complete) -> Decision:

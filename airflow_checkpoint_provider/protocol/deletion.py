@@ -11,8 +11,9 @@ from airflow_checkpoint_provider.policies.retention import Retention, Taken
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, lifetime
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 
 
 def condemn(state: State, command: c.Condemn) -> Decision:

@@ -12,9 +12,11 @@ from dataclasses import replace
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import refusals
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, REPLACED
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint, Launch, Run, State
+from airflow_checkpoint_provider.protocol.launch_records import Launch, Run
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
 

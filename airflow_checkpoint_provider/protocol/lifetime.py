@@ -15,8 +15,9 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.policies.retention import KeepWithin, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
-from airflow_checkpoint_provider.protocol.state import Checkpoint, Closing, State
+from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.protocol.wording import suspension
 
 FINISHED, GIVEN_UP = "the run finished", "the run failed for good"
@@ -95,7 +96,7 @@ def last_moved(state: State) -> str:
     return max(filter(None, _moments(state)), default="")
 
 
-def _moments(state: State) -> Iterator[str | None]:
+def _moments(state: State) -> Iterator[str]:
     yield state.branch.at
     yield from (launch.at for launch in state.launches)
     for attempt in state.attempts:

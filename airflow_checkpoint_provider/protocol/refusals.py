@@ -8,7 +8,8 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import PlanLaunch, Refusal
-from airflow_checkpoint_provider.protocol.state import Launch, Run, State
+from airflow_checkpoint_provider.protocol.launch_records import Launch, Run
+from airflow_checkpoint_provider.protocol.state import State
 
 
 def over(state: State, epoch: int) -> Refusal:

@@ -12,10 +12,11 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, refusals, wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint, QueuedRequest
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.keys import savepoint_name
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC, is_savepoint
-from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, QueuedRequest, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
 LONGEST_QUEUE = 1000

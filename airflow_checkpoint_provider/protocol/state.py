@@ -11,29 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
 
+from airflow_checkpoint_provider.protocol.checkpoint_records import (
+    ABORTED,
+    PENDING,
+    RETAINED,
+    Checkpoint,
+    Claim,
+    DroppedRequest,
+    FileSetEntry,
+    QueuedRequest,
+)
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
+from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.fields import (
-    Checkpointing,
-    Epochs,
-    FileSetPath,
     JobIdOrEmpty,
     Number,
-    Outcome,
-    Plan,
-    PointerText,
-    Seconds,
     Size,
-    Time,
     TimeOrEmpty,
 )
-from airflow_checkpoint_provider.protocol.keys import check_savepoint_target, file_set_epoch
-from airflow_checkpoint_provider.protocol.kinds import counts_as_failure, is_savepoint, kind_named
-from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
+from airflow_checkpoint_provider.protocol.kinds import counts_as_failure
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Branch, Launch, Run
 from airflow_checkpoint_provider.protocol.query_records import Query, Released
-from airflow_checkpoint_provider.protocol.records import Check, Record, Shared, added
+from airflow_checkpoint_provider.protocol.records import Record, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
 KEPT_TOKENS = 1000
@@ -43,275 +44,6 @@ LARGEST_LIST = 32 * 1024 * 1024
 """Bytes that checkpoints may take in a snapshot, half of what readers accept of one object: the rest of the state fits beside them,
 and so does every command that deletes."""
 FILE_SET_BYTES = 40  # of a file set in a snapshot, without its path
-
-PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
-Status = Annotated[str, Check((RETAINED, CONDEMNED, FORGOTTEN).__contains__, "status of what was completed")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndRecord(Record):
-    """How a launch, an attempt or a run ended, and when. Who reported it is known of an attempt only."""
-
-    outcome: Outcome
-    at: Time
-    exit_code: int | None = added(None)
-    reported_by: str = added("")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ends(Record):
-    """Base of what ends once. ``ending`` is None until then."""
-
-    ending: EndRecord | None = added(None)
-
-    @property
-    def outcome(self) -> str | None:
-        return self.ending.outcome if self.ending else None
-
-    @property
-    def exit_code(self) -> int | None:
-        return self.ending.exit_code if self.ending else None
-
-    @property
-    def ended_at(self) -> str:
-        """Return when it ended; empty until then."""
-        return self.ending.at if self.ending else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch(Ends):
-    """A try's plan to start a driver. It ends by itself only if its driver never attached."""
-
-    number: Number
-    spec: LaunchSpec
-    at: Time
-    restore_point: Point | None
-    branch: Size
-    adopted_by: Size = 0  # the latest try that adopted it
-    stop: str | None = None  # who asked it to stop, and why
-
-    @property
-    def latest_try(self) -> int:
-        return max(self.spec.try_number, self.adopted_by)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptRecord(Ends):
-    epoch: Number
-    launch: Number
-    application: str
-    driver: str
-    restore_point: Point | None
-    application_digest: str
-    versions: Versions
-    checkpointing: Checkpointing
-    at: Time
-    first_completed: Number | None = None  # its first own completed checkpoint
-    held_file_sets: tuple[Number, ...] = ()  # the file sets of its restore point, by number
-    application_parts: dict[str, str] = added(factory=dict)  # of the newest two attempts only
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run(Ends):
-    key: str
-    owner: str
-    run_after: str | None
-    started_at: Time
-    started_from: Point | None
-    launch: Number  # the newest
-    generation: Size = 0  # of its newest launch, or of the try that adopted it last
-    branch: Size | None = None  # the branch in which it counts: it completed something there, or its clear opened it
-    rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
-
-    @property
-    def position(self) -> str:
-        """Return the position of the run among the runs of a job scope. ISO times in UTC compare as text."""
-        return self.run_after or self.started_at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Branch(Record):
-    number: Size = 0
-    base: Point | None = None
-    token: Token | None = None
-    reason: str = ""
-    at: TimeOrEmpty = ""
-    rename: dict[str, str] = added(factory=dict)  # of the base's states
-    rewinds: Size = added(0)  # the branch on which streaming queries go back to the base
-    rewind_sink: bool = added(False)
-
-    def goes_back(self, query: Query) -> bool:
-        """Return whether a streaming query still has to go back to the branch's base."""
-        return query.newest.branch < self.rewinds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim(Record):
-    """A savepoint from elsewhere that this history owns, and deletes when its policy says so."""
-
-    pointer: PointerText
-    at: Time
-    status: Status = RETAINED
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueuedRequest(Record):
-    """A request that waits for its turn, and the ``epoch`` of the attempt that would take it."""
-
-    request: Request
-    epoch: Number
-    queued_at: TimeOrEmpty = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DroppedRequest(Record):
-    """A request that was dropped. A later try of its task may ask again."""
-
-    token: str
-    try_number: Size
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileSetEntry(Record):
-    """A file set that checkpoints refer to by ``number``, so that a snapshot of the state holds its path once."""
-
-    number: Number
-    path: FileSetPath
-
-
-@dataclass(frozen=True, kw_only=True)
-class Completion(Record):
-    """What a completed checkpoint holds, and what has become of it since."""
-
-    at: Time
-    n: Number  # the entry that completed it: neither ids nor clocks tell the order
-    digest: str
-    bytes: Size
-    metadata_bytes: Size  # of the seal
-    file_sets: tuple[Number, ...] = ()
-    states: tuple[StateEntry, ...] = ()  # without their file sets: those are in ``file_sets``
-    status: Status = RETAINED
-    commits_confirmed: bool = added(False)  # every participant was told
-    published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
-
-
-@dataclass(frozen=True, kw_only=True)
-class AbortCause(Record):
-    """Why a checkpoint was aborted. ``missing`` are the applications that had not acknowledged it."""
-
-    at: Time
-    n: Number  # the entry that aborted it
-    reason: str
-    phase: str = ""
-    missing: tuple[str, ...] = ()
-    details: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.details}" if self.details else self.reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint(Shared):
-    """A checkpoint from its trigger on. It is pending until it is either completed or aborted."""
-
-    id: Number
-    epochs: Epochs
-    branch: Size
-    plan: Plan
-    request: Request
-    timeout_s: Seconds
-    triggered_at: Time
-    queued_at: TimeOrEmpty = added("")
-    target: str | None = None  # a savepoint's own folder
-    completion: Completion | None = added(None)
-    abort_cause: AbortCause | None = added(None)
-
-    def check(self) -> None:
-        check_savepoint_target(self.target, self.id, self.request.nonce)
-        if self.completion and self.abort_cause:
-            raise ValueError(f"checkpoint {self.id} is completed and aborted")
-
-    @property
-    def status(self) -> str:
-        if self.abort_cause:
-            return ABORTED
-        return self.completion.status if self.completion else PENDING
-
-    @property
-    def completed_at(self) -> str:
-        """Return when it was completed; empty if it was not."""
-        return self.completion.at if self.completion else ""
-
-    @property
-    def reason(self) -> str:
-        """Return why it was aborted; empty if it was not."""
-        return self.abort_cause.reason if self.abort_cause else ""
-
-    @property
-    def commits_confirmed(self) -> bool:
-        """Return whether every participant was told that it was completed."""
-        return self.completion is not None and self.completion.commits_confirmed
-
-    @property
-    def published(self) -> bool:
-        """Return whether the ``_metadata`` of a savepoint lies at its target."""
-        return self.completion is not None and self.completion.published
-
-    @property
-    def ended_at(self) -> str:
-        """Return when it was completed or aborted; empty until then."""
-        ending = self.completion or self.abort_cause
-        return ending.at if ending else ""
-
-    @property
-    def ended_n(self) -> int:
-        """Return the entry that completed or aborted it; 0 until then."""
-        ending = self.completion or self.abort_cause
-        return ending.n if ending else 0
-
-    @property
-    def digest(self) -> str:
-        """Return the digest of its seal; empty if it was not completed."""
-        return self.completion.digest if self.completion else ""
-
-    @property
-    def states(self) -> tuple[StateEntry, ...]:
-        return self.completion.states if self.completion else ()
-
-    @property
-    def file_sets(self) -> tuple[int, ...]:
-        return self.completion.file_sets if self.completion else ()
-
-    @property
-    def bytes(self) -> int:
-        return self.completion.bytes if self.completion else 0
-
-    @property
-    def kind(self) -> str:
-        return self.request.kind
-
-    @property
-    def savepoint(self) -> bool:
-        return is_savepoint(self.kind)
-
-    @property
-    def suspends(self) -> bool:
-        return kind_named(self.kind).suspends
-
-    @property
-    def over(self) -> bool:
-        return self.status in (FORGOTTEN, ABORTED)
-
-    @property
-    def new_bytes(self) -> int:
-        """Return the bytes of the states that were snapshotted for this checkpoint."""
-        return sum(state.measures.new_bytes for state in self.states if state.new)
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Return the bytes that some queries had written and others had yet to read. If there are any, the checkpoint is unaligned."""
-        return sum(state.measures.in_flight_bytes for state in self.states)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap
+from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.metadata import DELTA, ICEBERG, QueryDetail, delta_version, iceberg_number
-from airflow_checkpoint_provider.protocol.state import Launch, State
+from airflow_checkpoint_provider.protocol.state import State
 
 
 def title(state: State, run: str = "") -> str:

@@ -22,13 +22,15 @@ from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import Busy, CheckpointError, CommitStateUnknown, Fenced, NotPending, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.state.file_sets import FileSets

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import EXPIRED, SEAL, STORE_FAILED
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot, Versions
-from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.deletions import NOT_DELETED, Deletions
 from airflow_checkpoint_provider.spark.log import say

@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator, Mapping
 
 from airflow_checkpoint_provider import errors
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, DECLINED, EXPIRED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.checkpoint_context import Aborted, CheckpointContext, Completed, Outcome, Retry
 from airflow_checkpoint_provider.spark.log import say

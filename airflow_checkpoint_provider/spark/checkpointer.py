@@ -29,11 +29,11 @@ from airflow_checkpoint_provider.errors import (
     StoreError,
     StoreUnavailable,
 )
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoint_context import CheckpointContext, Completed
 from airflow_checkpoint_provider.spark.checkpoint_task import NOT_RETURNED, CheckpointTask

@@ -16,10 +16,10 @@ from airflow_checkpoint_provider.coordinator.assignment import rename_states_in
 from airflow_checkpoint_provider.coordinator.files import Pairs, export_pairs, import_state, verify
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.kinds import DECLINED, EXPIRED, STORE_FAILED
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
-from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.state.snapshot import Check

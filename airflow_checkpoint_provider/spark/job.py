@@ -20,8 +20,9 @@ from airflow_checkpoint_provider.policies.arguments import as_text, check_call, 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import arguments, copies, s3a
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpointer import Checkpointer

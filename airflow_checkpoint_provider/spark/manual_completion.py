@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from airflow_checkpoint_provider.errors import StoreError
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import EXPIRED, FINALIZE
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.text import messages

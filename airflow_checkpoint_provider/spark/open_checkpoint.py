@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import pointer_of
-from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.spark import arguments, s3a
 from airflow_checkpoint_provider.spark.settings import launched
 from airflow_checkpoint_provider.spark.stages import parquet_files

@@ -19,9 +19,9 @@ from airflow_checkpoint_provider.coordinator.garbage import delete_target
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import check_target
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, NotPending, StoreError
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import EXPIRED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.spark import copies
 from airflow_checkpoint_provider.spark.attempt import Attempt
 from airflow_checkpoint_provider.spark.log import say

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import suspension, title
 from airflow_checkpoint_provider.text.units import day_and_time, headline, labelled, plural, sealed, size, some
 

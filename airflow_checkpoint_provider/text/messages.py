@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, AbortCause, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import COUNTED, DECLINED, EXPIRED, FINALIZE, STORE_FAILED, SUBSUMED
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
-from airflow_checkpoint_provider.protocol.state import PENDING, AbortCause, AttemptRecord, Checkpoint, Closing, State
+from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.protocol.wording import restore, title
 from airflow_checkpoint_provider.text.units import (
     ENDED,
@@ -292,7 +294,7 @@ def finished(state: State, run: str) -> list[str]:
     """Say that the run had finished before this try; its worker was lost afterwards."""
     record = state.run(run)
     attempt = state.attempt_of(record.launch) if record else None
-    at = day_and_time(record.ended_at or "") if record else ""
+    at = day_and_time(record.ended_at) if record else ""
     which = f" (attempt {attempt.epoch})" if attempt else ""
     text = f"{title(state, run)}: finished at {at}{which}, and its worker was lost afterwards. Nothing was submitted."
     advice = "To run it again, clear this task."

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.histories import reads_kafka
 from airflow_checkpoint_provider.coordinator.liveness import EarliestOffsets
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, gaps, kafka_offsets
 from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
-from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.text.units import day_and_time, labelled, some
 
 UNKNOWN = "not known: no heartbeat of the newest attempts says what Kafka has"

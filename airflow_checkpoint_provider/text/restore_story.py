@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
-from airflow_checkpoint_provider.protocol.state import ABORTED, AttemptRecord, Launch, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import command, title
 from airflow_checkpoint_provider.text import query_progress, work
 from airflow_checkpoint_provider.text.messages import closed
@@ -215,7 +217,7 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
         return f"no driver of try {before.latest_try} has attached{stop}"
     name = f"attempt {attempt.epoch}"
     if attempt.outcome:
-        return f"{name} {how_it_ended(attempt.outcome, attempt.exit_code, when(attempt.ended_at or '', now))}{stop}"
+        return f"{name} {how_it_ended(attempt.outcome, attempt.exit_code, when(attempt.ended_at, now))}{stop}"
     known = f", last heartbeat {when(seen.beat.at, now)}" if seen.beat else ""
     known = ": it is still running and is replaced" if seen.alive else known
     return f"{name} has not recorded its end{known}{stop}"
@@ -223,7 +225,7 @@ def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now
 
 def _launch_ended(launch: Launch, now: str) -> str:
     """Return how a driver ended that never attached."""
-    return how_it_ended(launch.outcome or "", launch.exit_code, when(launch.ended_at or "", now))
+    return how_it_ended(launch.outcome or "", launch.exit_code, when(launch.ended_at, now))
 
 
 def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
@@ -375,7 +377,7 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
 def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:
     stop = f"; told to stop ({launch.stop})" if launch.stop else ""
     if attempt.outcome:
-        return f"{how_it_ended(attempt.outcome, attempt.exit_code, day_and_time(attempt.ended_at or ''))}{stop}"
+        return f"{how_it_ended(attempt.outcome, attempt.exit_code, day_and_time(attempt.ended_at))}{stop}"
     if not state.over(attempt.epoch):
         return f"not yet, according to the journal{stop}"
     later = [

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Run, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, command, rewound
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 

@@ -9,19 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.kinds import kind_named
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
-from airflow_checkpoint_provider.protocol.state import (
-    ABORTED,
-    CONDEMNED,
-    FORGOTTEN,
-    RETAINED,
-    AttemptRecord,
-    Checkpoint,
-    Run,
-    State,
-)
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import show, starting_since, title
 from airflow_checkpoint_provider.text.units import (
     NONE,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.protocol.state import AttemptRecord
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 
 NONE = "–"  # noqa: RUF001 - a dash, not a minus
 MINUTE, HOUR, DAY = 60, 3600, 86400

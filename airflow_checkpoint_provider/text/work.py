@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.metadata import STAGE, StateEntry
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import brief, duration, some
 
 

@@ -12,7 +12,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.hooks.history import HistoryReader, readable
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.triggers.checkpoint import RepeatedError
 
 SENT = "checkpoint_events"  # in the state store of the asset: the checkpoints that have an event

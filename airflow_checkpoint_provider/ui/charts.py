@@ -15,7 +15,9 @@ import pygal
 from pygal.style import Style
 
 from airflow_checkpoint_provider.coordinator import statistics
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, AttemptRecord, Checkpoint, State
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, Checkpoint
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.summary_table import last_sign
 from airflow_checkpoint_provider.text.units import duration, size
 from airflow_checkpoint_provider.ui.views.checkpoints import split

@@ -15,7 +15,8 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from tests.support import processes
 from tests.support.runs import Ended

@@ -10,7 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, RESULT, Lab, Run, kill, wait_gone
 from tests.support.client import Client
 

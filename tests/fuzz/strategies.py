@@ -10,11 +10,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.protocol import fields as stored
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, FileSetEntry, Status
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, VALUE, StateKind
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.records import Record
-from airflow_checkpoint_provider.protocol.state import Checkpoint, FileSetEntry, State, Status
+from airflow_checkpoint_provider.protocol.state import State
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {

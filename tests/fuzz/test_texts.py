@@ -16,12 +16,13 @@ from airflow_checkpoint_provider.coordinator.restore import Restored, candidates
 from airflow_checkpoint_provider.errors import CheckpointError, printable
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import decisions, lifetime
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, Completion
 from airflow_checkpoint_provider.protocol.deletion import policy_of
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, Keys
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry
 from airflow_checkpoint_provider.protocol.records import canonical, parse
-from airflow_checkpoint_provider.protocol.state import Checkpoint, Completion, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import MemoryStore

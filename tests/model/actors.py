@@ -32,13 +32,14 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.state.file_sets import FileSets
 from airflow_checkpoint_provider.storage.base import Put, put
 from tests.model.explore import TRIES_TWICE, Asked, Next, Process

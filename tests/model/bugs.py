@@ -29,10 +29,11 @@ from airflow_checkpoint_provider.protocol import (
     updates,
 )
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.state import file_sets
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 from tests.model import actors

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, 
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import updates
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -31,7 +32,7 @@ from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, KEPT_RECORDS, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS, State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from tests.model.history import SAVEPOINTS, History
 

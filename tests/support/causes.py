@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider.protocol.state import AbortCause, Checkpoint
+from airflow_checkpoint_provider.protocol.checkpoint_records import AbortCause, Checkpoint
 
 
 def cause_of(checkpoint: Checkpoint | None) -> AbortCause:

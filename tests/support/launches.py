@@ -14,7 +14,8 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Token
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, State
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 
 RUN = "scheduled__2026-11-20T00:00:00+00:00"

@@ -24,11 +24,11 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, d
 from airflow_checkpoint_provider.errors import CheckpointError, SavepointDisposed, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.metadata import FileSet, StateSnapshot
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, Checkpoint
 from airflow_checkpoint_provider.storage import Put, Store, copy_all
 from airflow_checkpoint_provider.storage.base import put
 from tests.support.acknowledgements import ROWS, acknowledgement, file_set, stage

@@ -17,7 +17,14 @@ import pytest
 import airflow_checkpoint_provider
 from airflow_checkpoint_provider.coordinator import liveness, rewinding, savepoint_target
 from airflow_checkpoint_provider.coordinator.entry import Entry
-from airflow_checkpoint_provider.protocol import events, metadata, query_records, state
+from airflow_checkpoint_provider.protocol import (
+    checkpoint_records,
+    events,
+    launch_records,
+    metadata,
+    query_records,
+    state,
+)
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
 from airflow_checkpoint_provider.protocol.records import Record, canonical, checked, parse
 
@@ -151,17 +158,17 @@ EXPLAINED: dict[str, type] = {
     "A **request**": events.Request,
     "A **state entry**": metadata.StateEntry,
     "The snapshot": state.State,
-    "A **launch**": state.Launch,
-    "An **attempt**": state.AttemptRecord,
-    "A **run**": state.Run,
-    "An **end**": state.EndRecord,
-    "A **branch**": state.Branch,
-    "A **checkpoint**": state.Checkpoint,
-    "A **completion**": state.Completion,
-    "The **cause of an abort**": state.AbortCause,
+    "A **launch**": launch_records.Launch,
+    "An **attempt**": launch_records.AttemptRecord,
+    "A **run**": launch_records.Run,
+    "An **end**": launch_records.EndRecord,
+    "A **branch**": launch_records.Branch,
+    "A **checkpoint**": checkpoint_records.Checkpoint,
+    "A **completion**": checkpoint_records.Completion,
+    "The **cause of an abort**": checkpoint_records.AbortCause,
     "A **query** in": query_records.Query,
     "A **location**": query_records.QueryLocation,
-    "A **file set**": state.FileSetEntry,
+    "A **file set**": checkpoint_records.FileSetEntry,
     "A **state** in": metadata.StateSnapshot,
     "Its **measures**": metadata.Measures,
     "A **stage**": metadata.StageDetail,

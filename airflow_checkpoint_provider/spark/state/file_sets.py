@@ -10,8 +10,9 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, State
+from airflow_checkpoint_provider.protocol.state import State
 
 
 class FileSets:

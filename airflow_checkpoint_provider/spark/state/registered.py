@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, WrongUse
-from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Checkpoint
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.background import Background
 from airflow_checkpoint_provider.spark.state.states import States

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry, kind_in_words
-from airflow_checkpoint_provider.protocol.state import PENDING, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import messages, replay
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size, value_text

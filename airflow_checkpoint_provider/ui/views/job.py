@@ -11,10 +11,12 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import candidates_at_start
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import INLINE
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, AttemptRecord, Checkpoint, Launch, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import SHOWN_OLDER, doing, retold
@@ -333,7 +335,7 @@ def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, comman
         try_number=launch.latest_try,
         state=Label.of(_outcome(state, launch, attempt)),
         started_at=attempt.at if attempt else launch.at,
-        ended_at=(attempt.ended_at if attempt else launch.ended_at) or "",
+        ended_at=attempt.ended_at if attempt else launch.ended_at,
         started_from=str(point) if point else "nothing",
         completed=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.completed_at],
         aborted=[f"chk-{checkpoint.id}" for checkpoint in own if checkpoint.status == ABORTED],

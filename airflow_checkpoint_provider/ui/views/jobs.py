@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.operators._link import Place
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.job_list import at_work, job_line, on_call
 from airflow_checkpoint_provider.text.units import MINUTE, TONES, between, plural
 from airflow_checkpoint_provider.ui.polling import Reading

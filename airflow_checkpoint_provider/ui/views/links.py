@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
-from airflow_checkpoint_provider.protocol.state import Launch
+from airflow_checkpoint_provider.protocol.launch_records import Launch
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
-from airflow_checkpoint_provider.protocol.state import ABORTED, Checkpoint
 from airflow_checkpoint_provider.text.units import plural
 from tests.integration.runtime.test_stopping import ask, found, resume
 from tests.support.delta import files_by_batch

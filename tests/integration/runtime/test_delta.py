@@ -13,9 +13,9 @@ import pytest
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import delta_version
-from airflow_checkpoint_provider.protocol.state import Checkpoint
 from tests.integration.runtime.test_cuts import (
     COLUMNS,
     cut_again_and_again,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
-from airflow_checkpoint_provider.protocol.state import ABORTED
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,
     FILES,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.protocol.state import PENDING
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script

@@ -22,9 +22,9 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.errors import NotInstalled, Queued
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
-from airflow_checkpoint_provider.protocol.state import RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.conftest import Script
 from tests.jobs.matrix import FEW, QUERIES, Totals

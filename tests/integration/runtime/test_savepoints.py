@@ -15,9 +15,9 @@ from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, rea
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, delete_savepoint
 from airflow_checkpoint_provider.errors import Damaged, Queued, SavepointDisposed
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED
 from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, copies, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages

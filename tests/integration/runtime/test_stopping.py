@@ -12,9 +12,9 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.conftest import Undisturbed
 from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages

@@ -13,9 +13,9 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.state import Checkpoint
 from tests.support.acknowledgements import ROWS, acknowledgement, file_set, stage
 from tests.support.acting import Job
 

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_checkpoint_provider.cli import change, main
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
+from airflow_checkpoint_provider.protocol.checkpoint_records import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.state import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import RUN, Job
 from tests.unit.cli.conftest import Command

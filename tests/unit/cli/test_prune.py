@@ -18,10 +18,10 @@ from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, put_claim
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import AbortCause, Claim
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys, file_set_path
-from airflow_checkpoint_provider.protocol.state import AbortCause, Claim
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job

@@ -93,3 +93,8 @@ def test_story_of_anything_absent_exits_with_4(
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith(message)
     assert done.err.endswith("[CKP624]\n")
+
+
+def test_story_of_a_running_attempt_as_json_has_no_end(running: Recorded, checkpoints: Command) -> None:
+    story = json.loads(checkpoints("story", FLIGHTS, "-o", "json").out)
+    assert (story["attempt"], story["outcome"], story["exit_code"], story["ended_at"]) == (1, None, None, None)

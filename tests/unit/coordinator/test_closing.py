@@ -26,7 +26,8 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
-from airflow_checkpoint_provider.protocol.state import Branch, Closing, State
+from airflow_checkpoint_provider.protocol.launch_records import Branch
+from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
 from tests.support.acknowledgements import driver, take

@@ -23,10 +23,11 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import completion, updates
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.records import canonical, checked, parse
-from airflow_checkpoint_provider.protocol.state import ABORTED, LARGEST_LIST, PENDING, RETAINED, Checkpoint
+from airflow_checkpoint_provider.protocol.state import LARGEST_LIST
 from airflow_checkpoint_provider.storage import MemoryStore, base
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
 from tests.support.causes import cause_of

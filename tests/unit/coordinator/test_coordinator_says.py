@@ -10,9 +10,9 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import Fenced, InvalidConfig, NotRunning
 from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Measures
-from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, driver, stage, take, upload
 from tests.support.causes import cause_of

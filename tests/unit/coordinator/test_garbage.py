@@ -12,8 +12,8 @@ from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, events
 from airflow_checkpoint_provider.errors import Fenced, StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.protocol.events import CheckpointsCondemned, Point, Request
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time

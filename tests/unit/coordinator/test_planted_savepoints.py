@@ -20,9 +20,9 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import (
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Damaged, InvalidName, NotItsClaim, StoreMisconfigured
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import Claim
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import Claim
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store, open_store
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans

@@ -30,9 +30,9 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_store
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time

@@ -13,11 +13,11 @@ from airflow_checkpoint_provider.errors import Held, NotPending
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, retained_by_policy
 from airflow_checkpoint_provider.protocol.events import Point
-from airflow_checkpoint_provider.protocol.state import RETAINED
 from tests.support.histories import Given, History, at, clear, in_turn, launch, refusal
 
 TARGET = "s3://lake/savepoints"

@@ -22,10 +22,11 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.operators import RestoreOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.policies.retention import KeepAll
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
-from airflow_checkpoint_provider.protocol.state import RETAINED, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger

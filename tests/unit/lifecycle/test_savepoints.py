@@ -23,9 +23,9 @@ from airflow_checkpoint_provider.operators import (
 )
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
-from airflow_checkpoint_provider.protocol.state import CONDEMNED
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job

@@ -17,10 +17,10 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepo
 from airflow_checkpoint_provider.errors import Fenced, JobSuspended
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
-from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from airflow_checkpoint_provider.text.units import how_it_ended
 from tests.support.recorded import RUN, Recorded, at

@@ -11,6 +11,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import Claim
 from airflow_checkpoint_provider.protocol.lifetime import (
     FINISHED,
     GIVEN_UP,
@@ -23,7 +24,7 @@ from airflow_checkpoint_provider.protocol.lifetime import (
     quiet,
     why,
 )
-from airflow_checkpoint_provider.protocol.state import Claim, State
+from airflow_checkpoint_provider.protocol.state import State
 from tests.support.histories import Given, History, at, clear, described, in_turn, refusal, start, token
 from tests.unit.protocol.test_checkpoints import triggered
 

@@ -13,9 +13,10 @@ from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, events
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import requests, updates
+from airflow_checkpoint_provider.protocol.checkpoint_records import QueuedRequest
 from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.state import QueuedRequest, State
+from airflow_checkpoint_provider.protocol.state import State
 from tests.support.histories import History, at, launch, refusal
 
 TARGET = "s3://lake/savepoints"

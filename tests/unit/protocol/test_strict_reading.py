@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateEntry, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import Record, canonical, parse
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold
 from tests.fuzz.mutations import GOLDEN
 from tests.fuzz.strategies import records, stored_classes

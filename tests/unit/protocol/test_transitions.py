@@ -10,11 +10,13 @@ import pytest
 
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, Claim
 from airflow_checkpoint_provider.protocol.keys import location_path
+from airflow_checkpoint_provider.protocol.launch_records import Run
 from airflow_checkpoint_provider.protocol.metadata import Versions
 from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, KEPT_TOKENS, Claim, Run, State
+from airflow_checkpoint_provider.protocol.state import KEPT_TOKENS, State
 from airflow_checkpoint_provider.protocol.transitions import apply, fold
 from tests.support.histories import History, at, entry, token
 

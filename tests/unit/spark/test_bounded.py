@@ -10,8 +10,8 @@ from airflow_checkpoint_provider.coordinator.compaction import KEPT_SNAPSHOTS
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint import dispose
 from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
-from airflow_checkpoint_provider.protocol.state import PENDING
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import bystander
 from tests.support.faults import Call, Fault, FaultyStore, served

@@ -9,11 +9,11 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.errors import InvalidConfig, TooLarge
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.protocol.state import ABORTED, CONDEMNED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark import checkpointer
 from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.state import PENDING, RETAINED
 from airflow_checkpoint_provider.spark import SnapshotContext
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, Time, served

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.journal import age_clock
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.state import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.spark import attempt, checkpointer
 from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.deletions import Deletions

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_checkpoint_provider.policies.retention import KeepLatest
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.state import RETAINED
 from tests.support.faults import Call, Fault, FaultyStore, Killed, served
 from tests.support.saved import memory
 from tests.unit.spark.driver import Driver, Left

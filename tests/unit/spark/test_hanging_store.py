@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import value

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING
 from airflow_checkpoint_provider.spark.manual_completion import ABORT_TIME, ManualCompletion
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served

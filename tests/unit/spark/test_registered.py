@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import Declined, KindChanged, WrongUse
-from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import (
+from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
     FORGOTTEN,
     PENDING,
@@ -20,8 +18,10 @@ from airflow_checkpoint_provider.protocol.state import (
     AbortCause,
     Checkpoint,
     Completion,
-    State,
 )
+from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.spark.state.registered import LONGEST_WORDS, Registered
 from airflow_checkpoint_provider.spark.state.states import States

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.state import ABORTED, RETAINED
 from airflow_checkpoint_provider.spark.copies import TooLate
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.storage import MemoryStore

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC, STORE_FAILED
-from airflow_checkpoint_provider.protocol.state import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark.checkpointer import Turn
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.storage import MemoryStore

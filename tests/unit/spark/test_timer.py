@@ -12,9 +12,9 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
+from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
-from airflow_checkpoint_provider.protocol.state import RETAINED
 from airflow_checkpoint_provider.spark.queries import queries as module
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.queries import Queries

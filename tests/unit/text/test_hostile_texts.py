@@ -17,11 +17,13 @@ from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
 from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot
-from airflow_checkpoint_provider.protocol.state import AttemptRecord, Checkpoint, Closing, Launch, Run, State
+from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.text import (
     manual_restore,
     messages,

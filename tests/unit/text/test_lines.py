@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
-from airflow_checkpoint_provider.protocol.state import Checkpoint
 from airflow_checkpoint_provider.text import messages, restore_story, state_messages, summary_table
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point, Request
-from airflow_checkpoint_provider.protocol.state import Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import messages
 from tests.support.recorded import Recorded, at
 from tests.unit.text.conftest import Golden

@@ -12,10 +12,12 @@ from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress, RefusedStart
 from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, Completion
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.launch_records import Branch
 from airflow_checkpoint_provider.protocol.metadata import Measures, StateEntry
-from airflow_checkpoint_provider.protocol.state import Branch, Checkpoint, State
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE
 from airflow_checkpoint_provider.ui.polling import Reading
@@ -81,9 +83,7 @@ def at_a_barrier(**other: Any) -> Checkpoint:
     common: dict[str, Any] = {
         "request": Request(token="t", barrier="stage 'clean'"),
         "triggered_at": at("22:00:10"),
-        "completed_at": at("22:00:20"),
-        "ended_at": at("22:00:20"),
-        "states": (stage,),
+        "completion": Completion(at=at("22:00:20"), n=2, digest="d", bytes=0, metadata_bytes=9, states=(stage,)),
     }
     return Checkpoint(id=1, epochs=(1,), branch=0, plan=("",), timeout_s=600.0, **common | other)
 
