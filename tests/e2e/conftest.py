@@ -55,7 +55,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with S3Server() as s3, Stack(home, dags, env, api_server=_reaching(database)) as stack:
         bucket = _bucket(s3)
         _connect(stack, bucket)
-        stack.client.wait_for_dag("stages", 300)
+        for dag in ("stages", "tally", "flights_audited"):  # those of the examples are read later
+            stack.client.wait_for_dag(dag, 300)
         wait_until(lambda: len(stack.client.import_errors()) == len(REFUSED), 300, "DAG files are not read")
         yield Lab(stack, local, bucket, folder / "runs", database)
 
