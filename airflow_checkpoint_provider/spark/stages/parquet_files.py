@@ -205,9 +205,10 @@ def _schema_refused(uri: str, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+        text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+        why = text.partition("\n")[0]  # it may be empty
         raise Damaged(
-            f"Spark does not take the stored schema of {uri}: {why.splitlines()[0]}. Somebody or something changed it. Restore an older checkpoint"
+            f"Spark does not take the stored schema of {uri}: {why}. Somebody or something changed it. Restore an older checkpoint"
         ) from None
 
 
