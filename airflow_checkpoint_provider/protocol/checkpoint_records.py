@@ -140,16 +140,18 @@ class Checkpoint(Shared):
         return self.completion is not None and self.completion.published
 
     @property
+    def ending(self) -> Completion | AbortCause | None:
+        return self.completion or self.abort_cause
+
+    @property
     def ended_at(self) -> str:
         """Return when it was completed or aborted; empty until then."""
-        ending = self.completion or self.abort_cause
-        return ending.at if ending else ""
+        return self.ending.at if self.ending else ""
 
     @property
     def ended_n(self) -> int:
         """Return the entry that completed or aborted it; 0 until then."""
-        ending = self.completion or self.abort_cause
-        return ending.n if ending else 0
+        return self.ending.n if self.ending else 0
 
     @property
     def digest(self) -> str:

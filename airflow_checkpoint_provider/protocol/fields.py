@@ -10,12 +10,12 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from airflow_checkpoint_provider.errors import FormatTooNew, InvalidConfig, InvalidName
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName
 from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, check_uid, is_job_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import KINDS
-from airflow_checkpoint_provider.protocol.records import Check, cut
+from airflow_checkpoint_provider.protocol.records import Check, of_newer_kind
 
 OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
 """How an attempt or a launch ends."""
@@ -44,19 +44,14 @@ def _refuse_newer_policy(retention: Any) -> None:
     if not isinstance(retention, dict):
         return
     if isinstance(retention.get("keep"), str) and retention["keep"] not in POLICIES:
-        raise FormatTooNew(
-            f"a stored retention policy is of kind {cut(retention['keep'])!r}, which this version does not know: upgrade"
-            " airflow-checkpoint-provider here"
-        )
+        raise of_newer_kind("a stored retention policy", retention["keep"])
     for part in retention["of"] if isinstance(retention.get("of"), list) else ():
         _refuse_newer_policy(part)
 
 
 def _is_kind(name: str) -> bool:
     if name not in KINDS:
-        raise FormatTooNew(
-            f"a stored checkpoint is of kind {cut(name)!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
-        )
+        raise of_newer_kind("a stored checkpoint", name)
     return True
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
-from airflow_checkpoint_provider.errors import FormatTooNew
 from airflow_checkpoint_provider.protocol.fields import (
     Batch,
     Epochs,
@@ -37,7 +36,7 @@ from airflow_checkpoint_provider.protocol.records import (
     added,
     canonical,
     checked,
-    cut,
+    of_newer_kind,
 )
 
 STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
@@ -48,9 +47,7 @@ INLINE = (VALUE, REGISTERED)
 
 def _is_state_kind(name: str) -> bool:
     if name not in (STAGE, VALUE, REGISTERED, QUERY):
-        raise FormatTooNew(
-            f"a stored state is of kind {cut(name)!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
-        )
+        raise of_newer_kind("a stored state", name)
     return True
 
 

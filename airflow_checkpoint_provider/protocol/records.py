@@ -303,6 +303,13 @@ def _scalar(hint: type, value: Any) -> Any:
     return value
 
 
+def of_newer_kind(what: str, kind: str) -> FormatTooNew:
+    """Return the error for something stored whose ``kind`` a later version added. ``what`` names it."""
+    return FormatTooNew(
+        f"{what} is of kind {cut(kind)!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
+    )
+
+
 def cut(text: str) -> str:
     """Return ``text``, cut to the length that an error may have."""
     return shortened(text, LONGEST_ERROR)
