@@ -6,8 +6,8 @@ from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
-from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.coordinator.releasing import Release, ReleasePlan
+from airflow_checkpoint_provider.location.files import hadoop_uri
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import Store
 

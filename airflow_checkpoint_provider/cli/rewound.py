@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
-from airflow_checkpoint_provider.coordinator import rewinding
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
-from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
-from airflow_checkpoint_provider.coordinator.query_location import location_at
 from airflow_checkpoint_provider.coordinator.releasing import refuse_living
-from airflow_checkpoint_provider.coordinator.rewinding import Aside
-from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, JobAlreadyRunning
+from airflow_checkpoint_provider.file_sink import rewinding
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog
+from airflow_checkpoint_provider.file_sink.rewinding import Aside
+from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
+from airflow_checkpoint_provider.location.files import location_at
 from airflow_checkpoint_provider.protocol import queries
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Store

@@ -22,12 +22,13 @@ from datetime import datetime
 from itertools import chain
 from typing import TypeVar
 
-from airflow_checkpoint_provider.coordinator import savepoint_target, sealing
+from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Held, NotItsClaim, StoreError
+from airflow_checkpoint_provider.location import fence as sealing
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.decisions import decide

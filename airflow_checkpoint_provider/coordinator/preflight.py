@@ -12,11 +12,11 @@ from collections.abc import Collection
 from urllib.parse import unquote
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.copying import copy_saved
-from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, SOURCE, Location
 from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
-from airflow_checkpoint_provider.coordinator.source_files import parsed_file
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, NothingToCompare
+from airflow_checkpoint_provider.location.copying import copy_saved
+from airflow_checkpoint_provider.location.files import OFFSETS, SOURCE, Location
+from airflow_checkpoint_provider.location.source_files import parsed_file
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.keys import pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal

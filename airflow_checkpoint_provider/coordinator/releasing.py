@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.copying import chain_at, copy_position, fetch_state
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position, location_at
-from airflow_checkpoint_provider.coordinator.sealing import Poison, poison_of, reached, seal, stays_sealed
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
+from airflow_checkpoint_provider.location.copying import chain_at, copy_position, fetch_state
+from airflow_checkpoint_provider.location.fence import Poison, poison_of, reached, seal, stays_sealed
+from airflow_checkpoint_provider.location.files import Location, Position, location_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from airflow_checkpoint_provider.coordinator.assignment import renamed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory, earliest_offsets
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
-from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain, read_again
 from airflow_checkpoint_provider.errors import CheckpointNotFound, NotSupportedYet, SinkMoved, SourceMoved
+from airflow_checkpoint_provider.location.files import NOTHING, Location
+from airflow_checkpoint_provider.location.restored_files import ReadAgain, read_again
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token

@@ -11,7 +11,6 @@ from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, Connection
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
-from airflow_checkpoint_provider.coordinator.foreign import loads, readable
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
@@ -20,6 +19,7 @@ from airflow_checkpoint_provider.hooks.connections import NoConnection, find_con
 from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
+from airflow_checkpoint_provider.location.foreign import loads, readable
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, SavepointPointer, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName
 from airflow_checkpoint_provider.protocol.keys import History, Pointer, SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.state import State
+
+LINK_KEY = "_link_CheckpointsLink"
+"""The key of the XCom that holds the address of a task's page: the name that Airflow gives a link of that class."""
 
 _EXPECTED = {
     "checkpoint": "checkpoint: write checkpoint=trigger.output, where `trigger` is a TriggerCheckpointOperator that has succeeded,"
@@ -16,6 +20,26 @@ _EXPECTED = {
     "pointer": "savepoint: write pointer=savepoint.output, where `savepoint` is a TriggerSavepointOperator that has succeeded, or"
     " its directory, <target>/savepoint-<job>-7-<nonce>",
 }
+
+
+@dataclass(frozen=True)
+class HistoryReference:
+    """A history: the connection to its store, its prefix there, and the run in it that is meant (empty: the newest)."""
+
+    connection: str
+    history: str
+    run: str = ""
+
+    @property
+    def query(self) -> str:
+        """Return the reference as the query of an address."""
+        return urlencode({name: value for name, value in asdict(self).items() if value})
+
+    @classmethod
+    def of(cls, query: Mapping[str, Sequence[str]]) -> HistoryReference | None:
+        """Return the history that the query of an address names; None if it names none."""
+        connection, history, run = (query.get(name, [""])[0] for name in ("connection", "history", "run"))
+        return cls(connection, history, run) if connection and history else None
 
 
 @dataclass(frozen=True)

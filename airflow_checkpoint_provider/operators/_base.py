@@ -15,8 +15,8 @@ from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.references import CheckpointReference
-from airflow_checkpoint_provider.operators._link import Linked, Place
+from airflow_checkpoint_provider.hooks.references import CheckpointReference, HistoryReference
+from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History, job_id_of
 
@@ -90,9 +90,9 @@ def check_rendered(name: str, value: object) -> None:
         )
 
 
-def place_of_checkpoint(connection: str, checkpoint: object) -> Place | None:
+def place_of_checkpoint(connection: str, checkpoint: object) -> HistoryReference | None:
     """Return the history of the checkpoint that a task's parameter names; None if there is none."""
-    return Place(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None
+    return HistoryReference(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None
 
 
 class KillGuard(Linked):
@@ -126,7 +126,7 @@ class OfCheckpoint(Linked):
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
 
-    def place(self, ti: Any) -> Place | None:
+    def place(self, ti: Any) -> HistoryReference | None:
         return place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
     def _request(self, ti: Any) -> CheckpointRequest:

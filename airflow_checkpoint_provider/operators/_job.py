@@ -13,8 +13,8 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import coordinator_at
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, generation_of, history_of, owner_of
-from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id, runs_folder
 from airflow_checkpoint_provider.storage import Store
@@ -84,8 +84,8 @@ class JobOperator(KillGuard):
             return History(self.job_id, self.run)
         return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
 
-    def place(self, ti: Any) -> Place:
-        return Place(self.checkpoint_conn_id, self.history(ti).prefix)
+    def place(self, ti: Any) -> HistoryReference:
+        return HistoryReference(self.checkpoint_conn_id, self.history(ti).prefix)
 
     def cleared(self, context: Any) -> bool:
         """Return whether somebody cleared this task, perhaps together with the job, which then starts again."""

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import CheckpointError
-
-
-@dataclass(frozen=True)
-class Place:
-    """A history: the connection to its store, its prefix there, and the run in it that is meant (empty: the newest)."""
-
-    connection: str
-    history: str
-    run: str = ""
-
-    @property
-    def query(self) -> str:
-        """Return the place as the query of an address."""
-        return urlencode({name: value for name, value in asdict(self).items() if value})
-
-    @classmethod
-    def of(cls, query: Mapping[str, Sequence[str]]) -> Place | None:
-        """Return the place that the query of an address names; None if it names none."""
-        connection, history, run = (query.get(name, [""])[0] for name in ("connection", "history", "run"))
-        return cls(connection, history, run) if connection and history else None
+from airflow_checkpoint_provider.hooks.references import LINK_KEY, HistoryReference
 
 
 class CheckpointsLink(BaseOperatorLink):
@@ -44,14 +24,13 @@ class CheckpointsLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         try:
-            place: Place | None = operator.place(ti_key)
+            place: HistoryReference | None = operator.place(ti_key)
         except CheckpointError:  # the task fails of it, and explains it
             place = None
         return _address(place) if place else ""
 
 
 LINK = CheckpointsLink()
-KEY = LINK.xcom_key
 
 
 class Linked(BaseOperator):
@@ -59,7 +38,7 @@ class Linked(BaseOperator):
 
     operator_extra_links: Collection[BaseOperatorLink] = (LINK,)
 
-    def place(self, ti: Any) -> Place | None:
+    def place(self, ti: Any) -> HistoryReference | None:
         """Return the history that this task works on; None if its parameters do not say it."""
         raise NotImplementedError
 
@@ -71,12 +50,12 @@ class Linked(BaseOperator):
     def _push(self, ti: Any, link: str) -> None:
         """Store the link. Log a failure: a task that works without its link is no failed task."""
         try:
-            _airflow.push_link(ti, KEY, link)
+            _airflow.push_link(ti, LINK_KEY, link)
         except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises
             self.log.warning("The link to the checkpoints could not be written: %s", error)
 
 
-def _address(place: Place) -> str:
+def _address(place: HistoryReference) -> str:
     """Return the address of a job's page. It has no slash at its beginning: Airflow's own address comes before it.
 
     The UI shows the page at the path behind ``plugin/checkpoints``; that path begins where the server's paths begin.

@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.errors import (
     SavepointDisposed,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.references import known_at_parse, pointer_in
+from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, pointer_in
 from airflow_checkpoint_provider.operators._base import (
     KillGuard,
     failing_for_good,
@@ -44,7 +44,6 @@ from airflow_checkpoint_provider.operators._base import (
     place_of_checkpoint,
     request_of,
 )
-from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
@@ -295,7 +294,7 @@ class DisposeSavepointOperator(KillGuard):
         super().__init__(**kwargs)
         self.pointer, self.checkpoint_conn_id, self.orphan = pointer, checkpoint_conn_id, orphan
 
-    def place(self, ti: Any) -> Place | None:
+    def place(self, ti: Any) -> HistoryReference | None:
         return place_of_checkpoint(self.checkpoint_conn_id, self.pointer) if isinstance(self.pointer, Mapping) else None
 
     def execute(self, context: Any) -> None:

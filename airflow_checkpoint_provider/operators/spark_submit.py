@@ -32,14 +32,14 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
+from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, history_of
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
-from airflow_checkpoint_provider.operators._link import Linked, Place
+from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.operators._parameters import (
     refuse_fixed_key,
     refuse_inside_preflight,
@@ -188,9 +188,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             history = history_of(self.job_id, self.scope, ti, ti.task_id)
             self.history = f"{self._connect()[1].uri}/{history.prefix}"
 
-    def place(self, ti: Any) -> Place:
+    def place(self, ti: Any) -> HistoryReference:
         history = history_of(self.job_id, self.scope, ti, ti.task_id)
-        return Place(self.checkpoint_conn_id, history.prefix, ti.run_id)
+        return HistoryReference(self.checkpoint_conn_id, history.prefix, ti.run_id)
 
     def _connect(self) -> tuple[CheckpointedSparkSubmitHook, Store]:
         """Return the hook, which is made once, and the store of the checkpoints."""

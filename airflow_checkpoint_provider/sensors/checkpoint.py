@@ -8,10 +8,10 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators._base import owner_of, place_of_checkpoint
 from airflow_checkpoint_provider.operators._job import JobOperator, JobReference
-from airflow_checkpoint_provider.operators._link import Place
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor, CheckpointWait, JournalSensor, Wait
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors.progress import ProgressWait, id_in
@@ -76,7 +76,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     def _resolve(self, job: object) -> JobReference:
         return JobReference(None) if job is None else super()._resolve(job)
 
-    def place(self, ti: Any) -> Place | None:  # type: ignore[override]  # a job's always has one
+    def place(self, ti: Any) -> HistoryReference | None:  # type: ignore[override]  # a job's always has one
         return super().place(ti) if self.by_job else place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
     def _new_wait(self, context: Any) -> Wait:

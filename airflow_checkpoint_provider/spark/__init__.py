@@ -3,8 +3,8 @@
 from airflow_checkpoint_provider.spark import versions  # noqa: F401 - first: it refuses a PySpark that is too old for the others
 from airflow_checkpoint_provider.spark.job import CheckpointedJob, CheckpointRef
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
-from airflow_checkpoint_provider.spark.queries.batch_sink import batch_sink
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
 from airflow_checkpoint_provider.spark.state.registered import (
     CheckpointedObject,
     InitializationContext,

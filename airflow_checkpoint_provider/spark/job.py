@@ -23,25 +23,27 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark import arguments, copies, s3a
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.attempt.progress import Progress
+from airflow_checkpoint_provider.spark.attempt.settings import Settings, launched, script, settings_of
+from airflow_checkpoint_provider.spark.attempt.start import Program, begin
+from airflow_checkpoint_provider.spark.checkpoints import copies
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retry
-from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.preflight import PreflightJob
-from airflow_checkpoint_provider.spark.process.progress import Progress
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
-from airflow_checkpoint_provider.spark.settings import Settings, launched, script, settings_of
+from airflow_checkpoint_provider.spark.stages import arguments
 from airflow_checkpoint_provider.spark.stages.application import (
     Application,
     digest,
     refuse_connect,
 )
 from airflow_checkpoint_provider.spark.stages.stage import Stages
-from airflow_checkpoint_provider.spark.start import Program, begin
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value

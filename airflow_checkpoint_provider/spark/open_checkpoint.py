@@ -9,9 +9,9 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import pointer_of
-from airflow_checkpoint_provider.spark import arguments, s3a
-from airflow_checkpoint_provider.spark.settings import launched
-from airflow_checkpoint_provider.spark.stages import parquet_files
+from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark.attempt.settings import launched
+from airflow_checkpoint_provider.spark.stages import arguments, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.versions import check_versions
 from airflow_checkpoint_provider.storage import open_store

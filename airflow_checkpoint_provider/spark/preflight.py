@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import copy_queries
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.preflight import (
@@ -31,14 +31,15 @@ from airflow_checkpoint_provider.protocol.preflight import (
     PreflightResult,
     QueryFit,
 )
-from airflow_checkpoint_provider.spark import arguments, s3a
+from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark.attempt.settings import launched
 from airflow_checkpoint_provider.spark.end import refuse_retry
-from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.read_only import refuse_writes
-from airflow_checkpoint_provider.spark.settings import launched
+from airflow_checkpoint_provider.spark.stages import arguments
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider import errors
-from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
+from airflow_checkpoint_provider.location.files import hadoop_uri
 from airflow_checkpoint_provider.protocol.keys import JOBS
 from airflow_checkpoint_provider.storage import S3Store, Store
 from airflow_checkpoint_provider.storage.directories import opened

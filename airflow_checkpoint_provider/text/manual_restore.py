@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_checkpoint_provider.coordinator.restore import Restored
-from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain
 from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.location.restored_files import ReadAgain
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import State

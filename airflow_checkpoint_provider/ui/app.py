@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.errors import (
     meaning,
 )
 from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed, NoConnection
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
@@ -112,9 +112,9 @@ ViewerDep = Annotated[Viewer, Depends(_viewer)]
 PollsDep = Annotated[Polls, Depends(_polls)]
 
 
-async def _place(viewer: ViewerDep, connection: str, history: str, run: str = "") -> Place:
+async def _place(viewer: ViewerDep, connection: str, history: str, run: str = "") -> HistoryReference:
     """Return the place that an address names, if the user may ask for it: no storage is asked before."""
-    place = _checked(Place(connection, history, run))
+    place = _checked(HistoryReference(connection, history, run))
     if not await in_thread(viewer.reads_any):
         raise _not_found()
     if connection not in connections.named() and not await in_thread(viewer.administers, connection):
@@ -123,7 +123,7 @@ async def _place(viewer: ViewerDep, connection: str, history: str, run: str = ""
     return place
 
 
-def _checked(place: Place) -> Place:
+def _checked(place: HistoryReference) -> HistoryReference:
     try:
         check_prefix(place.history)
     except InvalidName as error:
@@ -131,7 +131,7 @@ def _checked(place: Place) -> Place:
     return place
 
 
-PlaceDep = Annotated[Place, Depends(_place)]
+PlaceDep = Annotated[HistoryReference, Depends(_place)]
 
 
 # -- the pages -----------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls
     return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
 
 
-async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> Response:
+async def _job(request: Request, place: HistoryReference, viewer: Viewer, polls: Polls) -> Response:
     reading = await _read(place, viewer, polls)
     values = await _values(place, reading, polls)
     page = await in_thread(job_page, place, reading, utc_now(), values)
@@ -200,7 +200,7 @@ async def _job(request: Request, place: Place, viewer: Viewer, polls: Polls) -> 
     return await _page(request, "job.html", page=page, others=others, place=place, every=_pace(page.moves))
 
 
-async def _values(place: Place, reading: Reading, polls: Polls) -> Values:
+async def _values(place: HistoryReference, reading: Reading, polls: Polls) -> Values:
     """Return the values of the newest checkpoints; without those that cannot be read now, or are just being deleted."""
     numbers = await in_thread(with_values, reading.found.state, place.run)
     answers = await asyncio.gather(
@@ -217,7 +217,7 @@ def _pace(moves: bool) -> float:
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
+async def _read(place: HistoryReference, viewer: Viewer, polls: Polls) -> Reading:
     """Return a history. Raise ``Problem``: the same one if there is none, or the user may not see it."""
     reading: Reading = await _readable(place, viewer, polls, lambda: polls.history(place.connection, place.history))
     if not await in_thread(viewer.sees, reading.found.state, place.connection):
@@ -226,7 +226,7 @@ async def _read(place: Place, viewer: Viewer, polls: Polls) -> Reading:
 
 
 async def _readable(
-    place: Place, viewer: Viewer, polls: Polls, read: Callable[[], Awaitable[Any]], *, known: bool = False
+    place: HistoryReference, viewer: Viewer, polls: Polls, read: Callable[[], Awaitable[Any]], *, known: bool = False
 ) -> Any:
     """Return what ``read`` returns; raise its error as a page.
 

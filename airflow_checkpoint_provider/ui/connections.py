@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed
-from airflow_checkpoint_provider.operators._link import KEY, Place
+from airflow_checkpoint_provider.hooks.references import LINK_KEY, HistoryReference
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -39,13 +39,13 @@ def open_store(connection: str) -> Store:
     return CheckpointStorageHook(connection).get_store_beside()
 
 
-def place_of(dag: str, run: str, task: str, map_index: int) -> Place | None:
+def place_of(dag: str, run: str, task: str, map_index: int) -> HistoryReference | None:
     """Return the history that a task works on, as its link says; None if the task has not said it yet."""
-    query = XComModel.get_many(run_id=run, key=KEY, task_ids=task, dag_ids=dag, map_indexes=map_index, limit=1)
+    query = XComModel.get_many(run_id=run, key=LINK_KEY, task_ids=task, dag_ids=dag, map_indexes=map_index, limit=1)
     with create_session() as session:
         entry = session.scalars(query).first()
         link = XComModel.deserialize_value(entry) if entry else None
-    return Place.of(parse_qs(urlsplit(link).query)) if isinstance(link, str) else None
+    return HistoryReference.of(parse_qs(urlsplit(link).query)) if isinstance(link, str) else None
 
 
 def has_ended(dag: str, run: str, task: str, map_index: int) -> bool:

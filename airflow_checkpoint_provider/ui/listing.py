@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.text.units import plural
@@ -36,7 +36,7 @@ async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
     return JobsPage([storage for storage in storages if not storage.empty])
 
 
-async def other_runs(polls: Polls, viewer: Viewer, place: Place, reading: Reading) -> list[JobRow]:
+async def other_runs(polls: Polls, viewer: Viewer, place: HistoryReference, reading: Reading) -> list[JobRow]:
     """Return the newest other histories of the job of a page; none if that fails unexpectedly."""
     job = reading.found.state.job
     try:

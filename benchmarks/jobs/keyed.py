@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from airflow_checkpoint_provider.coordinator.query_location import Found, Location
+    from airflow_checkpoint_provider.location.files import Found, Location
 
 LOOK = 0.005  # seconds between two looks for a batch
 
@@ -95,10 +95,10 @@ def ours(spark: SparkSession, root: str, out: str, inbox: str) -> None:
 
 def observed() -> dict[str, float]:
     """Return what is noted from now on: the seconds of checkpoints and of the parts of taking over, and what that copies."""
-    from airflow_checkpoint_provider.coordinator import copying
-    from airflow_checkpoint_provider.coordinator.sealing import seal
-    from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
-    from airflow_checkpoint_provider.spark.queries import locations
+    from airflow_checkpoint_provider.location import copying
+    from airflow_checkpoint_provider.location.fence import seal
+    from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
+    from airflow_checkpoint_provider.spark.queries.location import locations
 
     costs: dict[str, float] = defaultdict(float)
 

@@ -13,21 +13,21 @@ from functools import cache
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator import state_metadata
-from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_position, fetch_state, write_beginnings
-from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog, entries_among, files_in
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, newest_files
-from airflow_checkpoint_provider.coordinator.query_location import Found, Location, Offsets, Position, needed_files
-from airflow_checkpoint_provider.coordinator.rescaling import copy_logs, take_state
-from airflow_checkpoint_provider.coordinator.rewinding import all_aside, move_aside
-from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, poison_of, reached, seal
-from airflow_checkpoint_provider.coordinator.source_files import logged_files
-from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.spark.queries.delta_table import DeltaOffset, commit_in
-from airflow_checkpoint_provider.spark.queries.iceberg_table import BATCH, QUERY, snapshots_in
-from airflow_checkpoint_provider.spark.queries.links import Move
-from airflow_checkpoint_provider.spark.queries.sources import SourceLog
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog, entries_among, files_in
+from airflow_checkpoint_provider.file_sink.rewinding import all_aside, move_aside
+from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
+from airflow_checkpoint_provider.location import state_metadata
+from airflow_checkpoint_provider.location.copying import copy_files, copy_position, fetch_state, write_beginnings
+from airflow_checkpoint_provider.location.fence import Poison, empty, newest_batch, poison_of, reached, seal
+from airflow_checkpoint_provider.location.files import Found, Location, Offsets, Position, needed_files
+from airflow_checkpoint_provider.location.rescaling import copy_logs, take_state
+from airflow_checkpoint_provider.location.source_files import logged_files
+from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOffset, commit_in
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import BATCH, QUERY, snapshots_in
+from airflow_checkpoint_provider.spark.queries.sinks.links import Move
+from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.fuzz.lake import CountingStore
 from tests.fuzz.mutations import attack, hurt_bytes, hurt_json, short_and_long

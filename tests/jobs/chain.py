@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.coordinator.query_location import COMMITS, Position
+from airflow_checkpoint_provider.location.files import COMMITS, Position
 from airflow_checkpoint_provider.spark import CheckpointedJob, Query
 from airflow_checkpoint_provider.spark.queries import cut
 

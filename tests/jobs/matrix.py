@@ -21,7 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.attempt import attempt
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"

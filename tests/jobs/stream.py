@@ -29,7 +29,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, batch_sink
+from airflow_checkpoint_provider.spark import CheckpointedJob, batch_sink
+from airflow_checkpoint_provider.spark.attempt import attempt
 
 SCHEMA = "id long, key string"
 FILES_A_BATCH = "2"

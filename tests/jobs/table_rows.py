@@ -15,10 +15,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.sealing import reached
-from airflow_checkpoint_provider.spark.queries.reading import Reading
-from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
+from airflow_checkpoint_provider.location.fence import reached
+from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
+from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
 from airflow_checkpoint_provider.storage import LocalStore
 
 folder, name = Path(sys.argv[1]), os.environ.get("TABLE")

@@ -40,7 +40,7 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File,
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.state.file_sets import FileSets
+from airflow_checkpoint_provider.spark.attempt.file_sets import FileSets
 from airflow_checkpoint_provider.storage.base import Put, put
 from tests.model.explore import TRIES_TWICE, Asked, Next, Process
 

@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready,
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.state import file_sets
+from airflow_checkpoint_provider.spark.attempt import file_sets
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 from tests.model import actors
 from tests.model.explore import Process

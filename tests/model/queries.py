@@ -16,23 +16,30 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator import copying, garbage, query_location, rewinding, sealing
+from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch, not_emptied, poison_in
 from airflow_checkpoint_provider.errors import AlreadyFinished, CheckpointError
+from airflow_checkpoint_provider.file_sink import rewinding
+from airflow_checkpoint_provider.location import copying
+from airflow_checkpoint_provider.location import fence as sealing
+from airflow_checkpoint_provider.location import files as query_location
+from airflow_checkpoint_provider.location.fence import newest_batch, not_emptied, poison_in
+from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.queries import file_sink, locations, running, sink
 from airflow_checkpoint_provider.spark.queries import queries as queries_
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries import running
+from airflow_checkpoint_provider.spark.queries.location import locations
+from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.queries import Queries
-from airflow_checkpoint_provider.spark.queries.sinks import sink_of
+from airflow_checkpoint_provider.spark.queries.sinks import base as sink
+from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
+from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage.copy import copy
 from airflow_checkpoint_provider.storage.memory import MemoryStore

@@ -8,9 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from airflow_checkpoint_provider.coordinator import copying, garbage, rewinding, sealing
-from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog, SinkFile
-from airflow_checkpoint_provider.coordinator.query_location import (
+from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.file_sink import rewinding
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog, SinkFile
+from airflow_checkpoint_provider.file_sink.rewinding import Aside
+from airflow_checkpoint_provider.location import copying
+from airflow_checkpoint_provider.location import fence as sealing
+from airflow_checkpoint_provider.location.fence import Poison
+from airflow_checkpoint_provider.location.files import (
     COMMITS,
     NOTHING,
     OFFSETS,
@@ -19,18 +24,17 @@ from airflow_checkpoint_provider.coordinator.query_location import (
     Position,
     needed_files,
 )
-from airflow_checkpoint_provider.coordinator.rewinding import Aside
-from airflow_checkpoint_provider.coordinator.sealing import Poison
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.queries import locations, running
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries import running
+from airflow_checkpoint_provider.spark.queries.location import locations
+from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sink import WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
 from tests.model.bugs import Patch, decided, replaced
 from tests.model.queries import Kind
 

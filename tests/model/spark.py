@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
-from airflow_checkpoint_provider.coordinator.foreign import HEADER
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.renumbering import CODEC, LZ4
-from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
+from airflow_checkpoint_provider.file_sink.log import LOG, FileSinkLog
+from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
+from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.location.foreign import HEADER
+from airflow_checkpoint_provider.location.renumbering import CODEC, LZ4
 from tests.model.explore import Process
 
 TOTAL, MOST, KEPT = 5, 2, 2  # rows of the input, rows that a batch reads, batches that a purge keeps beside the newest

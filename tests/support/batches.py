@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.location.files import Location
 from tests.jobs.matrix import BUCKETS
 from tests.support.streams import EVENTS, ROWS, SECONDS, row
 

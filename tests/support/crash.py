@@ -19,12 +19,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator import copying, garbage, savepoint_target, sealing
+from airflow_checkpoint_provider.coordinator import garbage, savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.location import copying
+from airflow_checkpoint_provider.location import fence as sealing
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.spark import copies, job, savepoints
-from airflow_checkpoint_provider.spark.queries import cut, file_sink, locations, rescaling, running, sink_log
+from airflow_checkpoint_provider.spark import job
+from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
+from airflow_checkpoint_provider.spark.queries import cut, running
+from airflow_checkpoint_provider.spark.queries.location import locations, rescaling
+from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
+from airflow_checkpoint_provider.spark.queries.sinks import sink_log
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from unittest import mock
 
-from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
-from airflow_checkpoint_provider.coordinator.foreign import HEADER
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
+from airflow_checkpoint_provider.file_sink.log import LOG, FileSinkLog
+from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
+from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.location.foreign import HEADER
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
-from airflow_checkpoint_provider.spark.queries import file_sink
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.sink import WayBack
+from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import Store
 

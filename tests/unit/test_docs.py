@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.coordinator import liveness, rewinding, savepoint_target
+from airflow_checkpoint_provider.coordinator import liveness, savepoint_target
 from airflow_checkpoint_provider.coordinator.entry import Entry
+from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.protocol import (
     checkpoint_records,
     events,
@@ -91,12 +92,20 @@ FOLDERS = [
     "protocol",
     "policies",
     "storage",
+    "location",
+    "file_sink",
     "coordinator",
     "text",
     "checkpoint",
     "spark",
+    "spark/attempt",
+    "spark/checkpoints",
     "spark/stages",
     "spark/queries",
+    "spark/queries/location",
+    "spark/queries/sinks",
+    "spark/queries/sources",
+    "spark/queries/flows",
     "spark/state",
     "spark/process",
     "hooks",

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from airflow_checkpoint_provider.spark.log import marked
+from airflow_checkpoint_provider.spark.process.log import marked
 
 PRINT_TIMEOUT = 5.0  # seconds; a thread that holds a stream's lock may be stuck
 

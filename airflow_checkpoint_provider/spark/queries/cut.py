@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING, Location, Position
-from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.location.fence import reached
+from airflow_checkpoint_provider.location.files import COMMITS, NOTHING, Location, Position
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge
-from airflow_checkpoint_provider.spark.copies import TooLate
-from airflow_checkpoint_provider.spark.queries.flow import Flow
-from airflow_checkpoint_provider.spark.queries.flows import flow_between
+from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
+from airflow_checkpoint_provider.spark.queries.flows.by_sink import flow_between
+from airflow_checkpoint_provider.spark.queries.flows.flow import Flow
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 

@@ -15,19 +15,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, newest_files
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position
-from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
 from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable, StoreError
+from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Position
+from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
-from airflow_checkpoint_provider.spark.queries.edges import upstreams
-from airflow_checkpoint_provider.spark.queries.one_writer import refuse_own_rows, refuse_second_writer
-from airflow_checkpoint_provider.spark.queries.reading import Reading
-from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
-from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.sinks import sink_of
-from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
-from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
+from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
+from airflow_checkpoint_provider.spark.queries.sources.edges import upstreams
+from airflow_checkpoint_provider.spark.queries.sources.one_writer import refuse_own_rows, refuse_second_writer
+from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
+from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source, path_sources
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, examine
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 

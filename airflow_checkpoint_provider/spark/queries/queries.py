@@ -22,29 +22,29 @@ from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, Checkpoint
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpointer import Checkpointer, Turn
-from airflow_checkpoint_provider.spark.copies import TooLate
-from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer, Turn
+from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries import progress
-from airflow_checkpoint_provider.spark.queries.batch_sink import claim
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
-from airflow_checkpoint_provider.spark.queries.edges import upstreams
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations, Start
-from airflow_checkpoint_provider.spark.queries.one_writer import (
+from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.location.restored_links import restored_links
+from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.batch import claim
+from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
+from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
+from airflow_checkpoint_provider.spark.queries.sources.edges import upstreams
+from airflow_checkpoint_provider.spark.queries.sources.one_writer import (
     refuse_own_rows,
     refuse_path_of_another,
     refuse_second_writer,
 )
-from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
-from airflow_checkpoint_provider.spark.queries.rescaling import Rescaling
-from airflow_checkpoint_provider.spark.queries.restored_links import restored_links
-from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.sinks import sink_of
-from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
-from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
-from airflow_checkpoint_provider.spark.queries.sources import Source, path_sources
+from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source, path_sources
 from airflow_checkpoint_provider.spark.queries.standing import Standing
 from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
 from airflow_checkpoint_provider.spark.queries.writer import NOTES, examine

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
-from airflow_checkpoint_provider.spark import arguments
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.stages import arguments
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

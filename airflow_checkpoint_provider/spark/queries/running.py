@@ -13,14 +13,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.query_location import COMMITS, NOTHING
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
 from airflow_checkpoint_provider.errors import Damaged, Declined, StoreError, WrongUse
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
-from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.location.fence import newest_batch
+from airflow_checkpoint_provider.location.files import COMMITS, NOTHING
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, set_trigger, trigger_of
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.registered import words

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_of
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Found, Location, Position, needed_files
-from airflow_checkpoint_provider.coordinator.sealing import reached
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.copying import copy_files, copy_of
+from airflow_checkpoint_provider.location.fence import reached
+from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Position, needed_files
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import (
     QUERY,
@@ -29,10 +29,10 @@ from airflow_checkpoint_provider.protocol.metadata import (
     QueryDetail,
     StateSnapshot,
 )
-from airflow_checkpoint_provider.spark.attempt import Attempt
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
-from airflow_checkpoint_provider.spark.queries.locations import Located
-from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.location.locations import Located
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 
 TRIES = 3

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved, WrongUse
+from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import Query
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.log import say
-from airflow_checkpoint_provider.spark.queries.locations import Located
-from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.sinks import sink_of
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.queries.location.locations import Located
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot

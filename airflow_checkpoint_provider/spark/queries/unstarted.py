@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
 from airflow_checkpoint_provider.text import state_messages

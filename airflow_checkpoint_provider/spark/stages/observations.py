@@ -21,10 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from airflow_checkpoint_provider.coordinator.foreign import loads, readable
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
+from airflow_checkpoint_provider.location.foreign import loads, readable
 from airflow_checkpoint_provider.protocol.metadata import Metrics
-from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages.plan import UUID, Plan
 from airflow_checkpoint_provider.text import state_messages
 

@@ -22,8 +22,8 @@ from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreEr
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.metadata import File, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.observations import Observed, collected

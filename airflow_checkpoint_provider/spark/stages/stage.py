@@ -14,14 +14,14 @@ from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
-from airflow_checkpoint_provider.spark.arguments import check_function, frame_of
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
-from airflow_checkpoint_provider.spark.log import say
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.process.bar import progress_bar
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import observations, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import Application
+from airflow_checkpoint_provider.spark.stages.arguments import check_function, frame_of
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing, listing, moved_since_stored
 from airflow_checkpoint_provider.spark.stages.jars import added_jars

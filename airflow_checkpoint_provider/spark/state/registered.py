@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, WrongUse
 from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.background import Background
+from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import json_copy
 

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import candidates_at_start
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
@@ -118,7 +118,7 @@ class JobPage:
     ``version`` has other charts. It ``compares`` checkpoints in charts if there are several.
     """
 
-    place: Place
+    place: HistoryReference
     moves: bool
     version: str
     head: Head
@@ -145,7 +145,7 @@ def drawn(reading: Reading, now: str) -> State:
     return replace(state, at=seen) if seen > state.at else state
 
 
-def job_page(place: Place, reading: Reading, now: str, values: Values | None = None) -> JobPage:
+def job_page(place: HistoryReference, reading: Reading, now: str, values: Values | None = None) -> JobPage:
     """Return the page of the history at ``place``, or of a run in it. ``values`` are those of checkpoints, by their ids."""
     state, commands = reading.found.state, Commands(place.connection, reading.found.state, place.run)
     shown, epochs = shown_checkpoints(state, place.run), {attempt.epoch for attempt in attempts_of(state, place.run)}
@@ -201,19 +201,19 @@ def on_timeline(state: State, run: str) -> tuple[Sequence[AttemptRecord], list[C
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
-def _head(place: Place, reading: Reading, about: JobRow) -> Head:
+def _head(place: HistoryReference, reading: Reading, about: JobRow) -> Head:
     state = reading.found.state
     label = about.state if _is_newest(place, about) else Label.of(status(state, state.run(place.run)))
     keyed = bool(not place.run and state.scope and not state.of_one_run)
     return Head(state.job, place.run or state.scope, keyed, not state.of_one_run, label, _facts(place, reading, about))
 
 
-def _is_newest(place: Place, about: JobRow) -> bool:
+def _is_newest(place: HistoryReference, about: JobRow) -> bool:
     """Return whether the page is about the newest run: heartbeats, and problems of today, are that run's."""
     return place.run in ("", about.run)
 
 
-def _facts(place: Place, reading: Reading, about: JobRow) -> list[Fact]:
+def _facts(place: HistoryReference, reading: Reading, about: JobRow) -> list[Fact]:
     state = reading.found.state
     suspended_at, _, by = (state.suspended or "").partition(" (")
     launches = (launch for launch in reversed(state.launches) if launch.spec.run == place.run)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.job_list import at_work, job_line, on_call
@@ -34,7 +34,7 @@ class Label:
 class JobRow:
     """The newest run of a job. Empty texts are unknown, or never happened."""
 
-    place: Place
+    place: HistoryReference
     job: str
     run: str
     state: Label
@@ -121,7 +121,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
     line = job_line(found, now, silent=silent)
     last = found.state.checkpoint(found.state.newest_completed)
     return JobRow(
-        place=Place(connection, found.keys.prefix),
+        place=HistoryReference(connection, found.keys.prefix),
         job=line.job,
         run=line.run,
         state=Label(LAST_SEEN, "busy", last_seen) if last_seen else Label.of(line.state, wrong=silent),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.location.fence import newest_batch
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.storage import open_store
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
-from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.spark.attempt.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import delta_version

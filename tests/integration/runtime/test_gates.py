@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RET
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.manual_completion import ManualCompletion
+from airflow_checkpoint_provider.spark.checkpoints.gated import ManualCompletion
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of

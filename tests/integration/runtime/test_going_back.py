@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.spark.queries.iceberg_sink import CLOCKS
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS
 from tests.integration.runtime.test_going_back import restore, saved
 from tests.integration.runtime.test_queries import (
     ending,

@@ -13,8 +13,8 @@ import pytest
 from airflow_checkpoint_provider.cli.lists import list_
 from airflow_checkpoint_provider.cli.show import show
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.location.fence import newest_batch
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.integration.runtime.test_adopting import location_of
 from tests.integration.runtime.test_going_back import restore, saved

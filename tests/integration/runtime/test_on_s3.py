@@ -14,16 +14,16 @@ from pyspark.sql.functions import udf
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.query_location import location_at
-from airflow_checkpoint_provider.coordinator.rewinding import all_aside, put_back
-from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import StoreDenied
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog
+from airflow_checkpoint_provider.file_sink.rewinding import all_aside, put_back
+from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
+from airflow_checkpoint_provider.location.files import location_at
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.spark import batch_sink, open_checkpoint
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import S3Store, s3_credentials
 from tests.integration.runtime.conftest import Launch, Script

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.cli.main import main
-from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
 from airflow_checkpoint_provider.errors import InvalidConfig, WriteRefused
+from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, PreflightRequest, PreflightResult
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark import preflight as spark_preflight

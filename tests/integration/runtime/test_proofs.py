@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.spark.attempt.settings import Settings
 from airflow_checkpoint_provider.spark.state.registered import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script

@@ -13,8 +13,9 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark import CheckpointedJob, checkpoint_task
-from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.attempt.settings import Settings
+from airflow_checkpoint_provider.spark.checkpoints import task as checkpoint_task
 from airflow_checkpoint_provider.storage import LocalStore, Store
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, nth, served

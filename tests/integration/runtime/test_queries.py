@@ -13,8 +13,8 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import QueryProgress, read_beat
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.location.fence import newest_batch
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History

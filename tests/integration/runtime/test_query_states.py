@@ -20,8 +20,8 @@ import pytest
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location
 from airflow_checkpoint_provider.errors import NotInstalled, Queued
+from airflow_checkpoint_provider.location.files import NOTHING, Location
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import COMMITS, OFFSETS, Location
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.location.fence import newest_batch
+from airflow_checkpoint_provider.location.files import COMMITS, OFFSETS, Location
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import S3Store
 from tests.integration.runtime.test_draining import runs_in

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.errors import CheckpointFailed, Declined, Inval
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.settings import Settings
+from airflow_checkpoint_provider.spark.attempt.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli import change, release
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch
+from airflow_checkpoint_provider.location.fence import newest_batch
 from tests.integration.runtime.test_adopting import location_of, plain_in_batch_one
 from tests.integration.runtime.test_queries import (
     EVERYWHERE,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.query_location import Found, Location
-from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS, take_state
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
-from airflow_checkpoint_provider.spark.queries import rescaling
+from airflow_checkpoint_provider.location.files import Found, Location
+from airflow_checkpoint_provider.location.rescaling import PARTITIONS, take_state
+from airflow_checkpoint_provider.spark.queries.location import rescaling
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.jobs.matrix import CHANGELOG, PROVIDER, STORES, query

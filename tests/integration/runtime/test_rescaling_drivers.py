@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.coordinator.sealing import newest_batch, not_emptied
 from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.location.fence import newest_batch, not_emptied
+from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from tests.integration.runtime import test_cuts as cuts
 from tests.integration.runtime.test_adopting import location_of

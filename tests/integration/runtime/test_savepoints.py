@@ -18,7 +18,9 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
-from airflow_checkpoint_provider.spark import CheckpointedJob, attempt, copies, open_checkpoint
+from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
 from tests.integration.runtime.conftest import Script

@@ -14,11 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import Damaged, SourceMoved
+from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.spark.queries.reading import Reading
-from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
+from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
+from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from tests.integration.runtime.conftest import Script

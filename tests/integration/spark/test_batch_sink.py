@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
+from airflow_checkpoint_provider.file_sink.log import SinkFile
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from tests.support.streams import sink_log
 
 

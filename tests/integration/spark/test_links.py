@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.copying import copy_of
-from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.rewinding import Aside, Manifest, RewoundFile, move_aside
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.links import Move, bring
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
+from airflow_checkpoint_provider.file_sink.log import SinkFile
+from airflow_checkpoint_provider.file_sink.rewinding import Aside, Manifest, RewoundFile, move_aside
+from airflow_checkpoint_provider.location.copying import copy_of
+from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.links import Move, bring
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import LocalStore
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.query_location import COMMITS, OFFSETS, Location
-from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, seal
+from airflow_checkpoint_provider.location.fence import Poison, newest_batch, seal
+from airflow_checkpoint_provider.location.files import COMMITS, OFFSETS, Location
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.streams import add_files, expected, rows_in
 

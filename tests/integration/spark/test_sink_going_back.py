@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog, SinkFile
-from airflow_checkpoint_provider.coordinator.query_location import location_at
-from airflow_checkpoint_provider.coordinator.rewinding import all_aside, put_back
-from airflow_checkpoint_provider.coordinator.store_folder import StoreFolder
 from airflow_checkpoint_provider.errors import Damaged, SinkMoved
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog, SinkFile
+from airflow_checkpoint_provider.file_sink.rewinding import all_aside, put_back
+from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
+from airflow_checkpoint_provider.location.files import location_at
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.sink import WayBack
-from airflow_checkpoint_provider.spark.queries.sink_log import SinkLog
+from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.streams import sink_log

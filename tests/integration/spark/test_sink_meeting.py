@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Position
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
+from airflow_checkpoint_provider.location.files import NOTHING, Position
 from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.sink import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 
 

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.spark.queries.reading import Reading
-from airflow_checkpoint_provider.spark.queries.source_paths import Below
-from airflow_checkpoint_provider.spark.queries.source_rows import SourceRows
+from airflow_checkpoint_provider.location.files import Location, Position
+from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
+from airflow_checkpoint_provider.spark.queries.sources.source_paths import Below
+from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
 from airflow_checkpoint_provider.storage import LocalStore
 
 

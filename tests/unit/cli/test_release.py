@@ -12,8 +12,8 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import releasing
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.query_location import Location, location_at
-from airflow_checkpoint_provider.coordinator.sealing import Poison, newest_batch, seal
+from airflow_checkpoint_provider.location.fence import Poison, newest_batch, seal
+from airflow_checkpoint_provider.location.files import Location, location_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import location_path

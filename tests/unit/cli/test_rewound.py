@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator import rewinding
-from airflow_checkpoint_provider.coordinator.file_sink_log import FileSinkLog
-from airflow_checkpoint_provider.coordinator.rewinding import all_aside
+from airflow_checkpoint_provider.file_sink import rewinding
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog
+from airflow_checkpoint_provider.file_sink.rewinding import all_aside
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.sinks import FOLDER, folder_in, named_by, saved_at, sink_in, way_back, write_batch

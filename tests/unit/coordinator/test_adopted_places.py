@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.copying import chain_at
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import NotNamed
+from airflow_checkpoint_provider.location.copying import chain_at
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation, Released
 from airflow_checkpoint_provider.storage import LocalStore, Store, open_store

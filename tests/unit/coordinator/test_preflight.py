@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, copy_queries, newest_files
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, QueryDetail, StateSnapshot

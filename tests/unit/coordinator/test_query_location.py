@@ -8,15 +8,8 @@ import zipfile
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import (
-    NOTHING,
-    Found,
-    Location,
-    Offsets,
-    Position,
-    needed_files,
-)
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Offsets, Position, needed_files
 from airflow_checkpoint_provider.storage import MemoryStore
 
 KEY = "query/orders/1-abc"

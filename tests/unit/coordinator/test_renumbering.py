@@ -7,14 +7,9 @@ import zipfile
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Offsets
-from airflow_checkpoint_provider.coordinator.renumbering import (
-    EMPTY_HASH_MAP,
-    empty_snapshots,
-    offsets_before,
-    renumbered,
-)
 from airflow_checkpoint_provider.errors import NotSupportedYet
+from airflow_checkpoint_provider.location.files import Offsets
+from airflow_checkpoint_provider.location.renumbering import EMPTY_HASH_MAP, empty_snapshots, offsets_before, renumbered
 
 
 @pytest.mark.parametrize(

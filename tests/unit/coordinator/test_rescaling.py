@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Found, Location, Position, needed_files
-from airflow_checkpoint_provider.coordinator.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.coordinator.test_query_location import rocksdb
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.file_sink_log import LOG, FileSinkLog
-from airflow_checkpoint_provider.coordinator.rewinding import (
-    Aside,
-    all_aside,
-    forget,
-    move_aside,
-    put_back,
-    remove,
-)
 from airflow_checkpoint_provider.errors import Damaged, Refused, SinkMoved, StoreUnavailable
-from airflow_checkpoint_provider.spark.queries.sink import WayBack
+from airflow_checkpoint_provider.file_sink.log import LOG, FileSinkLog
+from airflow_checkpoint_provider.file_sink.rewinding import Aside, all_aside, forget, move_aside, put_back, remove
+from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.faults import Call, Fault, FaultyStore, Killed, Plan, served
 from tests.support.sinks import FOLDER, folder_in, named_by, rows_of, saved_at, sink_in, way_back, write_batch

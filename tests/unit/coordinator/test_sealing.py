@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import OFFSETS, POISON, Location
-from airflow_checkpoint_provider.coordinator.sealing import Poison, empty, newest_batch, not_emptied, poison_in, seal
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged, Fenced
+from airflow_checkpoint_provider.location.fence import Poison, empty, newest_batch, not_emptied, poison_in, seal
+from airflow_checkpoint_provider.location.files import OFFSETS, POISON, Location
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
 from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.faults import Call, Fault, FaultyStore, Killed

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain, read_again
-from airflow_checkpoint_provider.coordinator.source_files import logged_files
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.location.restored_files import ReadAgain, read_again
+from airflow_checkpoint_provider.location.source_files import logged_files
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, QueryDetail, StateSnapshot
-from airflow_checkpoint_provider.spark.queries.links import Move
-from airflow_checkpoint_provider.spark.queries.sources import SourceLog
+from airflow_checkpoint_provider.spark.queries.sinks.links import Move
+from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog
 from airflow_checkpoint_provider.storage import MemoryStore
 
 HISTORY = Keys("jobs/job/shared")

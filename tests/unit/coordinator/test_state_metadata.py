@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Found, Location, Position, needed_files
-from airflow_checkpoint_provider.coordinator.state_metadata import at, names_paths, newest, stores
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.state_metadata import at, names_paths, newest, stores
 from airflow_checkpoint_provider.storage import MemoryStore
 
 NAME, SCHEMA = "state/0/_metadata/v2/3", "state/0/_stateSchema/default/0_5228"

@@ -17,9 +17,9 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry, closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Process, QueryProgress, RefusedStart
-from airflow_checkpoint_provider.coordinator.rewinding import Manifest, RewoundFile
 from airflow_checkpoint_provider.coordinator.savepoint_target import ClaimLock, DisposedStub
 from airflow_checkpoint_provider.errors import Queued
+from airflow_checkpoint_provider.file_sink.rewinding import Manifest, RewoundFile
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e

@@ -7,7 +7,9 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_checkpoint_provider.spark import attempt, checkpoint_task, savepoints
+from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.checkpoints import savepoints
+from airflow_checkpoint_provider.spark.checkpoints import task as checkpoint_task
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import FaultyStore, served
 from tests.support.saved import memory

@@ -15,8 +15,8 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.spark.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States

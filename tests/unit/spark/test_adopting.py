@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position, location_at
-from airflow_checkpoint_provider.coordinator.sealing import Poison
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, NotSupportedYet, SinkMoved, WrongUse
-from airflow_checkpoint_provider.spark.queries.adopting import examine_adopted, refuse_sealed
+from airflow_checkpoint_provider.location.fence import Poison
+from airflow_checkpoint_provider.location.files import Location, Position, location_at
+from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_sealed
 from airflow_checkpoint_provider.storage import LocalStore
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"

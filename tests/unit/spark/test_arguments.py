@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, Ke
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, InvalidName, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, OpenedCheckpoint, Query, batch_sink, open_checkpoint
 from airflow_checkpoint_provider.spark.preflight import PreflightJob
-from airflow_checkpoint_provider.spark.queries.batch_sink import BatchSink
+from airflow_checkpoint_provider.spark.queries.sinks.batch import BatchSink
 
 UIDS = [3, None, "", " ", True, ["a"], b"a", "a\nb"]
 TEXTS = [3, True, ["2"], b"2"]

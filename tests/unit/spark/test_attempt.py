@@ -10,8 +10,8 @@ import pytest
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.spark.settings import Settings
-from airflow_checkpoint_provider.spark.start import Program, begin
+from airflow_checkpoint_provider.spark.attempt.settings import Settings
+from airflow_checkpoint_provider.spark.attempt.start import Program, begin
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.beats import CLOCKS_OFF, beating, put_beat

@@ -14,9 +14,9 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import Seal
-from airflow_checkpoint_provider.spark import checkpointer
-from airflow_checkpoint_provider.spark.checkpointer import Turn
-from airflow_checkpoint_provider.spark.copies import NewFileSets, SavepointTarget
+from airflow_checkpoint_provider.spark.checkpoints import checkpointer
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
+from airflow_checkpoint_provider.spark.checkpoints.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement, value
 from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, Time, served

@@ -18,19 +18,19 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.coordinator.file_sink_log import SinkFile
-from airflow_checkpoint_provider.coordinator.query_location import NOTHING, Location, Position
 from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.file_sink.log import SinkFile
+from airflow_checkpoint_provider.location.files import NOTHING, Location, Position
 from airflow_checkpoint_provider.protocol.metadata import Edge, File
-from airflow_checkpoint_provider.spark.copies import TooLate
+from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.queries import cut
 from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen, linked_queries
-from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow
-from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
-from airflow_checkpoint_provider.spark.queries.delta_table import Commit
-from airflow_checkpoint_provider.spark.queries.file_flow import FileFlow
-from airflow_checkpoint_provider.spark.queries.file_sink import FileSink
-from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow
+from airflow_checkpoint_provider.spark.queries.flows.files import FileFlow
+from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 Rows = tuple[int, ...]

@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
-from airflow_checkpoint_provider.spark.damage import damage_behind
+from airflow_checkpoint_provider.spark.attempt.damage import damage_behind
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, stage
 from tests.support.faults import Fault, FaultyStore, served

@@ -12,9 +12,10 @@ from airflow_checkpoint_provider.coordinator.journal import age_clock
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.spark import attempt, checkpointer
-from airflow_checkpoint_provider.spark.checkpointer import Turn
-from airflow_checkpoint_provider.spark.deletions import Deletions
+from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.checkpoints import checkpointer
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
+from airflow_checkpoint_provider.spark.checkpoints.deletions import Deletions
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.histories import BEGIN
 from tests.unit.spark.driver import Driver, Recording

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved
+from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import (
     Edge,
@@ -23,10 +23,10 @@ from airflow_checkpoint_provider.protocol.metadata import (
     iceberg_snapshot,
 )
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
-from airflow_checkpoint_provider.spark.queries.delta_flow import DeltaFlow, Read
-from airflow_checkpoint_provider.spark.queries.delta_sink import DeltaSink
-from airflow_checkpoint_provider.spark.queries.delta_table import Commit, DeltaOffset, commit_in
-from airflow_checkpoint_provider.spark.queries.table_move import TableMove
+from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow, Read
+from airflow_checkpoint_provider.spark.queries.location.table_move import TableMove
+from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaOffset, commit_in
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 FILE = File(name="part-0.parquet", bytes=10, rows=0)

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from airflow_checkpoint_provider.coordinator.query_location import Location, Position
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, SinkMoved, WrongUse
+from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
-from airflow_checkpoint_provider.spark.queries.iceberg_sink import CLOCKS, IcebergSink
-from airflow_checkpoint_provider.spark.queries.iceberg_table import (
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS, IcebergSink
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     BATCH,
     QUERY,
     IcebergTable,

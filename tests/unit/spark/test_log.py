@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
-from airflow_checkpoint_provider.spark.log import say
 from airflow_checkpoint_provider.spark.process.exits import leave
+from airflow_checkpoint_provider.spark.process.log import say
 
 
 def test_each_line_is_printed_as_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:

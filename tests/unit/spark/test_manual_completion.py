@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING
-from airflow_checkpoint_provider.spark.manual_completion import ABORT_TIME, ManualCompletion
+from airflow_checkpoint_provider.spark.checkpoints.gated import ABORT_TIME, ManualCompletion
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served
 from tests.unit.spark.driver import Driver, Recording

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import SinkTaken
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation, Released
-from airflow_checkpoint_provider.spark.queries.adopting import refuse_copy
-from airflow_checkpoint_provider.spark.queries.one_writer import (
+from airflow_checkpoint_provider.spark.queries.location.adopting import refuse_copy
+from airflow_checkpoint_provider.spark.queries.sources.one_writer import (
     refuse_path_of_another,
     refuse_second_writer,
     same_place,

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     KindChanged,
@@ -20,14 +19,16 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     WrongUse,
 )
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.metadata import REGISTERED, VALUE, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, QueryFit
 from airflow_checkpoint_provider.spark import CheckpointedJob, InitializationContext, Query
 from airflow_checkpoint_provider.spark.preflight import ComparedQuery, PreflightJob
-from airflow_checkpoint_provider.spark.queries import edges, preflight
+from airflow_checkpoint_provider.spark.queries import preflight
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
-from airflow_checkpoint_provider.spark.queries.sink import Sink
-from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sources import edges
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 SAVED = QueryDetail(

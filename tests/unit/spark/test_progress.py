@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.spark.process.progress import Tasks, working
+from airflow_checkpoint_provider.spark.attempt.progress import Tasks, working
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.copying import copy_files, copy_position
-from airflow_checkpoint_provider.coordinator.query_location import Found, Location, Position, needed_files
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.copying import copy_files, copy_position
+from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.spark.queries.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.snapshot import TRIES, QuerySnapshot
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.queries.snapshot import OLDER, QuerySnapshot, reused
 from airflow_checkpoint_provider.storage.memory import MemoryStore

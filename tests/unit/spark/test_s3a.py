@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import hadoop_uri
 from airflow_checkpoint_provider.errors import NotSupportedYet
+from airflow_checkpoint_provider.location.files import hadoop_uri
 from airflow_checkpoint_provider.spark.s3a import (
     ACCELERATOR,
     EXCLUDED,

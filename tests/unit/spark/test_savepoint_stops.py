@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, Sto
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.spark.copies import TooLate
+from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.causes import cause_of

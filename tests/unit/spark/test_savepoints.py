@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC, STORE_FAILED
-from airflow_checkpoint_provider.spark.checkpointer import Turn
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement

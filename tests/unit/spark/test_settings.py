@@ -11,7 +11,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
-from airflow_checkpoint_provider.spark.settings import Settings, script, settings_alone
+from airflow_checkpoint_provider.spark.attempt.settings import Settings, script, settings_alone
 
 SCRIPT = Path("/srv/jobs/delays.py")
 OWN: dict[str, Any] = {"job_id": None, "root": None, "checkpointing": None, "restore": "latest"}

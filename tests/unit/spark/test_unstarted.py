@@ -13,10 +13,10 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import Declined, SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.queries import unstarted
+from airflow_checkpoint_provider.spark.queries.location.restored_links import Links, restored_links
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
-from airflow_checkpoint_provider.spark.queries.restored_links import Links, restored_links
-from airflow_checkpoint_provider.spark.queries.sources import Source
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.unstarted import PATIENCE, Unstarted
 from airflow_checkpoint_provider.spark.state.states import States
 

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.query_location import Location
-from airflow_checkpoint_provider.coordinator.sealing import empty
 from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
+from airflow_checkpoint_provider.location.fence import empty
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store, base
 from airflow_checkpoint_provider.storage import s3 as s3_module
 from tests.support.s3faults import FaultProxy, Harm

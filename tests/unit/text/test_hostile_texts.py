@@ -15,8 +15,8 @@ import pytest
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
-from airflow_checkpoint_provider.coordinator.restored_files import ReadAgain
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
+from airflow_checkpoint_provider.location.restored_files import ReadAgain
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point

@@ -21,7 +21,7 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app, connections, listing
 from airflow_checkpoint_provider.ui.access import MOST_DAGS, Viewer
@@ -34,7 +34,7 @@ from tests.support.viewers import CONNECTION, Reads
 from tests.unit.ui.test_access import MANY, shared_by
 
 ADMIN = Reads("flights_etl", "orders", admin=True)
-ABSENT = Place(CONNECTION, "jobs/nobody/job")
+ABSENT = HistoryReference(CONNECTION, "jobs/nobody/job")
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def get(store: Store, viewer: Viewer, path: str) -> tuple[int, str]:
 
 
 def page_of(recorded: Recorded) -> str:
-    return f"/job?{Place(CONNECTION, recorded.keys.prefix).query}"
+    return f"/job?{HistoryReference(CONNECTION, recorded.keys.prefix).query}"
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ def test_connection_that_is_not_named_looks_like_an_absent_history(kind: str) ->
 def test_tab_of_a_task_with_a_connection_that_is_not_named_says_which_line_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "place_of", lambda *_: Place("streams", "jobs/orders/job"))
+    monkeypatch.setattr(connections, "place_of", lambda *_: HistoryReference("streams", "jobs/orders/job"))
     status, text = unnamed(Reads("d"), "/task?dag=d&run=r&task=t")
     assert (status, "[CKP642]" in text) == (404, True)
     assert "in section [checkpoints], the line `connections = checkpoint_default,streams`" in text
@@ -405,7 +405,7 @@ def test_keys_of_the_machine_are_sent_through_a_connection_that_is_named_only(
 ) -> None:
     """A connection without a login uses the keys of the machine, whatever its endpoint is."""
     place = f"connection=theirs&history={ABSENT.history}"
-    monkeypatch.setattr(connections, "place_of", lambda *_: Place("theirs", ABSENT.history))
+    monkeypatch.setattr(connections, "place_of", lambda *_: HistoryReference("theirs", ABSENT.history))
     if named:
         monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", "theirs")
     with S3Server() as theirs:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.ui import charts
 from airflow_checkpoint_provider.ui.app import _rendered
@@ -150,7 +150,7 @@ def test_timeline_has_at_most_500_marks_of_the_newest_checkpoints(finished: Reco
     letters = Counter(re.findall(r'class="label">(.)</text>', drawn))
     assert 450 < letters.total() <= 500
     assert "A" not in letters  # that one is older
-    page = job_page(Place("c", finished.keys.prefix), Reading(found, finished.store.uri), at("23:59:00"))
+    page = job_page(HistoryReference("c", finished.keys.prefix), Reading(found, finished.store.uri), at("23:59:00"))
     left_out = len(found.state.checkpoints) - letters["C"]
     assert page.marks_left_out == left_out
     text = _rendered("job.html", {"page": page, "place": page.place, "others": []})

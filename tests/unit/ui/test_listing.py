@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import listing
 from airflow_checkpoint_provider.ui.access import Viewer
@@ -190,7 +190,7 @@ def test_damaged_history_moves_nothing(store: MemoryStore, monkeypatch: pytest.M
 
 def test_other_runs_are_the_newest_but_the_one_of_the_page(store: MemoryStore) -> None:
     newest = finished_and_running(store, 30)
-    place = Place(CONNECTION, newest.keys.prefix)
+    place = HistoryReference(CONNECTION, newest.keys.prefix)
 
     async def look() -> list[str]:
         polls = Polls(lambda _: store, every=0.0, limit=60)
@@ -204,7 +204,7 @@ def test_history_that_fails_hides_the_other_runs_and_not_the_page(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     newest = finished_and_running(store, 30)
-    place, poll = Place(CONNECTION, newest.keys.prefix), Polls._poll
+    place, poll = HistoryReference(CONNECTION, newest.keys.prefix), Polls._poll
 
     def fails_for_the_other(polls: Polls, connection: str, prefix: str) -> Reading:
         if prefix != newest.keys.prefix:

@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk import BaseOperator
 
 from airflow_checkpoint_provider import _airflow, operators, sensors
-from airflow_checkpoint_provider.operators._link import KEY, LINK, Linked, Place
+from airflow_checkpoint_provider.hooks.references import LINK_KEY, HistoryReference
+from airflow_checkpoint_provider.operators._link import LINK, Linked
 from airflow_checkpoint_provider.ui.plugin import CheckpointsPlugin
 
 TASKS = [getattr(module, name) for module in (operators, sensors) for name in module.__all__]
@@ -50,7 +51,7 @@ def test_each_view_has_its_own_route() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_has_the_link(task: type[BaseOperator]) -> None:
     assert issubclass(task, Linked)
-    assert [link.xcom_key for link in task.operator_extra_links] == [KEY]
+    assert [link.xcom_key for link in task.operator_extra_links] == [LINK_KEY]
 
 
 TI = SimpleNamespace(dag_id="etl", task_id="task", run_id="run 1", map_index=-1)
@@ -88,7 +89,7 @@ SAVED = {"job": "orders", "scope": "run 1", "id": 7, "pointer": "s3://lake/savep
 def test_link_leads_to_the_history_of_the_task(task: Linked, history: str, run: str) -> None:
     link = urlsplit(LINK.get_link(task, ti_key=TI))
     assert link.path == "plugin/checkpoints/checkpoints/job"
-    assert Place.of(parse_qs(link.query)) == Place("checkpoint_default", f"jobs/{history}", run)
+    assert HistoryReference.of(parse_qs(link.query)) == HistoryReference("checkpoint_default", f"jobs/{history}", run)
 
 
 @pytest.mark.parametrize("checkpoint", [None, "chk-7", {"id": 7}])
@@ -104,9 +105,11 @@ def test_link_knows_the_path_of_the_server(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_place_goes_through_an_address() -> None:
-    place = Place("checkpoint_default", "jobs/a.b/runs/manual__2026-11-20T00~3a00", "manual__2026-11-20T00:00:00+00:00")
-    assert Place.of(parse_qs(place.query)) == place
-    assert Place.of({"connection": ["c"]}) is None
+    place = HistoryReference(
+        "checkpoint_default", "jobs/a.b/runs/manual__2026-11-20T00~3a00", "manual__2026-11-20T00:00:00+00:00"
+    )
+    assert HistoryReference.of(parse_qs(place.query)) == place
+    assert HistoryReference.of({"connection": ["c"]}) is None
 
 
 def test_task_goes_on_without_its_link(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,8 +117,8 @@ def test_task_goes_on_without_its_link(monkeypatch: pytest.MonkeyPatch, capsys: 
         raise ConnectionError("the API server is away")
 
     class Task(Linked):
-        def place(self, ti: object) -> Place:
-            return Place("c", "jobs/a/job")
+        def place(self, ti: object) -> HistoryReference:
+            return HistoryReference("c", "jobs/a/job")
 
     monkeypatch.setattr(_airflow, "push_link", fails)
     Task(task_id="t").pre_execute({"ti": SimpleNamespace()})

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress, RefusedStart
-from airflow_checkpoint_provider.operators._link import Place
+from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, Completion
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -35,7 +35,9 @@ def reading(recorded: Recorded, beat: Beat | None = None, alive: bool | None = N
 
 
 def page(recorded: Recorded, run: str = "", beat: Beat | None = None, alive: bool | None = None) -> JobPage:
-    return job_page(Place("checkpoint_default", recorded.keys.prefix, run), reading(recorded, beat, alive), NOW)
+    return job_page(
+        HistoryReference("checkpoint_default", recorded.keys.prefix, run), reading(recorded, beat, alive), NOW
+    )
 
 
 def test_pending_checkpoint_says_whom_it_waits_for(running: Recorded) -> None:
@@ -249,12 +251,12 @@ def test_next_start_from_nothing_does_not_deny_the_checkpoints_that_are_there() 
     recorded = shared_by_two_runs()
     restored = replace(recorded.state, branch=Branch(number=1))  # as `restore --from none` leaves it
     found = replace(reading(recorded), found=FoundHistory(recorded.keys, restored))
-    shown = job_page(Place("checkpoint_default", recorded.keys.prefix), found, NOW)
+    shown = job_page(HistoryReference("checkpoint_default", recorded.keys.prefix), found, NOW)
     assert facts(shown)["Next attempt starts from"] == "nothing"
 
 
 def test_commands_name_the_job_the_run_and_the_connection(finished: Recorded) -> None:
-    place = Place("in_s3", finished.keys.prefix)
+    place = HistoryReference("in_s3", finished.keys.prefix)
     shown = job_page(place, reading(finished), NOW)
     commands = [*shown.commands, *shown.checkpoints[0].commands]
     assert all(command.text.startswith("airflow checkpoints ") for command in commands)
@@ -442,7 +444,7 @@ def test_values_are_shown_with_their_checkpoint() -> None:
     recorded.value("high_water", "2026-11-20")
     recorded.stage("clean", "19:10:00", "19:10:01", work_s=540, kib=4)
     assert with_values(recorded.state, "") == [1]
-    place = Place("checkpoint_default", recorded.keys.prefix)
+    place = HistoryReference("checkpoint_default", recorded.keys.prefix)
     shown = job_page(place, reading(recorded), NOW, {1: {"high_water": "2026-\x1b11-20"}})
     assert [(state.uid, state.value) for state in shown.checkpoints[0].states] == [
         ("clean", ""),

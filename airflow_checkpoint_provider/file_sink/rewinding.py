@@ -1,0 +1,258 @@
+"""What a query that goes back takes out of its file sink: moved aside, and put back by a person. Runs anywhere.
+
+Nothing is deleted. ``<sink>/_rewound-<attempt>-<nonce>/`` gets the files at their paths below the sink, and:
+
+* ``_manifest.json``: which files, their sizes, and which entries of the log a reader needed before;
+* ``_log/``: these entries. They name all files of the sink as it was.
+
+Spark reads no folder whose name begins like that. The steps, of which each may be repeated by anybody, after a kill too:
+
+1. put the manifest, if there is none: it decides what is moved;
+2. copy the entries of the log;
+3. let the log end behind all batches that anybody has begun, with the files that stay. Readers see them from now on;
+4. move the files.
+
+The entries of the log stay where they are. A reader begins with the newest compacted one, so it sees none of them, and a driver
+that wakes up finds no number free. Spark deletes them in its own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.errors import Damaged, Refused, TooLarge
+from airflow_checkpoint_provider.file_sink.log import LOG, REWOUND, FileSinkLog, SinkFile, SinkFolder, files_in
+from airflow_checkpoint_provider.protocol.fields import Batch, FileName, JobId, SinkEntry, Size, Time, Uid
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
+from airflow_checkpoint_provider.storage.base import LARGEST
+
+MANIFEST, ENTRIES = "_manifest.json", "_log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewoundFile(Record):
+    """A file that was moved aside: its path below the sink, encoded as in the sink's log, and its size."""
+
+    name: FileName
+    bytes: Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Record):
+    """What was taken out of a sink when the query ``uid`` of ``job`` went back to ``batch``, and who did it.
+
+    The sink's log ends with batch ``number`` since then. ``entries`` are the names of those that a reader needed before, the oldest first.
+    """
+
+    v: int = VERSION
+    job: JobId
+    uid: Uid
+    batch: Batch
+    number: Batch
+    at: Time
+    by: str
+    entries: tuple[SinkEntry, ...]
+    files: tuple[RewoundFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A folder of a sink that holds what was taken out: its name, and its manifest."""
+
+    name: str
+    manifest: Manifest
+
+    def key(self, key: str) -> str:
+        """Return the key that a file of the sink has in this folder."""
+        return f"{self.name}/{key}"
+
+
+def aside_name(location: str) -> str:
+    """Return the name of the folder for what a query takes out that goes back in a location, whose path ends with its attempt and a nonce."""
+    return REWOUND + location.rpartition("/")[2]
+
+
+def found_aside(folder: SinkFolder, name: str) -> Aside | None:
+    """Return the folder of that name; None if it has no manifest. Raises ``Damaged``."""
+    if MANIFEST not in folder.names(name):
+        return None
+    text, _ = folder.read(f"{name}/{MANIFEST}")
+    return Aside(name, Manifest.from_bytes(text.encode(), f"{folder.uri}/{name}/{MANIFEST}"))
+
+
+def all_aside(folder: SinkFolder) -> list[Aside]:
+    """Return all folders of a sink that hold what was taken out, the newest first. Raises ``Damaged``."""
+    found = [aside for name in _names(folder) if (aside := found_aside(folder, name))]
+    return sorted(found, key=lambda aside: aside.manifest.number, reverse=True)
+
+
+def without_manifest(folder: SinkFolder, found: Iterable[Aside]) -> list[str]:
+    """Return the names of such folders that are not ``found``: somebody deleted the manifest, or a driver woke up behind a person."""
+    known = {aside.name for aside in found}
+    return [name for name in _names(folder) if name not in known]
+
+
+def _names(folder: SinkFolder) -> list[str]:
+    return [name for name in folder.names("") if name.startswith(REWOUND)]
+
+
+# -- taking out ----------------------------------------------------------------------------------------------------------
+
+
+def decided(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
+    """Put the manifest, unless there is one. Return what it says. Raises ``TooLarge`` if it would name too many files."""
+    body = checked(wanted)
+    if len(body) > LARGEST:
+        raise TooLarge(
+            f"{len(wanted.files)} files of the sink {log.folder} would have to be moved, and one manifest cannot name them. Nothing was"
+            " moved. Write to an empty path"
+        )
+    log.files_of.put(f"{name}/{MANIFEST}", body.decode())
+    aside = found_aside(log.files_of, name)
+    if aside is None:
+        raise Damaged(f"{log.folder}/{name}/{MANIFEST} was written, and is not there. Try again")
+    return aside
+
+
+def cut(log: FileSinkLog, aside: Aside, kept: Sequence[SinkFile]) -> None:
+    """Copy the entries of the log, then let it name just the files that stay. May be repeated."""
+    for entry in aside.manifest.entries:
+        log.files_of.copy(f"{LOG}/{entry}", aside.key(f"{ENTRIES}/{entry}"))
+    log.keep(kept, aside.manifest.number)
+
+
+def move_aside(log: FileSinkLog, aside: Aside) -> None:
+    """Move the files. May be repeated. Raises ``Damaged`` for a file of another size, and for a path that leads out of the sink: no file
+    was moved then.
+    """
+    named = {log.below(file) for file in log.files()}  # once more if a person has put them back meanwhile
+    files = {log.key(file.name): file.bytes for file in aside.manifest.files if file.name not in named}
+    for key in files:
+        log.files_of.refuse_link(aside.key(key))
+    there = log.files_of.sizes(aside.name)
+    for key, size in files.items():
+        if there.get(aside.key(key)) == size:
+            log.files_of.delete([key])  # where a move is a copy, a driver may have been killed before it deleted
+        else:
+            _move(log, key, aside.key(key), size)
+
+
+def _move(log: FileSinkLog, key: str, new: str, size: int) -> None:
+    """Move a file that another process may be moving, too. Raises ``Damaged`` if it stays where it is."""
+    folder, _, name = key.rpartition("/")
+    if not log.files_of.move(key, new, size) and name in log.files_of.names(folder):
+        raise Damaged(
+            f"{log.folder}/{key} cannot be moved to {new}. Look at the rights of the user that runs Spark there"
+        )
+
+
+def listed(log: FileSinkLog, files: Iterable[SinkFile]) -> tuple[RewoundFile, ...]:
+    """Return files of the log as a manifest names them. Raises ``Damaged`` for a path that leads out of the sink."""
+    return tuple(RewoundFile(name=log.below(file), bytes=file.bytes) for file in files)
+
+
+# -- putting back --------------------------------------------------------------------------------------------------------
+
+
+def put_back(
+    log: FileSinkLog, aside: Aside, by: str, at: str, check: Callable[[], object] = lambda: None
+) -> Aside | None:
+    """Let the sink be what it was before. What was written since is moved aside in its turn; return where it is. ``by`` and
+    ``at``: who puts the rows back, and when. May be repeated until it returns.
+
+    ``check`` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
+    out yet, and ``Damaged`` if a file is not there. Nothing was changed then.
+    """
+    refuse_unfinished(log, aside)
+    before, now, name = _before(log, aside), log.files(), f"{aside.name}-after"
+    _refuse_missing(log, aside, before)
+    _bring(log, aside)
+    check()
+    newer = listed(log, _without(now, before))
+    taken = _decided_again(log, name, replace(aside.manifest, by=by, at=at, files=newer, extra={}))
+    if taken:
+        cut(log, taken, before)
+        move_aside(log, taken)
+    elif len(now) < len(before):
+        log.keep(before, log.next_number())
+    return taken
+
+
+def remove(log: FileSinkLog, aside: Aside) -> None:
+    """Delete what was taken out, the manifest last. Raises ``Refused`` if another folder needs it, or if nothing was taken out yet."""
+    refuse_unfinished(log, aside)
+    own = {file.name for file in aside.manifest.files}
+    for other in all_aside(log.files_of):
+        if other.name != aside.name and own & {log.below(file) for file in _before(log, other)}:
+            raise Refused(
+                f"{other.name} was taken out before, and is put back together with files of {aside.name}. Put {aside.name} back, or delete"
+                f" {other.name} first. Nothing was deleted"
+            )
+    move_aside(log, aside)
+    manifest = aside.key(MANIFEST)
+    log.files_of.delete([*(key for key in log.files_of.sizes(aside.name) if key != manifest), manifest])
+
+
+def forget(log: FileSinkLog, aside: Aside) -> list[str]:
+    """Delete the manifest and the log of a folder whose files were put back. Return the keys of other files in it: then it stays."""
+    own = (aside.key(MANIFEST), aside.key(f"{ENTRIES}/"))
+    there = log.files_of.sizes(aside.name)
+    others = [key for key in there if not key.startswith(own)]
+    if not others:
+        log.files_of.delete([*there])
+    return others
+
+
+def refuse_unfinished(log: FileSinkLog, aside: Aside) -> None:
+    """Raise ``Refused`` if the log still names what is to be taken out."""
+    if log.newest_batch() < aside.manifest.number:
+        raise Refused(
+            f"the query '{aside.manifest.uid}' has begun to go back, and its sink {log.folder} still holds all rows. Nothing was changed"
+        )
+
+
+def _before(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
+    """Return the files that a reader of the sink saw before."""
+    keys = [aside.key(f"{ENTRIES}/{entry}") for entry in aside.manifest.entries]
+    return [file for key in keys for file in files_in(log.files_of.read(key)[0], f"{log.folder}/{key}")]
+
+
+def _refuse_missing(log: FileSinkLog, aside: Aside, before: Iterable[SinkFile]) -> None:
+    """Raise ``Damaged`` if a file that the sink held before is neither in its place nor in the folder."""
+    there = log.files_of.sizes("")
+    for key in (log.key(log.below(file)) for file in before):
+        if key in there or aside.key(key) in there:
+            continue
+        elsewhere = next((found for found in there if found.startswith(REWOUND) and found.endswith(f"/{key}")), "")
+        advice = f"{elsewhere.partition('/')[0]} holds it: put that back first" if elsewhere else "somebody deleted it"
+        raise Damaged(f"{log.folder}/{key} lies neither there nor in {aside.name}; {advice}. Nothing was changed")
+
+
+def _bring(log: FileSinkLog, aside: Aside) -> None:
+    """Move the files back to their places, where the log does not name them yet."""
+    there = log.files_of.sizes(aside.name)
+    for file in aside.manifest.files:
+        key = log.key(file.name)
+        if aside.key(key) in there:
+            _move(log, aside.key(key), key, file.bytes)
+
+
+def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside | None:
+    """Put the manifest of what was written since, if that is anything. An earlier one counts from the moment at which the log was cut."""
+    earlier = found_aside(log.files_of, name)
+    if not wanted.files:
+        return earlier
+    if earlier:
+        log.files_of.delete([f"{name}/{MANIFEST}"])
+    return decided(log, name, replace(wanted, entries=tuple(log.visible()), number=log.next_number()))
+
+
+def _without(files: Iterable[SinkFile], others: Iterable[SinkFile]) -> list[SinkFile]:
+    known = {file.path for file in others}
+    return [file for file in files if file.path not in known]

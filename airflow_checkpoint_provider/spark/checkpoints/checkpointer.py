@@ -1,0 +1,398 @@
+"""The checkpoints of one attempt: each barrier of the script takes one. Runs in the Spark driver.
+
+The synchronous part pins the states. Writing, acknowledging and sealing go on in a thread while the job goes on. One
+checkpoint is in flight at a time, and no stage's end is skipped.
+
+Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before any
+object is asked for its state. An object that fails declines this checkpoint. Whatever else waited for the barrier is asked for
+again at the next one. An object that does not return lets them expire; the attempt's watch sees to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+
+from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CommitStateUnknown,
+    Declined,
+    MinPause,
+    Queued,
+    StoreError,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.kinds import PERIODIC
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
+from airflow_checkpoint_provider.protocol.requests import ungated
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.attempt.protection import Protection
+from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, Completed
+from airflow_checkpoint_provider.spark.checkpoints.pause import Pause
+from airflow_checkpoint_provider.spark.checkpoints.task import NOT_RETURNED, CheckpointTask
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.process.workers import Workers
+from airflow_checkpoint_provider.spark.state.registered import Registered
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check
+from airflow_checkpoint_provider.spark.state.states import States
+
+LOOK = 0.1  # seconds between two looks whether the checkpoint in flight is late
+WRITERS = 4  # snapshots that are written at once
+LAST_NOTIFICATION_TIMEOUT = 10.0  # seconds that an object may take in the background when the job ends
+LAST_DELETION_TIMEOUT = 10.0  # seconds that deletions may take when the job ends
+ORPHANS_PER_START = 1_000  # folders; the next start takes the rest
+
+
+Script = Callable[[], AbstractContextManager[bool]]
+"""Tells whether the script stands still, and keeps it so inside the block: it changes no value and no registered object."""
+
+
+def at_barrier() -> AbstractContextManager[bool]:
+    """Say that the script stands still, because it has called for this checkpoint."""
+    return contextlib.nullcontext(True)
+
+
+class Turn(enum.Enum):
+    """What became of the timer's checkpoint when it was due."""
+
+    TAKEN = "completed"
+    FAILED = "not completed"
+    WAITS = "in the queue, or until deletion has kept up"
+    PAUSED = "until the pause after the checkpoint before is over"
+
+
+class Checkpointer:
+    """Takes the checkpoints of one attempt, one barrier after the other. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        states: States,
+        registered: Registered,
+        spark_version: str,
+        config: CheckpointConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._attempt, self._states, self._registered = attempt, states, registered
+        self._lock = threading.RLock()  # barriers come one after the other
+        self._script: Script = at_barrier  # at the barrier that is being served
+        self._thread, self._writers = Workers(1, "checkpoint"), Workers(WRITERS, "snapshot")
+        self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
+        self._task: CheckpointTask | None = None  # of the one in flight
+        self._left = False  # a barrier has gone on without the one in flight: the storage has not answered in time
+        self._saved = True  # the newest one that was waited for is completed
+        self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
+        attempt.limit_patience(config.timeout_s)
+        self._context = CheckpointContext(
+            attempt=attempt,
+            states=states,
+            registered=registered,
+            protection=Protection(attempt, config.tolerable_failures, clock),
+            versions=Versions(package=__version__, spark=spark_version),
+            timeout_s=config.timeout_s,
+            clock=clock,
+        )
+        self.protection = self._context.protection
+        self.pause = Pause(config.min_pause_s, lambda: attempt.state, clock)
+        self._config = config
+        self.manual, self.savepoints = self._context.manual, self._context.savepoints
+        self._deletions = self._context.deletions
+        # Let the streaming queries read to their end if a stop drains; stop them before its savepoint; and start them again if
+        # it fails
+        self.drain_queries: Callable[[Check], object] = lambda check: None
+        self.pause_queries: Callable[[Check], object] = lambda check: None
+        self.resume_queries: Callable[[], object] = lambda: None
+
+    def checkpoint(self, barrier: str, *, wait: bool = False, script: Script = at_barrier) -> bool:
+        """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
+
+        With ``wait``, return False if not all states are saved, and raise ``Declined`` if a registered object declined. Without, nobody
+        knows it yet, and the answer is True. If ``script`` does not stand still, its values are those of its last barrier, and no object
+        is called. It is kept only while states are pinned and objects are called, and while the savepoint of a stop is taken.
+        """
+        self._registered.refuse_inside()
+        with self._lock, self._barrier_of(script):
+            free = self.wait()
+            self.protection.begin()
+            if not free:
+                self._not_returned(barrier)
+                return not wait
+            declined = self._serve(barrier)
+            if wait:
+                self.wait()
+            if wait and declined:
+                raise declined
+            return not wait or self._all_saved()
+
+    def _all_saved(self) -> bool:
+        """Return whether the barrier's checkpoint holds all states. A query has always come further, so its own must be completed."""
+        if self._states.claimed_queries and not self._saved:
+            return False
+        return self._script is not at_barrier or not (self._states.changed() or self._registered.unsaved)
+
+    @contextlib.contextmanager
+    def _barrier_of(self, script: Script) -> Iterator[None]:
+        before, self._script = self._script, script
+        try:
+            yield
+        finally:
+            self._script = before
+
+    @contextlib.contextmanager
+    def between_barriers(self) -> Iterator[None]:
+        """Let no other thread take a checkpoint inside this block."""
+        with self._lock:
+            yield
+
+    def _serve(self, barrier: str) -> Declined | None:
+        """Take the barrier's own checkpoint, or the savepoint of a stop in its place. Return the error of a registered object.
+
+        Tasks that wait for a checkpoint get it before the stop. If the savepoint fails, the barrier takes its own then.
+        """
+        stop = self.savepoints.stopping()
+        if stop is None:
+            self.resume_queries()  # a stop whose outcome was unknown may have left them standing still
+            return self._begin(barrier)
+        if ungated(self._attempt.state):
+            declined = self._begin(barrier)
+            return declined or (self._stop(stop, barrier) if self.wait() else None)
+        return self._stop(stop, barrier) or self._begin(barrier)
+
+    def _stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
+        """Drain the queries if asked to, take the savepoint of a stop, and end the process.
+
+        If the savepoint fails, return: the job goes on. Return the error of a registered object that declined it.
+        """
+        declined = None
+        try:
+            at_rest = self.savepoints.brought_to_rest(savepoint, self.drain_queries, self.pause_queries)
+            with self._script():  # it must not go on when the job may be suspended
+                if at_rest:
+                    declined = self._save_stop(savepoint, barrier)
+                self.savepoints.stop(savepoint, barrier)
+        except CommitStateUnknown:  # the job may be suspended by now: no batch may begin
+            raise
+        except BaseException:
+            self.resume_queries()
+            raise
+        self.resume_queries()
+        return declined
+
+    def _save_stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
+        """Take the savepoint of a stop. If it is completed, notify and close registered objects."""
+        declined = self._begin(barrier, savepoint)
+        if not declined:
+            self._registered.expect_outcome(savepoint.id)
+        self.wait()
+        self.savepoints.settle()
+        listed = self._attempt.state.checkpoint(savepoint.id)
+        if listed and listed.completed_at:
+            self.notify_last()
+        return declined
+
+    def _begin(self, barrier: str, stop: Checkpoint | None = None) -> Declined | None:
+        """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined.
+
+        ``stop``: the savepoint with which the job stops. It takes the place of the barrier's own checkpoint.
+        """
+        self._task = task = CheckpointTask(self._context, barrier, stop)
+        number = self._number_for_objects(task)
+        with self._script() as stands:
+            declined = self._ask_registered(task, barrier, number) if stands else None
+            pinned = () if declined else self._states.pin(barrier, of_script=stands)
+        if declined:
+            self._in_flight = self._thread.submit(task.decline, declined, number)
+        else:
+            self._in_flight = self._thread.submit(task.run, BarrierSnapshots(pinned, self._writers))
+        return declined
+
+    def _number_for_objects(self, task: CheckpointTask) -> int | None:
+        """Return the id that registered objects are given; None if there are none, or the store does not give it."""
+        if self._registered and self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
+            with contextlib.suppress(CheckpointError):  # the task tries it again, and logs it
+                return task.number()
+        return None
+
+    def _ask_registered(self, task: CheckpointTask, barrier: str, number: int | None) -> Declined | None:
+        """Ask the registered objects for their states. Return the error of one that declined."""
+        if not self._registered:
+            return None
+        self._asking = task
+        try:
+            self._registered.snapshot(barrier, number, task.refuse_late)
+        except Declined as declined:
+            return declined
+        finally:
+            self._asking = None
+        return None
+
+    def periodic_checkpoint(self, barrier: str, *, script: Script = at_barrier) -> Turn:
+        """Take the timer's checkpoint, or serve the one that is pending already. That it is not taken yet is no failure."""
+        with self._lock:
+            free = self.await_in_flight()
+            if free and not self.requested() and (turn := self._not_yet(barrier)):
+                return turn
+            taken = self.checkpoint(barrier, wait=True, script=script)
+            return Turn.TAKEN if taken else Turn.FAILED
+
+    def _not_yet(self, barrier: str) -> Turn | None:
+        """Ask for the timer's checkpoint, unless a request waits already. Return why it cannot be taken now; None if it can."""
+        state = self._attempt.state
+        behind = len(state.with_status(CONDEMNED)) > self._config.max_concurrent
+        if state.queue or (behind and self._deletions.within(self._config.timeout_s)):
+            return Turn.WAITS
+        try:
+            self._context.request(PERIODIC, barrier, self.pause.left_s())
+        except Queued:
+            return Turn.WAITS
+        except MinPause:
+            return Turn.PAUSED
+        except CheckpointError:
+            pass  # the checkpoint tries it again, and logs it
+        return None
+
+    def request(self, origin: str, barrier: str = "") -> int:
+        """Ask for a checkpoint that the next barrier serves. Return the id of the pending checkpoint."""
+        return self._context.request(origin, barrier)[0]
+
+    def requested(self) -> bool:
+        """Return whether a checkpoint is pending that no barrier has served yet."""
+        return bool(self._context.unserved())
+
+    def stop_if_asked(self, barrier: str) -> None:
+        """Take the checkpoint of a requested stop now, before the next stage computes anything."""
+        if self.savepoints.stopping():
+            self.checkpoint(barrier)
+
+    def beside(self, call: Callable[[], object]) -> None:
+        """Run ``call`` beside the script, as the snapshots are written."""
+        self._writers.submit(call)
+
+    def wait(self) -> bool:
+        """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects.
+
+        Return False if the checkpoint in flight has not returned in time.
+        """
+        with self._lock:
+            if not self.await_in_flight():
+                return False
+            settled = self._context.settle()
+            if isinstance(settled, Completed):
+                self._states.completed(settled.states)
+                self._saved = True
+            self._release_file_sets()
+            with self._script() as stands:
+                if stands:
+                    self._registered.notify(self._attempt.state)
+            self._confirm()
+            return True
+
+    def await_in_flight(self) -> bool:
+        """Wait for the checkpoint in flight, if there is one. Return False if it has not returned in time: the script goes on."""
+        with self._lock:
+            if self._in_flight is not None:
+                self._context.awaited.set()
+                if not self._returned(self._in_flight):
+                    return False
+                completed = self._in_flight.result()
+                if completed is not None:
+                    self._states.completed(completed)
+                self._saved, self._in_flight, self._left = completed is not None, None, False
+                self._context.awaited.clear()
+            return True
+
+    def _returned(self, in_flight: Future[Mapping[str, StateSnapshot] | None]) -> bool:
+        """Wait until the checkpoint in flight has returned, at most as long as it may take. Count it as failed if it has not."""
+        arrived, clock, patience_s = self._context.clock(), self._context.clock, self._attempt.patience_s
+        while not futures.wait([in_flight], 0.0 if self._left else LOOK).done:
+            late = self._task is not None and self._task.overdue_s > patience_s and clock() > arrived + patience_s
+            if late and not self._left:
+                self._left, self._saved = True, False
+                self._not_returned("the barrier before")
+            if self._left:
+                return False
+        return True
+
+    def _not_returned(self, barrier: str) -> None:
+        """Count as failed that the storage does not answer, so that this barrier has no checkpoint."""
+        error = StoreUnavailable(f"{NOT_RETURNED}. The job continues without waiting for it")
+        self.protection.failed(f"the checkpoint at {barrier}", error)
+
+    def _release_file_sets(self) -> None:
+        """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
+        if self.savepoints.taken or self.savepoints.stopping():
+            return
+        if self._attempt.file_sets.release(self._attempt.state, tuple(self._states.snapshots.values())):
+            self._deletions.submit(self._attempt.delete_released)
+
+    def on_watch(self) -> None:
+        """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
+        self.manual.on_watch()
+        self.pause.look()
+        self._deletions.report_late(self._config.timeout_s)
+        if task := self._task:
+            task.expire_late()
+        self.savepoints.expire_late()
+        if asking := self._asking:
+            asking.expire(self._registered.asked)
+        self._registered.notify_in_background(self._attempt.state)
+        self._confirm()
+        self.protection.enforce_limit()
+
+    def _confirm(self) -> None:
+        """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified."""
+        for checkpoint in self._attempt.state.retained:
+            requested = checkpoint.request.confirm_commits and self._attempt.epoch in checkpoint.epochs
+            if requested and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
+                with contextlib.suppress(StoreError):  # the watch tries it again
+                    self._attempt.confirm_commits(checkpoint.id)
+
+    def delete_later(self, delete: Callable[[], None]) -> None:
+        """Delete in the thread of the deletions what no checkpoint holds."""
+        self._deletions.submit(delete)
+
+    def remove_garbage(self) -> None:
+        """Start to delete files of attempts that are over: unacknowledged rows, unsealed checkpoints."""
+        self._deletions.submit(self._remove_garbage)
+
+    def _remove_garbage(self) -> None:
+        """Delete without the lock: no later entry refers to an orphan."""
+        self._attempt.check_not_fenced()
+        self.savepoints.publish()
+        try:
+            self._attempt.remove_orphans(ORPHANS_PER_START)
+        except StoreError as error:
+            say(f"Leftovers of earlier attempts could not be deleted. The next start tries again: {error}")
+
+    def close(self) -> None:
+        """Wait for the checkpoint thread. While the store fails, its current try is the last.
+
+        The copy of a full checkpoint stops. A plain checkpoint takes its place. A deletion gets some seconds.
+        """
+        self._context.closing.set()
+        with contextlib.suppress(Exception):  # the job ends, whatever became of the checkpoint
+            self.await_in_flight()
+        self._thread.shutdown(wait=not self._left)
+        self.savepoints.close()
+        self._writers.shutdown(wait=False)
+        self._deletions.close(LAST_DELETION_TIMEOUT)
+
+    def notify_last(self) -> None:
+        """Notify all objects of the last outcomes, at the end of the job, and close them. Background objects get some seconds."""
+        self._registered.notify(self._attempt.state)
+        self._confirm()
+        self.close_objects()
+        self._confirm()
+
+    def close_objects(self) -> None:
+        """Close the registered objects that were not closed yet."""
+        self._registered.close(LAST_NOTIFICATION_TIMEOUT)

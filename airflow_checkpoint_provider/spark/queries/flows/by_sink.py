@@ -1,0 +1,19 @@
+"""What runs between two queries, by the sink of the one that writes. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow
+from airflow_checkpoint_provider.spark.queries.flows.files import FileFlow
+from airflow_checkpoint_provider.spark.queries.flows.flow import Flow
+from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+
+
+def flow_between(upstream: RunningQuery, downstream: RunningQuery) -> Flow:
+    """Return what runs between two queries. ``edges.upstreams`` has refused any other sink."""
+    sink = upstream.sink
+    if isinstance(sink, DeltaSink):
+        return DeltaFlow(upstream, downstream, sink)
+    assert isinstance(sink, FileSink)
+    return FileFlow(upstream, downstream, sink)

@@ -1,0 +1,1 @@
+"""In which location a query continues, and what is copied there. Runs in the Spark driver."""

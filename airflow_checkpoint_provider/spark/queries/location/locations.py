@@ -1,0 +1,398 @@
+"""The checkpoint location of each query in this attempt: taken over from an older attempt, or begun. Runs in the Spark driver.
+
+A query goes on with the batches of its newest location, whichever checkpoint is the newest: its sink has them already. The
+location of the older attempt is sealed first, and copied into one of this attempt. A batch that had begun there runs again, with
+the same offsets.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, SourceMoved, WrongUse
+from airflow_checkpoint_provider.location.copying import (
+    chain_at,
+    copy_position,
+    copy_saved,
+    fetch_state,
+    has_state,
+    saved_place,
+    write_beginnings,
+)
+from airflow_checkpoint_provider.location.fence import Poison, empty, reached, seal, stays_sealed
+from airflow_checkpoint_provider.location.files import NOTHING, Location, Position, location_at
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.events import GoneBack
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_path
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_copy, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
+from airflow_checkpoint_provider.spark.queries.location.restored_links import Links
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink, WayBack
+from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
+from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
+from airflow_checkpoint_provider.text import state_messages
+
+
+@dataclass(frozen=True)
+class Start:
+    """A query that the script starts: what was restored of it, its sink and its sources, and what the script wishes."""
+
+    uid: str
+    restored: StateSnapshot | None
+    sink: Sink
+    sources: SourceRows
+    links: Links
+    """What it had to do with other queries of the restored checkpoint."""
+    adopt: str | None
+    """A location from elsewhere: of a query that has none here, or has one that still needs files there."""
+    rescaling: Rescaling | None
+    after: tuple[str, ...] = ()
+    """The queries whose rows it reads."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """The location of a query in this attempt, and the newest batches there."""
+
+    uid: str
+    path: str
+    own: Location
+    chain: tuple[Location, ...]
+    """The locations from which it was copied, the newest first."""
+    older: tuple[Location, ...]
+    """Those that it replaces. Where the query has gone back, it was copied from none of them."""
+    position: Position
+    gone_back: GoneBack | None = None
+
+
+class Locations:
+    """Makes the locations of this attempt's queries, and names them in the journal before a query uses them."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        # uid -> newest batch in its older location, since when it is sealed
+        self._seals = dict[str, tuple[int, float]]()
+
+    def locate(self, start: Start) -> Located:
+        """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
+
+        What may refuse the start comes first: until then there is only a copy that nobody uses, and the older location is sealed. An empty
+        sink is filled up before the journal names the location: if this attempt is killed between the two, the next one does it again. A
+        sink goes back after that: the next attempt reads in the journal that it must, and to where.
+
+        Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if a source lacks rows that it reads next, ``Damaged`` if the
+        newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
+        """
+        query = self._attempt.state.query(start.uid)
+        located = self._copied(start, query)
+        self._compare(start, query, located)
+        located = self._rescaled(start, located)
+        if located.gone_back:
+            self._name(located, query, start)
+            start.sink.go_back(self._way(located.path, located.gone_back, located.position.committed))
+        else:
+            start.sink.fill_up(located.position.committed, None if query else start.links.in_flight)
+            self._name(located, query, start)
+        return located
+
+    def _copied(self, start: Start, query: Query | None) -> Located:
+        """Copy what the query needs into a new location, from the one in which it ran, or from a checkpoint."""
+        uid, path = start.uid, self._new_path(start.uid)
+        own, chain, gone_back = self._at(path), tuple[Location, ...](), None
+        if query:
+            if not self._attempt.state.branch.goes_back(query):
+                start.links.in_flight.refuse_another_sink(query.newest.sink, start.sink.path)
+            position, gone_back = self._follow(query, start, own)
+            chain = () if gone_back else self._chain(query, start.adopt)
+        elif start.adopt is not None:
+            chain = (self._adoptable(start, start.adopt),)
+            position = self._adopt(uid, chain[0], own)
+        else:
+            self._refuse_another_place(uid)
+            position = self._copy_checkpoint(start, own)
+        start.sink.location = own
+        return Located(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
+
+    def _compare(self, start: Start, query: Query | None, located: Located) -> None:
+        """Raise an error unless the query can go on there: its sources have the rows, and its sink has the batches. If it has gone back,
+        the sink was looked at before.
+        """
+        position, gone_back = located.position, located.gone_back
+        start.sources.meet(self._reading(query, located.own, position, gone_back, adopted=bool(located.chain)))
+        if gone_back:
+            return
+        before = query.newest.sink if query else None
+        if query and before == start.sink.path:
+            start.sink.remind(position)
+        start.sink.meet(position, _known_sinks(query, start.restored))
+        if before and before != start.sink.path and position.begun > position.committed:
+            new = start.sink.path or f"its new sink, {start.sink.target.format}"
+            say(state_messages.batch_in_two_sinks(start.uid, position.begun, before, new))
+
+    def _reading(
+        self,
+        query: Query | None,
+        own: Location,
+        position: Position,
+        gone_back: GoneBack | None = None,
+        *,
+        adopted: bool = False,
+    ) -> Reading:
+        """Return where a query reads on. One that has gone back reads again what its older locations have read."""
+        back = bool(gone_back or (query and query.newest.gone_back))
+        left = self._older(query) if query and back else ()
+        batch = gone_back.batch if gone_back else position.committed
+        return Reading(own, position, batch, left, restored=back or not (query or adopted))
+
+    def _way(self, location: str, gone_back: GoneBack, number: int) -> WayBack:
+        return WayBack(self._attempt.state.job, location, gone_back, number)
+
+    def _new_path(self, uid: str) -> str:
+        return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
+
+    def _rescaled(self, start: Start, draft: Located) -> Located:
+        """Return the location of the query in which its state has the number of partitions that the script wants."""
+        rescaling, position = start.rescaling, draft.position
+        if rescaling is None or not rescaling.needed(draft.own, position):
+            return draft
+        path = self._new_path(draft.uid)
+        located = replace(draft, path=path, own=self._at(path))
+        say(rescaling.rescale(draft.own, located.own, position.committed))
+        empty(draft.own)
+        start.sink.location = located.own
+        return located
+
+    def _refuse_another_place(self, uid: str) -> None:
+        """Raise an error for a query that runs elsewhere, where it would not be sealed: under another name, since a restore has renamed
+        it, or without this package, since it was released.
+        """
+        state = self._attempt.state
+        if released := state.released_query(uid):
+            raise WrongUse(
+                f"query '{uid}' was released to {released.to}, and continues there without this package. adopt={released.to!r} takes it"
+                " over again; another uid may write to another path"
+            )
+        for query in state.queries:
+            if uid in query.was:
+                raise RenameConflict(
+                    f"query '{uid}' is called '{query.uid}' since a restore with rename=. Start it under that name, or another job_id"
+                    " from the checkpoint"
+                )
+
+    def _chain(self, query: Query, adopt: str | None) -> tuple[Location, ...]:
+        """Return the newest location, and those from which it was copied. Raises ``NotNamed``."""
+        return chain_at(self._attempt.store, self._attempt.keys, query, adopt)
+
+    def _older(self, query: Query) -> tuple[Location, ...]:
+        return tuple(self._at(location.path) for location in query.locations)
+
+    def _at(self, path: str) -> Location:
+        return Location(self._attempt.store, self._attempt.keys.file_set(path))
+
+    def _follow(self, query: Query, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
+        """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
+
+        In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
+        """
+        old, restored = self._at(query.newest.path), start.restored
+        start.sink.location = old
+        while True:
+            begun, sealed = self._sealed(query)
+            position = Position(begun, old.committed(begun))
+            _refuse_loss(query, position, restored)
+            on_the_way = position == Position(query.newest.begun, query.newest.committed)
+            if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
+                if not self._attempt.state.branch.goes_back(query):
+                    start.sources.meet(self._reading(query, old, position))
+                start.sink.go_back(self._way(query.newest.path, query.newest.gone_back, query.newest.committed))
+            back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
+            gone_back = None
+            if back:
+                position, gone_back = self._go_back(query, position, start, own)
+            else:
+                copy_position(self._chain(query, start.adopt), position, own)
+            if stays_sealed(old, begun, sealed):
+                return position, gone_back
+            empty(own)
+            self._seals.clear()
+
+    def _adoptable(self, start: Start, uri: str) -> Location:
+        """Return the location at ``uri``, which the query may take over. Nothing is changed."""
+        uid, released = start.uid, self._attempt.state.released_query(start.uid)
+        if start.restored and not released:
+            raise WrongUse(
+                f"query '{uid}' starts from a checkpoint, and adopt={uri!r} names another place. Leave adopt out"
+            )
+        location = location_at(self._attempt.store, uri)
+        if released and location.uri != released.to:
+            raise WrongUse(
+                f"query '{uid}' was released to {released.to}, and continues there. Write adopt={released.to!r}"
+            )
+        start.sink.location = location
+        examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
+        refuse_copy(location, uid, {query.uid: self._at(query.newest.path) for query in self._attempt.state.queries})
+        position = _met(start, location)
+        if start.rescaling:
+            start.rescaling.refuse_to_adopt(location, position)
+        return location
+
+    def _adopt(self, uid: str, old: Location, own: Location) -> Position:
+        """Seal a location from elsewhere, and copy what the query needs to go on."""
+        state = self._attempt.state
+        say(state_messages.query_adopted(uid, old.uri, state))
+        while True:
+            begun, sealed = self._seal(uid, old)
+            refuse_sealed(old, uid, state.incarnation)  # another job may have been faster
+            position = Position(begun, old.committed(begun))
+            copy_position((old,), position, own)
+            if stays_sealed(old, begun, sealed):
+                return position
+            empty(own)
+
+    def _go_back(self, query: Query, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
+        """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
+        restored, sink = start.restored, start.sink
+        to = position_of(restored)
+        if restored is None or restored.query is None or to.committed == NOTHING:
+            raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
+        sink.location = saved_place(restored, self._attempt.store, self._attempt.keys)
+        gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
+        if sink.path and sink.path != restored.query.path:
+            start.links.in_flight.refuse_elsewhere(sink.path)
+        number = sink.next_number(left.begun)
+        self._copy_checkpoint(start, own, number - to.committed)
+        return Position(number + to.begun - to.committed, number), gone_back
+
+    def _sealed(self, query: Query) -> tuple[int, float]:
+        """Return the newest batch that has begun in the newest location of a query, and since when that is sealed.
+
+        The first query seals for all that an older attempt started, so that the second looks do not add up.
+        """
+        state, epoch = self._attempt.state, self._attempt.epoch
+        older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
+        for known in older if query.uid not in self._seals else ():
+            try:
+                self._seals[known.uid] = self._seal(known.uid, self._at(known.newest.path))
+            except Damaged:  # the start of that query says so, and the others can go on
+                if known.uid == query.uid:
+                    raise
+        return self._seals[query.uid]
+
+    def _seal(self, uid: str, location: Location) -> tuple[int, float]:
+        """Seal a location. Return the newest batch that has begun there, and the time."""
+        state = self._attempt.state
+        by = f"attempt {self._attempt.epoch} of {state.job}"
+        poison = Poison(state.incarnation, uid, secrets.token_hex(16), by)
+        return seal(location, poison, self._attempt.catch_up), time.monotonic()
+
+    def _stands_there(self, query: Query, position: Position, restored: StateSnapshot | None) -> bool:
+        """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
+
+        In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
+        A batch that another version of the script has begun since does not count: the query goes back behind it.
+        """
+        saved, point = restored.query if restored else None, self._attempt.restored.point
+        if position_of(restored).committed != position.committed:
+            return False
+        if position.begun != position.committed and not (saved and saved.location == query.newest.path):
+            return False
+        if saved and saved.edges and position.begun not in (position.committed, saved.begun):
+            return False  # the batch may have read what the query before takes back
+        known = {query.newest.taken_from, *(location.path for location in query.locations)}
+        return saved is None or (point is not None and point.pointer is None) or saved.location in known
+
+    def _copy_checkpoint(self, start: Start, own: Location, by: int = 0) -> Position:
+        """Copy the files of a query in a checkpoint. ``by`` is added to the numbers of its batches."""
+        position = position_of(start.restored)
+        if start.restored:
+            copied = copy_saved(start.restored, self._attempt.store, self._attempt.keys, own, by=by)
+            if by:
+                write_beginnings(own, copied, position.committed, by)
+        for move in start.links.moves:
+            move.carry_out(own)
+        return position
+
+    def _name(self, located: Located, query: Query | None, start: Start) -> None:
+        """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
+        adopted = located.chain[0].uri if located.chain and not query else None
+        command = c.LocateQuery(
+            uid=located.uid,
+            path=located.path,
+            taken_from=query.newest.path if query else None,
+            begun=located.position.begun,
+            committed=located.position.committed,
+            epoch=self._attempt.epoch,
+            gone_back=located.gone_back,
+            adopted=adopted,
+            sink=start.sink.path,
+            format=start.sink.target.format,
+            after=start.after,
+        )
+        self._attempt.append(command)
+
+    def heal(self, located: Located) -> None:
+        """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
+
+        Another driver may have finished the batch in the sink after this location was copied. Then the sink skips it here, and
+        nobody else writes its state.
+        """
+        fetch_state(located.own, located.chain, located.position)
+
+    def has_state(self, located: Located) -> bool:
+        """Return whether the state of the batch that had begun is whole in the query's own location."""
+        return has_state(located.own, located.chain, located.position)
+
+    def settle(self, located: Located) -> None:
+        """Give up the older locations: this one holds all that they held."""
+        self._attempt.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
+
+    def delete_older(self, located: Located) -> None:
+        """Delete the locations that were given up, all but what keeps them sealed."""
+        for older in located.older:
+            self._attempt.check_deleting()
+            empty(older)
+
+
+def _met(start: Start, location: Location) -> Position:
+    """Return how far a query has come that may still run elsewhere. Raises ``SourceMoved`` if its sources lack rows that it reads next."""
+    while True:
+        position = reached(location)
+        try:
+            start.sources.meet(Reading(location, position, position.committed))
+        except SourceMoved:
+            if (
+                reached(location) == position
+            ):  # else the query itself may have read these rows since, and let them be deleted
+                raise
+        else:
+            return position
+
+
+def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | None) -> None:
+    """Raise ``Damaged`` if the newest location lacks batches that the journal or the restored checkpoint knows."""
+    newest, saved = query.newest, restored.query if restored else None
+    known = max(newest.committed, saved.batch if saved and saved.location == newest.path else NOTHING)
+    if position.begun < newest.begun or position.committed < known:
+        raise Damaged(
+            f"query '{query.uid}': its location {newest.path} has batches up to {position.committed}, and had {max(known, newest.begun)};"
+            " somebody or something deleted files there. Nothing was started. Start another job_id with restore=<pointer> of a"
+            " checkpoint, which writes to another path"
+        )
+
+
+def _known_sinks(query: Query | None, restored: StateSnapshot | None) -> set[str | None]:
+    """Return the paths and tables to which the query has written."""
+    return {query.newest.sink if query else None, restored.query.path if restored and restored.query else None}
+
+
+def position_of(restored: StateSnapshot | None) -> Position:
+    """Return the position of a query in a checkpoint."""
+    query = restored.query if restored else None
+    return Position(query.begun, query.batch) if query else Position()

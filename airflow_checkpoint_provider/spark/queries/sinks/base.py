@@ -1,0 +1,167 @@
+"""The sink of a query: whether the query may go on there, or go back. Runs in the Spark driver.
+
+A sink that counts batches skips each batch that it has, without a word. So a query that began anew in front of an old sink would lose
+rows, and one that went back would not write again what it had written since.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
+from airflow_checkpoint_provider.file_sink.log import INTERVAL, next_number
+from airflow_checkpoint_provider.location.files import NOTHING, Location, Position
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.events import GoneBack
+from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, File, QueryDetail
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.state.snapshot import Check
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """The way back of a query, as the journal has decided it: in which location the query goes on, and behind which batch."""
+
+    job: str
+    location: str
+    gone_back: GoneBack
+    number: int
+
+
+class Sink:
+    """The sink of the query ``uid``. It does not say which batches it has, so nothing is compared."""
+
+    def __init__(self, uid: str, target: Target) -> None:
+        self.uid, self.target = uid, target
+        self.location: Location | None = None
+        """A location of the query as soon as there is one. It holds Spark's id of the query, by which a table knows it."""
+
+    @property
+    def path(self) -> str | None:
+        """Return the path to which the query writes, in one spelling; None if it has none."""
+        return None
+
+    # -- going on ----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Delete what an older driver is about to rename."""
+
+    def newest_file(self, batch: int) -> str | None:
+        """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
+        return None
+
+    def remind(self, position: Position) -> None:
+        """Write the table's batch marker again if it was lost. The query wrote to this table at ``position``.
+
+        Raises ``SinkMoved`` if the table may have forgotten the batch that had begun.
+        """
+
+    def meet(self, position: Position, known: Collection[str | None]) -> None:
+        """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.
+
+        It may have the begun batch, too. ``known`` are the paths to which the query has written: there, the sink must not be empty.
+        Raises ``SinkMoved``.
+        """
+
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+        """Make an empty sink count the batches up to ``up_to`` as written. Of their files it gets only those in flight.
+
+        Raises ``SinkMoved`` if that cannot be brought there.
+        """
+
+    def save(self, files: Iterable[File], target: Location, check: Check) -> bool:
+        """Copy files of the sink, which are in flight, into a file set. Calls ``check`` before each. Return False if it cannot."""
+        return False
+
+    # -- going back --------------------------------------------------------------------------------------------------
+
+    def next_number(self, begun: int) -> int:
+        """Return the number of a batch from which a query may go on after it went back: no driver has begun it."""
+        return next_number(begun, INTERVAL)
+
+    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+        """Return what is left of the sink when the query goes back to ``saved``. Nothing is changed.
+
+        Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had, and ``NotSupportedYet`` for
+        a function of ``foreachBatch``.
+        """
+        if self.target.format == FOREACH_BATCH:
+            raise NotSupportedYet(wording.cannot_go_back(self.uid, wording.OWN_FUNCTION))
+        say(f"query '{self.uid}' goes back, and its sink, {self.target.format}, gets the rows since then again")
+        return GoneBack(batch=saved.batch)
+
+    def go_back(self, way: WayBack) -> None:
+        """Take out what the sink shall not keep, and let it count the batches up to the way's number. May be repeated. Raises ``SinkMoved``.
+
+        The journal has decided it, so an attempt that was replaced meanwhile changes nothing else.
+        """
+
+
+class CountingSink(Sink, ABC):
+    """A sink that says which batches it has, and takes each once."""
+
+    @property
+    def query_id(self) -> str:
+        """Return Spark's id of the query; empty before it has one. Raises ``Damaged``."""
+        return self.location.query_id() if self.location else ""
+
+    @abstractmethod
+    def newest_batch(self) -> int:
+        """Return the newest batch of the query that it has, -1 if it has none."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Return whether a reader finds nothing there. Raises ``Damaged``."""
+
+    def meet(self, position: Position, known: Collection[str | None]) -> None:
+        found, committed = self.newest_batch(), position.committed
+        if committed <= found <= position.begun or found == committed:
+            return
+        if found < committed and self.path not in known and self.is_empty():
+            say(f"query '{self.uid}' continues after batch {committed} and writes to {self.path}, which is empty")
+            return
+        begins = "starts from its beginning" if committed == NOTHING else f"would continue after batch {committed}"
+        effect = (
+            f"skip {found - committed} of the new ones" if found > committed else f"lack {committed - found} of them"
+        )
+        raise SinkMoved(
+            f"query '{self.uid}' {begins}, but its sink {self.path} has {_batches(found)}: it would {effect}. Nothing was started."
+            " Write to another path, or restore the checkpoint with which these batches were written",
+            sink=found,
+            checkpoint=committed,
+        )
+
+    def next_number(self, begun: int) -> int:
+        return super().next_number(max(begun, self.newest_batch()))
+
+    def lacks_batches(self, saved: QueryDetail, found: int, advice: str = "") -> SinkMoved:
+        """Return the error for a sink that lacks what it had at ``saved``. ``advice`` is another way than an empty path."""
+        return SinkMoved(
+            f"query '{self.uid}' is to go back to batch {saved.batch}, but its sink {self.path} lacks files that it had then. The"
+            f" query was not started. {advice}Write to an empty path",
+            sink=found,
+            checkpoint=saved.batch,
+        )
+
+    def is_ahead_of(self, saved: QueryDetail, found: int) -> SinkMoved:
+        """Return the error for a sink that holds what was written behind ``saved``, up to batch ``found``."""
+        why = wording.sink_is_ahead(self.uid, self.path or "", saved)
+        return SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
+
+    def has_got_rows(self, gone_back: GoneBack, elsewhere: str) -> SinkMoved:
+        """Return the error for a table that has got rows of the query on its way back. ``elsewhere``: a place without such rows."""
+        command = wording.take_out(self.path or "", gone_back.newest_file)
+        advice = f"Take them out with {command}, then start the job again" if command else f"Write to {elsewhere}"
+        return SinkMoved(
+            f"query '{self.uid}' goes back to batch {gone_back.batch}, and its table {self.path} has received rows from it since. The query"
+            f" was not started. {advice}",
+            checkpoint=gone_back.batch,
+        )
+
+
+def _batches(newest: int) -> str:
+    return "no batches any more" if newest == NOTHING else f"batches up to {newest}"

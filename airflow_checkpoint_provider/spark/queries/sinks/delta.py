@@ -1,0 +1,149 @@
+"""A Delta table as the sink of a query. Runs in the Spark driver.
+
+Delta takes each batch of a query once. It counts batches by the id of the query, so other queries and people may write to the same
+table. That is also why this package takes no rows out of it: it would take out theirs, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.location.files import NOTHING, Position
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.events import GoneBack
+from airflow_checkpoint_provider.protocol.metadata import QueryDetail, delta_commit, delta_version
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable
+from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
+from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class DeltaSink(CountingSink):
+    """The Delta table to which a query writes."""
+
+    def __init__(self, spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter | None) -> None:
+        super().__init__(uid, target)
+        self.table, self._writer = DeltaTable(spark, target.path), writer
+
+    @property
+    def path(self) -> str:
+        return self.table.folder
+
+    def newest_batch(self) -> int:
+        return self.table.newest_batch(self.query_id)
+
+    def is_empty(self) -> bool:
+        return self.table.is_empty()
+
+    def remind(self, position: Position) -> None:
+        """A table with ``delta.setTransactionRetentionDuration`` forgets a query that is quiet for so long. Its log still knows."""
+        if position.begun != NOTHING and self.newest_batch() == NOTHING:
+            logged = self.table.logged_batch(self.query_id)
+            if logged != NOTHING:
+                self._refuse_taken_back(position)  # a mark would hide it
+                say(f"query '{self.uid}': its table {self.path} has forgotten batch {logged} of it, and is told again")
+                self._mark(logged)
+
+    def newest_file(self, batch: int) -> str | None:
+        """Return the commit that wrote ``batch``; None if the table's log does not have it any more."""
+        version = self.table.version_of(self.query_id, batch)
+        return None if version is None else delta_commit(version)
+
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+        if self.newest_batch() < up_to:
+            if in_flight:
+                in_flight.refuse_to_bring(self.path)
+            self._mark(up_to)
+
+    def _mark(self, batch: int) -> None:
+        assert self._writer
+        self.table.mark(self.query_id, batch, empty_like(self._writer))
+
+    # -- going back --------------------------------------------------------------------------------------------------
+
+    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+        """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
+        if self.path != saved.path:
+            if not self.is_empty():
+                raise self.lacks_batches(saved, self.newest_batch())
+            return GoneBack(batch=saved.batch, sink=self.path)
+        found, base = self._newest_known(), delta_version(saved.newest_file)
+        if found < saved.batch:
+            raise self.lacks_batches(saved, found)
+        if base is None or self._is_ahead(base):
+            raise self.is_ahead_of(saved, found)
+        return GoneBack(batch=saved.batch, sink=self.path, newest_file=saved.newest_file)
+
+    def meet(self, position: Position, known: Collection[str | None]) -> None:
+        """As in any sink. A table that was taken back still counts the batches that it lacks."""
+        super().meet(position, known)
+        self._refuse_taken_back(position)
+
+    def _refuse_taken_back(self, position: Position) -> None:
+        restored, lacks = self._taken_back()
+        if restored is not None and lacks is not None:
+            undo = wording.restore_table(self.path, restored.version - 1)
+            raise SinkMoved(
+                f"query '{self.uid}' would continue after batch {position.committed}, but its table {self.path} was restored to version"
+                f" {restored.restored_to}, and lacks rows that the query has written up to version {lacks}. Nothing was started. Go back to"
+                f" a checkpoint with `checkpoints restore --rewind-sink`, or undo that restore: {undo}",
+                sink=self.newest_batch(),
+                checkpoint=position.committed,
+            )
+
+    def _newest_known(self) -> int:
+        """Return the newest batch that the table has, even if only its log still says so."""
+        found = self.newest_batch()
+        return self.table.logged_batch(self.query_id) if found == NOTHING else found
+
+    def _taken_back(self) -> tuple[Commit | None, int | None]:
+        """Return the newest restore of the table behind all commits of the query, and the newest version with its rows that it took out."""
+        restored: Commit | None = None
+        for commit in self.table.commits(0):
+            if self.query_id in commit.batches:
+                if restored is None or restored.restored_to is None:
+                    break
+                if commit.files:
+                    return restored, commit.version if commit.version > restored.restored_to else None
+            elif restored is None and commit.restored_to is not None:
+                restored = commit
+        return None, None
+
+    def _is_ahead(self, base: int) -> bool:
+        """Return whether the table holds, or may hold, other rows of the query than it had at the commit ``base``.
+
+        It does not if the query has written none since, or if the author has restored the table to that commit. What others write does
+        not matter.
+        """
+        since = list(self.table.commits(base + 1))  # the newest first
+        kept: Iterable[Commit] = since
+        restore = next((commit for commit in since if commit.restored_to is not None), None)
+        if restore and restore.restored_to is not None:
+            if restore.restored_to < base:
+                return True
+            kept = [c for c in since if c.version > restore.version or c.version <= restore.restored_to]
+        all_known = len(since) == self.table.version - base
+        return not all_known or self._holds_rows(kept)
+
+    def _holds_rows(self, commits: Iterable[Commit]) -> bool:
+        return any(commit.files and self.query_id in commit.batches for commit in commits)
+
+    def go_back(self, way: WayBack) -> None:
+        """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
+        looked at behind the first, so another attempt need not look again.
+        """
+        gone_back = way.gone_back
+        if gone_back.sink != self.path or self.newest_batch() >= way.number:
+            return
+        self._mark(way.number - 1)
+        base = delta_version(gone_back.newest_file)  # None: the table was empty
+        if self._holds_rows(self.table.commits(0)) if base is None else self._is_ahead(base):
+            raise self.has_got_rows(gone_back, "another path")
+        self._mark(way.number)

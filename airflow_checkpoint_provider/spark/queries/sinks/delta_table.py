@@ -1,0 +1,188 @@
+"""A Delta table: which batches of a query it has, and what they wrote. Runs in the Spark driver.
+
+Each commit of a table is a file of its log, ``_delta_log/00000000000000000012.json``, with an action in each line. A query writes a
+batch in one commit, with the action ``txn``: its own id and the number of the batch. Delta 4.4 leaves out a batch whose number the
+query's id has reached, and refuses a commit if another driver was faster with the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+
+from airflow_checkpoint_provider.location.files import NOTHING
+from airflow_checkpoint_provider.location.foreign import loads, long, readable
+from airflow_checkpoint_provider.protocol.metadata import DELTA, File, delta_commit
+from airflow_checkpoint_provider.protocol.records import cut
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table: its number, the batches that it holds by the ids of their queries, and the files that it adds.
+
+    ``restored_to``: the version to which it took the table back, -1 if it does not name one; None if it is no restore.
+    """
+
+    version: int
+    batches: Mapping[str, int]
+    files: tuple[File, ...]
+    restored_to: int | None = None
+
+
+@dataclass(frozen=True)
+class DeltaOffset:
+    """How far a source has read the table with the id ``table``: of the commit ``version``, the files up to ``index``.
+
+    Below zero, ``index`` stands for none of them. With ``initial``, the files are those of the whole table at that commit.
+    """
+
+    table: str
+    version: int
+    index: int
+    initial: bool
+
+    @classmethod
+    def parse(cls, offset: str) -> DeltaOffset:
+        """Return it from an offset, as Delta 4.4 writes it. Raises ``Damaged``."""
+        with readable(f"the offset {cut(offset)} of a source", "Delta"):
+            parsed: dict[str, Any] = loads(offset)
+            version, index = long(parsed["reservoirVersion"]), long(parsed["index"])
+            return cls(str(parsed["reservoirId"]), version, index, bool(parsed["isStartingVersion"]))
+
+    @property
+    def touched(self) -> int:
+        """Return the number behind the last commit of which rows were read."""
+        return self.version if self.index < 0 else self.version + 1
+
+
+class DeltaTable:
+    """The Delta table at ``path``, which may not be there yet."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        session: Any = spark._jsparkSession
+        jvm: Any = spark._jvm
+        self._spark, self._jvm = spark, jvm
+        self._conf = session.sessionState().newHadoopConf()
+        self.folder = place(spark, path)
+        self._table: Any = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.folder)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Return the id of the table, which is another one if it is made anew."""
+        return str(self._snapshot().metadata().id())
+
+    @property
+    def version(self) -> int:
+        """Return the number of its newest commit, -1 if there is no table."""
+        return int(self._snapshot().version())
+
+    def newest_batch(self, query_id: str) -> int:
+        """Return the newest batch of a query that the table has, -1 if it has none."""
+        batch = self._snapshot().transactions().get(query_id)
+        return int(batch.get()) if batch.isDefined() else NOTHING
+
+    def logged_batch(self, query_id: str) -> int:
+        """Return the newest batch of a query in the commits that the log still has, -1 if there is none. Reads all of them."""
+        return max((commit.batches.get(query_id, NOTHING) for commit in self.commits(0)), default=NOTHING)
+
+    def _snapshot(self) -> Any:
+        """Return what is in the table now, as Delta's own object."""
+        return self._table.update(False, self._jvm.scala.Option.empty(), self._jvm.scala.Option.empty())
+
+    def is_empty(self) -> bool:
+        """Return whether a reader finds no file, or there is no table."""
+        return self.version == NOTHING or int(self._snapshot().numOfFiles()) == 0
+
+    def first_logged(self, first: int) -> int | None:
+        """Return the first commit from ``first`` on that the log still has; None if it has none."""
+        found = self._table.getChangeLogFiles(first, self._jvm.scala.Option.empty(), False)
+        return int(found.next()._1()) if found.hasNext() else None
+
+    def files_gone(self, version: int) -> list[str] | None:
+        """Return the files of the table at ``version`` that it does not hold any more; None if the log does not say which they were."""
+        nothing = self._jvm.scala.Option.empty()
+        try:
+            then = self._table.getSnapshotAt(version, nothing, nothing, False)
+            old, now = (DataFrame(at.allFiles().toDF(), self._spark).select("path") for at in (then, self._snapshot()))
+            return [str(row.path) for row in old.subtract(now).collect()]
+        except Py4JJavaError:
+            return None
+
+    def uri(self, file: str) -> str:
+        """Return the path of a file that a commit names, encoded as in a URI."""
+        whole = file.startswith("/") or ":/" in file  # a clone of a table names those of the other
+        return file if whole else f"{logged(self._jvm.org.apache.hadoop.fs.Path(self.folder))}/{file}"
+
+    def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
+        """Yield the commits from the newest to ``first``, as far as the log still has them. Raises ``Damaged``."""
+        for version in range(self.version if last is None else last, first - 1, -1):
+            commit = self._commit(version)
+            if commit is None:
+                return
+            yield commit
+
+    def version_of(self, query_id: str, batch: int) -> int | None:
+        """Return the commit that wrote a batch of a query; None if the log does not have it any more. Raises ``Damaged``."""
+        for commit in self.commits(0):
+            written = commit.batches.get(query_id, batch + 1)
+            if written <= batch:
+                return commit.version if written == batch else None
+        return None
+
+    def first_of(self, query_id: str) -> Commit | None:
+        """Return the first commit of a query that the log still has; None if there is none. Raises ``Damaged``."""
+        own = (commit for commit in self.commits(0) if query_id in commit.batches)
+        return min(own, key=lambda commit: commit.version, default=None)
+
+    def _commit(self, version: int) -> Commit | None:
+        path = self._jvm.org.apache.hadoop.fs.Path(self.folder, delta_commit(version))
+        files = path.getFileSystem(self._conf)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+        return commit_in(text, version, str(path))
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def mark(self, query_id: str, batch: int, no_rows: DataFrameWriter) -> None:
+        """Let the table count the batches of a query up to ``batch``. Makes the table if it is not there. May be repeated."""
+        writer = no_rows.format(DELTA).mode("append").options(txnAppId=query_id, txnVersion=str(batch))
+        writer.save(self.folder)
+
+
+def commit_in(text: str, version: int, what: str) -> Commit:
+    """Return the commit in a file of a table's log. Raises ``Damaged``, naming ``what``."""
+    with readable(what, "Delta"):
+        actions: list[dict[str, Any]] = [loads(line) for line in text.split("\n") if line]
+        batches = {str(each["txn"]["appId"]): long(each["txn"]["version"]) for each in actions if "txn" in each}
+        added = [each["add"] for each in actions if "add" in each]
+        about: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+        return Commit(version, batches, tuple(_file(file) for file in added if file["dataChange"]), _restored_to(about))
+
+
+def _file(added: dict[str, Any]) -> File:
+    if (size := long(added["size"])) < 0:
+        raise ValueError("a file has a size below zero")
+    return File(name=str(added["path"]), bytes=size, rows=0)
+
+
+def _restored_to(about: Mapping[str, Any]) -> int | None:
+    if about.get("operation") != "RESTORE":
+        return None
+    version = about.get("operationParameters", {}).get("version")  # None if a moment was named instead
+    return NOTHING if version is None else long(version)

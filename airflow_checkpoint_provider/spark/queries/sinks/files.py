@@ -1,0 +1,144 @@
+"""A file sink of a query: its log says which batches it has, and which files they wrote. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import dropwhile
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.file_sink import rewinding
+from airflow_checkpoint_provider.file_sink.log import SinkFile
+from airflow_checkpoint_provider.file_sink.rewinding import Manifest
+from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.events import GoneBack
+from airflow_checkpoint_provider.protocol.metadata import File, QueryDetail
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight, bring, save
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
+from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.state.snapshot import Check
+from airflow_checkpoint_provider.text import state_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FileSink(CountingSink):
+    """A folder into which Spark writes files, and the log of these files."""
+
+    def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
+        super().__init__(uid, target)
+        self._log = SinkLog(spark, target.path)
+
+    @property
+    def path(self) -> str:
+        return self._log.folder
+
+    def newest_batch(self) -> int:
+        return self._log.newest_batch()
+
+    def is_empty(self) -> bool:
+        return not self._log.files()
+
+    def sweep(self) -> None:
+        """Delete temporary entries of its log."""
+        self._log.sweep()
+
+    def newest_file(self, batch: int) -> str | None:
+        return self._log.newest_file(batch)
+
+    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+        """Put entries into its log for the batches up to ``up_to``. Spark reads and compacts only a log without gaps."""
+        if self._log.newest_batch() < up_to:
+            copies = in_flight.copies(self.path) if in_flight else {}
+            self._log.fill_up(up_to, bring(self._log, copies))
+
+    # -- what its batches wrote --------------------------------------------------------------------------------------
+
+    def written(self, since: int, after: int) -> list[tuple[int, SinkFile]]:
+        """Return the files that the entries of its log after ``after`` are the first to name, each with the batch that wrote it. Batches up
+        to ``since`` may be reported as one. Raises ``Damaged``.
+        """
+        return self._log.written(since, after)
+
+    def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
+        """Return files of the sink by their paths below it. Raises ``Damaged`` for a path outside of it."""
+        return tuple(File(name=self._log.below(file), bytes=file.bytes, rows=0) for file in files)
+
+    def save(self, files: Iterable[File], target: Location, check: Check) -> bool:
+        save(self._log, files, target, check)
+        return True
+
+    # -- going back --------------------------------------------------------------------------------------------------
+
+    def next_number(self, begun: int) -> int:
+        """Return the number of a batch from which a query may go on after it went back: one that the log compacts."""
+        return self._log.next_number(begun)
+
+    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+        path, found, files = self.path, self._log.newest_batch(), self._log.files()
+        begins = not files and path != saved.path
+        kept = 0 if begins else self._kept(files, saved.batch, saved.newest_file)
+        if kept is None or (files and path != saved.path):
+            advice = f"`{wording.rewound(path)}` lists what was taken out of it, and can put it back. "
+            raise self.lacks_batches(saved, found, advice)
+        if kept < len(files) and not allowed:
+            raise self.is_ahead_of(saved, found)
+        return GoneBack(batch=saved.batch, sink=path, newest_file=files[kept - 1].path if kept else None)
+
+    def _kept(self, files: Sequence[SinkFile], batch: int, newest: str | None) -> int | None:
+        """Return how many files of the sink its batches up to ``batch`` have written; None if it lacks some of them.
+
+        The log of the sink says it. ``newest``, the name of a file that somebody has stored elsewhere, counts only where Spark has deleted
+        the entries of that time.
+        """
+        then, named = self._log.files_up_to(batch), [file.path for file in files]
+        if then is not None:
+            known = set(named)  # with Spark's option "retention", a compaction drops the oldest
+            paths = [file.path for file in dropwhile(lambda file: file.path not in known, then)]
+            return len(paths) if named[: len(paths)] == paths and (paths or not then) else None
+        if not named and newest is None:
+            return 0
+        return next((number for number in range(len(named), 0, -1) if named[number - 1] == newest), None)
+
+    def go_back(self, way: WayBack) -> None:
+        """Move what the sink shall not keep into a folder beside it, as ``file_sink.rewinding`` tells."""
+        if way.gone_back.sink != self.path:
+            return
+        name, files = rewinding.aside_name(way.location), self._log.files()
+        # Asked behind the files: those of later batches are not among them
+        if self._log.newest_batch() < way.number:
+            self._cut(way, name, files)
+        aside = rewinding.found_aside(self._log.files_of, name)
+        if aside:
+            rewinding.move_aside(self._log, aside)
+            taken = aside.manifest
+            say(state_messages.rows_moved_aside(self.uid, self.path, len(taken.files), taken.bytes, aside.name))
+
+    def _cut(self, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
+        """Let the log end with the way's number, and name just what stays. The manifest names the rest, if there is any."""
+        kept = self._kept(files, way.gone_back.batch, way.gone_back.newest_file)
+        if kept is None:
+            raise SinkMoved(
+                f"query '{self.uid}' goes back, and its sink {self.path} lacks files that it had at batch {way.gone_back.batch};"
+                " somebody changes it. Write to an empty path",
+                checkpoint=way.gone_back.batch,
+            )
+        if kept == len(files):
+            self._log.keep(files, way.number)
+            return
+        manifest = Manifest(
+            job=way.job,
+            uid=self.uid,
+            batch=way.gone_back.batch,
+            number=way.number,
+            at=utc_now(),
+            by=f"the driver of {way.job}",
+            entries=tuple(self._log.visible()),
+            files=rewinding.listed(self._log, files[kept:]),
+        )
+        rewinding.cut(self._log, rewinding.decided(self._log, name, manifest), files[:kept])

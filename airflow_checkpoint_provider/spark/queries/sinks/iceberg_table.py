@@ -1,0 +1,120 @@
+"""An Iceberg table: which batches of a query it has, and which snapshots they made. Runs in the Spark driver.
+
+Each commit makes a snapshot of the table, which names the one before. A query writes a batch in one commit: the summary of its snapshot
+has the query's own id and the number of the batch. Iceberg 1.12 looks for the newest such snapshot behind the current one, and leaves
+out a batch whose number that has reached. Then it commits. If somebody else has committed meanwhile, it commits again, and does not look
+again: two drivers that write a batch at the same moment both write it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
+from airflow_checkpoint_provider.location.foreign import long, readable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERY, BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+ABSENT = ("NoSuch", "Parse")  # beginnings of the names of errors for a table that is not there, or has no such name
+CHANGES = ("added-data-files", "deleted-data-files")  # in the summary of a snapshot that changes rows
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot of a table: its id, that of the one before, when it was made (since 1970), and its summary."""
+
+    id: int
+    before: int | None
+    at_ms: int
+    summary: Mapping[str, str]
+
+    @property
+    def changes_rows(self) -> bool:
+        """Return whether it adds rows or takes some away."""
+        return any(change in self.summary for change in CHANGES)
+
+    @property
+    def batch(self) -> int:
+        """Return the batch of the query that has made it. Raises ``Damaged``."""
+        with readable(f"the summary of snapshot {self.id}", "Iceberg"):
+            return long(self.summary[BATCH])
+
+    def of(self, query_id: str, *, after: int) -> bool:
+        """Return whether a query has made it with a batch after ``after``. Raises ``Damaged``."""
+        return self.summary.get(QUERY) == query_id and self.batch > after
+
+
+class IcebergTable:
+    """An Iceberg table; ``table`` is Iceberg's own object.
+
+    Each use of it raises ``WrongUse`` if there is none, and ``CheckpointError`` if its catalog does not answer.
+    """
+
+    def __init__(self, spark: SparkSession, table: Any) -> None:
+        jvm: Any = spark._jvm
+        self._table = table
+        self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
+        self.name = str(table.name())
+
+    @classmethod
+    def named(cls, spark: SparkSession, name: str) -> IcebergTable:
+        """Return the table that a catalog has under a name."""
+        jvm: Any = spark._jvm
+        with _typed_errors(name):
+            return cls(spark, jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""
+        # The format of this text is Iceberg's specification. One call, where the objects would need five for each snapshot
+        with _typed_errors(self.name):
+            metadata = str(self._to_json(self._table.operations().refresh()))
+        yield from snapshots_in(metadata, f"the metadata of the table {self.name}")
+
+    def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
+        """Yield the batches that a query has written, the newest first, and their snapshots."""
+        for snapshot in self.snapshots():
+            if snapshot.summary.get(QUERY) == query_id:
+                yield snapshot.batch, snapshot
+
+    def mark(self, query_id: str, batch: int) -> None:
+        """Let the table count the batches of a query up to ``batch``, in a snapshot that adds no rows."""
+        with _typed_errors(self.name):
+            self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
+
+
+def snapshots_in(metadata: str, what: str) -> Iterator[Snapshot]:
+    """Yield the snapshots in the metadata of a table, from the current one on. Raises ``Damaged``, naming ``what``."""
+    with readable(what, "Iceberg"):
+        about = json.loads(metadata)  # a schema in it may be deep
+        known = {long(snapshot["snapshot-id"]): snapshot for snapshot in about.get("snapshots", ())}
+        number = about.get("current-snapshot-id")
+        while snapshot := known.pop(number, None):  # each is yielded once, also if one is its own parent
+            before, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary", {})
+            yield Snapshot(
+                number, before, long(snapshot["timestamp-ms"]), {str(name): str(summary[name]) for name in summary}
+            )
+            number = before
+
+
+@contextmanager
+def _typed_errors(table: str) -> Iterator[None]:
+    """Raise a typed error instead of that of a catalog, whose text may hold the address of its database, with a password."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getClass().getSimpleName())
+        if reason.startswith(ABSENT):
+            raise WrongUse(
+                f"Spark cannot open the Iceberg table {table}: {reason}. Create it before the query starts"
+            ) from None
+        raise CheckpointError(
+            f"Spark cannot use the Iceberg table {table} now: {reason}. Another try may help; Spark's own log may say more"
+        ) from None

@@ -1,0 +1,195 @@
+"""The folder of a file sink as Hadoop reaches it, and the log in it. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from py4j.protocol import Py4JJavaError
+
+from airflow_checkpoint_provider.errors import Damaged, NoObject
+from airflow_checkpoint_provider.file_sink.log import INTERVAL, FileSinkLog, SinkFile, refuse_other_size, walked
+from airflow_checkpoint_provider.storage.directories import opened, refuse_other
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ONE_SLASH = re.compile("^file:/(?=[^/])")
+ABSENT = "java.io.FileNotFoundException"
+COMPACTS_EVERY = "spark.sql.streaming.fileSink.log.compactInterval"
+
+
+class HadoopFolder:
+    """The folder ``path`` of a file sink, in any file system that Spark reaches."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._jvm, self._conf = _jvm(spark), _hadoop_conf(spark)
+        folder = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._files = folder.getFileSystem(self._conf)
+        self.uri = _in_one_spelling(self._jvm, self._files, folder)
+        self._logged = logged(self._jvm.org.apache.hadoop.fs.Path(self.uri))
+
+    def names(self, below: str) -> list[str]:
+        return [str(status.getPath().getName()) for status in self._listed(self.path(below))]
+
+    def hidden(self, below: str) -> list[str]:
+        return [name for name in self.names(below) if name.startswith(".")]
+
+    def sizes(self, below: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for status in self._listed(self.path(below)):
+            key = f"{below}/{status.getPath().getName()}"
+            found |= self.sizes(key) if status.isDirectory() else {key: int(status.getLen())}
+        return found
+
+    def _listed(self, folder: Any) -> Iterable[Any]:
+        return self._files.listStatus(folder) if self._files.exists(folder) else ()
+
+    def read(self, key: str, at_most: int | None = None) -> tuple[str, bool]:
+        path = self.path(key)
+        try:
+            stream = self._files.open(path)
+        except Py4JJavaError as error:
+            if not _is(error, ABSENT):
+                raise
+            raise Damaged(f"{self.uri}/{key} is missing; somebody or something deleted it") from None
+        try:
+            behind = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
+            stream.seek(behind)
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")), not behind
+        finally:
+            stream.close()
+
+    def put(self, key: str, text: str) -> None:
+        path = self.path(key)
+        if self._files.exists(path):
+            return
+        checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        self._files.mkdirs(path.getParent())
+        stream = checkpointing.CheckpointFileManager.create(path.getParent(), self._conf).createAtomic(path, False)
+        stream.write(text.encode())
+        try:
+            stream.close()
+        except Py4JJavaError as error:
+            if not _is(error, "org.apache.hadoop.fs.FileAlreadyExistsException"):
+                raise
+
+    def copy(self, key: str, new: str) -> None:
+        """Copy a file, unless the copy is there. Half of a copy, which a killed driver left, has another size."""
+        source, target = self.path(key), self.path(new)
+        if not self._files.exists(target) or self._size(target) != self._size(source):
+            self._copy(source, target)
+
+    def move(self, key: str, new: str, size: int) -> bool:
+        source, target = self.path(key), self.path(new)
+        self._files.mkdirs(target.getParent())
+        try:
+            moved = bool(self._files.rename(source, target))
+        except Py4JJavaError as error:
+            if not _is(error, ABSENT):
+                raise
+            moved = False
+        if moved:
+            refuse_other_size(f"{self.uri}/{new}", self._size(target), size)
+        return moved
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._files.delete(self.path(key), False)
+
+    def refuse_link(self, key: str) -> None:
+        (scheme, _), above = walked(self.uri)
+        if scheme != "file":
+            return
+        folder, names = "/" + "/".join(above), key.split("/")
+        try:
+            with suppress(OSError), opened(folder, names[:-1]) as handle:  # of what is absent, Hadoop says so
+                refuse_other(names[-1], handle, "/".join((folder, *names)))
+        except NoObject as error:
+            raise Damaged(f"{error.message}. Nothing was done with that file of the sink {self.uri}") from None
+
+    def path(self, key: str) -> Any:
+        """Return the path of a key as Hadoop takes it."""
+        return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(f"{self._logged}/{quote(key)}"))
+
+    def copy_out(self, key: str, uri: str) -> None:
+        """Copy a file of the sink, which may replace an earlier copy."""
+        self._copy(self.path(key), self._jvm.org.apache.hadoop.fs.Path(uri))
+
+    def copy_in(self, uri: str, key: str) -> SinkFile:
+        """Copy a file into the sink, which may replace an earlier copy. Return it as the log names it; it is there."""
+        target = self.path(key)
+        self._copy(self._jvm.org.apache.hadoop.fs.Path(uri), target)
+        return file_of(self._files.getFileStatus(target))
+
+    def _copy(self, source: Any, target: Any) -> None:
+        copy, conf = self._jvm.org.apache.hadoop.fs.FileUtil.copy, self._conf
+        copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, True, conf)
+
+    def _size(self, path: Any) -> int:
+        return int(self._files.getFileStatus(path).getLen())
+
+
+class SinkLog(FileSinkLog):
+    """The log of the file sink that writes to ``path``."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._hadoop = HadoopFolder(spark, path)
+        super().__init__(self._hadoop, int(str(spark.conf.get(COMPACTS_EVERY, str(INTERVAL)))))
+
+    def copy_out(self, below: str, uri: str) -> None:
+        """Copy a data file of the sink, which may replace an earlier copy. Raises ``Damaged``."""
+        self._hadoop.copy_out(self.key(below), uri)
+
+    def copy_in(self, uri: str, below: str) -> SinkFile:
+        """Copy a file into the sink, which may replace an earlier copy. Return it as the log names it. Raises ``Damaged``."""
+        return self._hadoop.copy_in(uri, self.key(below))
+
+
+def file_of(status: Any) -> SinkFile:
+    """Return a file as Spark's log names it; ``status`` is Hadoop's."""
+    path = logged(status.getPath())
+    about = {
+        "path": path,
+        "size": status.getLen(),
+        "isDir": False,
+        "modificationTime": status.getModificationTime(),
+        "blockReplication": status.getReplication(),
+        "blockSize": status.getBlockSize(),
+        "action": "add",
+    }
+    return SinkFile(path, json.dumps(about))
+
+
+def place(spark: SparkSession, path: str) -> str:
+    """Return the path of a source or a sink as ``FileSinkLog.folder`` is spelled."""
+    folder = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    return _in_one_spelling(_jvm(spark), folder.getFileSystem(_hadoop_conf(spark)), folder)
+
+
+def logged(path: Any) -> str:
+    """Return a path as Spark's logs spell it: encoded, and with three slashes behind ``file:``. A source takes another one for new."""
+    return ONE_SLASH.sub("file:///", str(path.toUri()))
+
+
+def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:
+    """Return a path in one spelling: Spark's log begins with ``file:///``, and the author may write ``file:/`` or leave it out."""
+    uri = files.makeQualified(path).toUri()
+    return str(jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
+
+
+def _is(error: Py4JJavaError, name: str) -> bool:
+    return str(error.java_exception.getClass().getName()) == name
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm
+
+
+def _hadoop_conf(spark: SparkSession) -> Any:
+    session: Any = spark._jsparkSession
+    return session.sessionState().newHadoopConf()

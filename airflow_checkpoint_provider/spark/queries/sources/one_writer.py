@@ -1,0 +1,122 @@
+"""One folder, one query: refuses a second query that writes to a folder, or one that reads its own. Runs in the Spark driver.
+
+The log of a file sink counts batches, whichever query they are of. Of two queries that write batch 7 there, one is left out in
+silence. Tables count the batches of each query by its id, so queries may share a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from airflow_checkpoint_provider.errors import SinkTaken
+from airflow_checkpoint_provider.protocol import wording
+from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, ICEBERG, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sources.sources import Source
+
+_PARTS = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)", re.IGNORECASE | re.DOTALL)
+_S3 = ("s3", "s3a", "s3n")
+_WHY = "Both would count their batches in the log of that folder, which takes each number once, so rows of one would be lost"
+
+
+def same_place(one: str, other: str) -> bool:
+    """Return whether two paths, as ``place`` spells them, are one folder: also by a symbolic link or another name of a file system on
+    this host, by another scheme of S3, and with the port that is HDFS's own.
+    """
+    if _resolved(one) == _resolved(other):
+        return True
+    if not (one.startswith("file:/") and other.startswith("file:/")):
+        return False
+    with contextlib.suppress(OSError):  # one of them is not there yet
+        return os.path.samefile(_local(one), _local(other))
+    return False
+
+
+def _resolved(path: str) -> str:
+    parts = _PARTS.fullmatch(path)
+    if parts is None:  # a table of a catalog
+        return path
+    scheme, authority, below = parts[1].lower(), (parts[2] or "").lower(), parts[3].rstrip("/")
+    if scheme == "file":
+        return f"file:{os.path.realpath(below or '/')}"
+    return f"{'s3' if scheme in _S3 else scheme}://{authority.removesuffix(':8020')}{below}"
+
+
+def _local(path: str) -> str:
+    return path.removeprefix("file:")
+
+
+def refuse_own_rows(uid: str, sink: Sink, sources: Sequence[Source]) -> None:
+    """Raise ``SinkTaken`` for a query that reads the folder to which it writes files. When it starts again, Spark's log is there, and
+    the source reads only what the log names.
+    """
+    if sink.target.format in FILE_SINKS and sink.path:
+        for source in sources:
+            if same_place(source.path, sink.path):
+                raise SinkTaken(
+                    f"query '{uid}' reads {source.path} and writes to it. From its next start on, Spark would read only the files that"
+                    " the query has written, and files that others put there would be lost. Nothing was started. Write to another folder"
+                )
+
+
+def refuse_second_writer(uid: str, sink: Sink, started: Mapping[str, Sink]) -> None:
+    """Raise ``SinkTaken`` if a query that is ``started`` writes to the folder of ``sink``."""
+    for other, its in started.items():
+        shared = sink.path and its.path and same_place(sink.path, its.path)
+        if shared and not (_counts_by_id(sink) and _counts_by_id(its)):
+            raise SinkTaken(
+                f"query '{uid}' would write to {sink.path}, where query '{other}' of this job writes{_as(its.path, sink.path)}. {_WHY}."
+                f" '{uid}' was not started. Write .option(\"path\", ...) of another folder, or let one query write the union of both"
+            )
+
+
+def refuse_path_of_another(
+    uid: str, sink: Sink, started: Mapping[str, Sink], state: State, restored: Mapping[str, StateSnapshot]
+) -> None:
+    """Raise ``SinkTaken`` if a query of the job that is not ``started``, which the script may do later, has written to the folder of
+    ``sink``. ``restored``: the states of the newest checkpoint.
+    """
+    if sink.path is None or _counts_by_id(sink):
+        return
+    for other, path, what in _not_started(state, restored):
+        if other != uid and other not in started and path and same_place(sink.path, path):
+            raise SinkTaken(
+                f"query '{uid}' would write to {sink.path}, where query '{other}' of this job {what}{_as(path, sink.path)}. {_WHY}."
+                f" '{uid}' was not started. Write .option(\"path\", ...) of another folder. {_ways_out(uid, other, state)}"
+            )
+
+
+def _counts_by_id(sink: Sink) -> bool:
+    return sink.target.format in (DELTA, ICEBERG)
+
+
+def _not_started(state: State, restored: Mapping[str, StateSnapshot]) -> Iterator[tuple[str, str | None, str]]:
+    """Yield the queries of the job, the path to which each has written, and what it does there."""
+    for query in state.queries:
+        yield query.uid, query.newest.sink, "has written; it is not started yet"
+    for released in state.released:
+        newest = released.locations[-1].sink if released.locations else None
+        yield released.uid, newest, f"wrote before it was released to {released.to}; it may still do"
+    known = {query.uid for query in state.queries}
+    for uid, snapshot in restored.items():
+        if snapshot.query and uid not in known:
+            yield uid, snapshot.query.path, "has written by the checkpoint; it is not started yet"
+
+
+def _as(path: str | None, ours: str | None) -> str:
+    """Name the other spelling of a path."""
+    return "" if path == ours else f" ({path})"
+
+
+def _ways_out(uid: str, other: str, state: State) -> str:
+    if state.released_query(other):
+        return f"Or take '{other}' over again, under its name"
+    moved = f"If '{other}' writes elsewhere now, start it before '{uid}'"
+    if state.query(uid):
+        return moved
+    restore = wording.restore(state, "latest", "--rename", f"{other}={uid}")
+    return f"{moved}. If '{uid}' is its new name: `{restore}`"
