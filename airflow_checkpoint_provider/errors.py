@@ -233,7 +233,7 @@ class TwoOwners(Refused, code="CKP402", permanent=True):
     """Two tasks use the same job id."""
 
 
-class OlderRun(Refused, code="CKP403", permanent=True):
+class RunIsOlder(Refused, code="CKP403", permanent=True):
     """The run is older than a run whose results the state already contains."""
 
 
@@ -302,7 +302,7 @@ class TooManyRequests(Refused, code="CKP239"):
     """The queue of requests for checkpoints is full."""
 
 
-class RequestDropped(Refused, code="CKP240"):
+class RequestWasDropped(Refused, code="CKP240"):
     """The request for a checkpoint was dropped from the queue.
 
     Its attempt ended, or the queue was full. A retry of the task makes a new request.
@@ -317,7 +317,7 @@ class NotPending(Refused, code="CKP232"):
     """The checkpoint already has another outcome than the one asked for."""
 
 
-class Aborted(Refused, code="CKP201", permanent=True):
+class CheckpointWasAborted(Refused, code="CKP201", permanent=True):
     """A checkpoint was aborted. If the job fails now, the next attempt starts from the checkpoint before it."""
 
 
@@ -325,7 +325,7 @@ class Held(Refused, code="CKP233"):
     """The checkpoint is not deleted, because something may still need it."""
 
 
-class HistoryClosed(Refused, code="CKP234"):
+class HistoryIsClosed(Refused, code="CKP234"):
     """The history is closed, or is being closed."""
 
 

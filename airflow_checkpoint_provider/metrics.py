@@ -56,7 +56,7 @@ def query_gauges(query: QueryProgress, at: str) -> dict[str, float]:
     return {name: -1 if value is None else value for name, value in values.items()}
 
 
-class Metrics:
+class Gauges:
     """The gauges of one job, sent by one task."""
 
     def __init__(self, job: str, dag: str, task: str, clock: Callable[[], float] = time.monotonic) -> None:

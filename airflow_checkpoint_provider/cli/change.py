@@ -69,7 +69,7 @@ class Approval:
 
 
 @dataclass(frozen=True)
-class Source:
+class RestoreSource:
     """What a job is restored from. With ``claim`` the job owns the savepoint; ``rename`` maps uids there to uids of the job. With
     ``rewind_sink``, sinks of streaming queries may lose what they have got since.
     """
@@ -91,7 +91,7 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
     return renames
 
 
-def restore(store: Store, job: str, run: str | None, source: Source, approval: Approval) -> Report:
+def restore(store: Store, job: str, run: str | None, source: RestoreSource, approval: Approval) -> Report:
     """Verify the source, then fence what runs and set where the next attempt starts."""
     found, key = locate.find_history(store, job, run)
     coordinator = open_history(store, found.keys.prefix, entry_author())
@@ -118,7 +118,7 @@ def restore(store: Store, job: str, run: str | None, source: Source, approval: A
     return _report(done, base, lines() if approval.yes else [], after)
 
 
-def _restoring(going: RestoreTarget, base: Point | None, source: Source) -> Callable[[State], c.Restore]:
+def _restoring(going: RestoreTarget, base: Point | None, source: RestoreSource) -> Callable[[State], c.Restore]:
     """Return the restore of ``base``. It raises ``Refused`` if the source has become another checkpoint meanwhile."""
     token = _token()
 

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 FAILED = 1
 EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
     (2, (errors.InvalidName, errors.InvalidConfig, errors.NotSupportedYet, errors.StoreMisconfigured)),
-    (FAILED, (errors.Aborted, errors.NotStopped, errors.EndedAfterStop)),
+    (FAILED, (errors.CheckpointWasAborted, errors.NotStopped, errors.EndedAfterStop)),
     (3, (errors.Refused,)),
     (4, (errors.CheckpointNotFound,)),
     (5, (errors.StoreDenied,)),

@@ -204,7 +204,7 @@ class _Dialogue:
         if not self.known():
             self._refuse_other_run(self.state)
         outcome = self._request.submit()
-        if isinstance(outcome, outcomes.Refused):
+        if isinstance(outcome, outcomes.RequestRefused):
             raise self._refusal(outcome.error)
         return outcome
 
@@ -235,9 +235,9 @@ class _Dialogue:
             raise self._left("interrupted") from None
         match outcome:
             case outcomes.Aborted(checkpoint):
-                raise errors.Aborted(messages.will_not_complete(self.state, checkpoint), id=checkpoint.id)
+                raise errors.CheckpointWasAborted(messages.will_not_complete(self.state, checkpoint), id=checkpoint.id)
             case outcomes.Dropped(why):
-                raise errors.RequestDropped(f"{self.state.job}: the request was dropped: {why}", reason=why)
+                raise errors.RequestWasDropped(f"{self.state.job}: the request was dropped: {why}", reason=why)
             case outcomes.NotEnded(checkpoint, why):
                 raise errors.NotStopped(messages.not_stopped(self.state, checkpoint, why), pointer=checkpoint.target)
             case outcomes.Ended(checkpoint, end) if end != "suspended":

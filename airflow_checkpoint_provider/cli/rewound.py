@@ -27,7 +27,7 @@ REWOUND = ("FOLDER", "JOB", "QUERY", "TAKEN OUT", "BACK TO BATCH", "FILES", "BYT
 
 
 @dataclass(frozen=True)
-class Sink:
+class RewoundSink:
     """A file sink, and what lies beside its rows, the newest first. ``store`` holds the histories of the jobs that write there."""
 
     store: Store
@@ -35,7 +35,7 @@ class Sink:
     asides: Sequence[Aside]
 
     @classmethod
-    def at(cls, store: Store, uri: str) -> Sink:
+    def at(cls, store: Store, uri: str) -> RewoundSink:
         """Return the sink at ``uri``. Raises ``WrongUse`` for a place that cannot be reached like ``store``, and ``Damaged``."""
         folder = StoreFolder(location_at(store, uri, what="a file sink"))
         return cls(store, folder, rewinding.all_aside(folder))
@@ -58,7 +58,7 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
     """List what queries took out of the file sink at ``uri``; put it ``back``, or ``delete`` it."""
     if back and delete:
         raise InvalidConfig("--put-back and --delete cannot be given together. Choose one")
-    sink = Sink.at(store, uri)
+    sink = RewoundSink.at(store, uri)
     if not (back or delete):
         unknown = rewinding.without_manifest(sink.folder, sink.asides)
         notes = [
@@ -91,7 +91,7 @@ def _at_rest(store: Store, job: str) -> Coordinator:
     return coordinator
 
 
-def _line(aside: Aside, sink: Sink, *, back: bool) -> str:
+def _line(aside: Aside, sink: RewoundSink, *, back: bool) -> str:
     manifest = aside.manifest
     what = f"{plural(len(manifest.files), 'file')} ({size(manifest.bytes)}) in {sink.folder.uri}/{aside.name}"
     if back:
@@ -102,7 +102,7 @@ def _line(aside: Aside, sink: Sink, *, back: bool) -> str:
     return f"DELETE {what}, for ever"
 
 
-def _put_back(sink: Sink, aside: Aside, job: Coordinator) -> str:
+def _put_back(sink: RewoundSink, aside: Aside, job: Coordinator) -> str:
     epoch, log = job.state.last_epoch, FileSinkLog(sink.folder)
     taken = rewinding.put_back(log, aside, entry_author().owner, utc_now(), lambda: _refuse_started(job, epoch))
     _refuse_started(job, epoch)
@@ -114,7 +114,7 @@ def _put_back(sink: Sink, aside: Aside, job: Coordinator) -> str:
     return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {aside.manifest.job}"
 
 
-def _delete(sink: Sink, found: Sequence[Aside], jobs: Sequence[Coordinator]) -> str:
+def _delete(sink: RewoundSink, found: Sequence[Aside], jobs: Sequence[Coordinator]) -> str:
     epochs = [job.state.last_epoch for job in jobs]
     log = FileSinkLog(sink.folder)
     for aside in reversed(found):  # the oldest first: it may need files of a newer one

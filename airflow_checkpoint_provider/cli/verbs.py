@@ -99,7 +99,9 @@ def restore(store: Store, options: Namespace) -> Report:
     """Set where the next attempt of a job starts; stops the current attempt and ends a suspension, but submits nothing."""
     from airflow_checkpoint_provider.cli import change
 
-    source = change.Source(options.source, options.claim, change.parse_renames(options.rename), options.rewind_sink)
+    source = change.RestoreSource(
+        options.source, options.claim, change.parse_renames(options.rename), options.rewind_sink
+    )
     return change.restore(store, options.job, options.run, source, _approval(options))
 
 

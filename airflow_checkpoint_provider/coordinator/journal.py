@@ -153,7 +153,7 @@ class Journal:
         while last is not None and last.stub and last.closed is None:
             newer = self._last_boundary(last.n // self.segment)
             if newer is None or newer.n == last.n:
-                raise errors.HistoryClosed(
+                raise errors.HistoryIsClosed(
                     f"{self.keys.entry(last.n)} is the last boundary and only a stub, not of a closed history: a part of it was"
                     " deleted by hand. Bring the files back, or begin another history with another job_id or root"
                 )

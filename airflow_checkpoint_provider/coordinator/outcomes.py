@@ -113,7 +113,7 @@ class Dropped(Outcome, over=True):
 
 
 @dataclass(frozen=True)
-class Refused(Outcome, over=True):
+class RequestRefused(Outcome, over=True):
     """The request was refused; nothing was written."""
 
     error: errors.Refused

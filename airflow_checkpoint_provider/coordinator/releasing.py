@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.location.files import Location, Position, locat
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
-from airflow_checkpoint_provider.protocol.query_records import Query, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released
 from airflow_checkpoint_provider.protocol.state import State
 
 
@@ -130,7 +130,7 @@ class Release:
         while not stays_sealed(plan.chain[0], seal(plan.chain[0], poison, lambda: None), time.monotonic()):
             pass
 
-    def _chain(self, query: Query | Released) -> tuple[Location, ...]:
+    def _chain(self, query: QueryRecord | Released) -> tuple[Location, ...]:
         return chain_at(
             self._coordinator.store, self._coordinator.keys, query, self._adopted.uri if self._adopted else None
         )

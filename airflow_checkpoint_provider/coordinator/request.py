@@ -100,10 +100,10 @@ class CheckpointRequest:
             self.number = self._trigger_settled(self._trigger)
         except errors.Queued:
             return self._unserved(self.state)
-        except errors.RequestDropped as error:
+        except errors.RequestWasDropped as error:
             return outcomes.Dropped(str(error.about["reason"]))
         except errors.Refused as error:
-            return outcomes.Refused(error)
+            return outcomes.RequestRefused(error)
         return self._seen(self.state)
 
     def _trigger_settled(self, trigger: Callable[[Coordinator], int]) -> int:

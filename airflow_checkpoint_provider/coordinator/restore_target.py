@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.kafka_offsets import deleted
 from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG, QueryDetail
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -145,9 +145,9 @@ class RestoreTarget:
                     wording.rows_are_deleted(uid, saved.batch, known.at, lost), checkpoint=saved.batch, gaps=lost
                 )
 
-    def _newest_batch(self, query: Query) -> int:
+    def _newest_batch(self, query: QueryRecord) -> int:
         """Return the newest committed batch of a query."""
         return self._location(query).committed()
 
-    def _location(self, query: Query) -> Location:
+    def _location(self, query: QueryRecord) -> Location:
         return Location(self._coordinator.store, self._coordinator.keys.file_set(query.newest.path))

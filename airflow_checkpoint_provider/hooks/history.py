@@ -9,7 +9,7 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.errors import Aborted, StoreDenied
+from airflow_checkpoint_provider.errors import CheckpointWasAborted, StoreDenied
 from airflow_checkpoint_provider.hooks.references import reference
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
@@ -35,15 +35,15 @@ def reference_of(request: CheckpointRequest) -> dict[str, Any]:
     return reference(request.state, request.pointer, found.target if found else None)
 
 
-def aborted(state: State, checkpoint: Checkpoint) -> Aborted:
+def aborted(state: State, checkpoint: Checkpoint) -> CheckpointWasAborted:
     """Return the error of an aborted checkpoint, which says what to clear."""
-    return Aborted(will_not_complete(state, checkpoint))
+    return CheckpointWasAborted(will_not_complete(state, checkpoint))
 
 
 def find(request: CheckpointRequest) -> Checkpoint:
     """Return a request's checkpoint as the journal has it now.
 
-    Raise ``Aborted``, ``CheckpointNotFound``, and the errors of connection and store.
+    Raise ``CheckpointWasAborted``, ``CheckpointNotFound``, and the errors of connection and store.
     """
     found = request.find()
     if found.status == ABORTED:

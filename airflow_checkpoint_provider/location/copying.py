@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.location.files import (
 from airflow_checkpoint_provider.location.renumbering import CODEC, empty_snapshots, offsets_before, renumbered
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.query_records import Query, Released, chain_of
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released, chain_of
 from airflow_checkpoint_provider.storage.base import Store, lies_in
 from airflow_checkpoint_provider.storage.copy import copy_all
 
@@ -90,7 +90,7 @@ def saved_place(saved: StateSnapshot, store: Store, keys: Keys) -> Location | No
     return next((Location(store, keys.file_set(path)) for path in holds), None)
 
 
-def chain_at(store: Store, keys: Keys, query: Query | Released, named: str | None) -> tuple[Location, ...]:
+def chain_at(store: Store, keys: Keys, query: QueryRecord | Released, named: str | None) -> tuple[Location, ...]:
     """Return the newest of a query's locations, and those from which it was copied, the adopted one too.
 
     ``named`` is the adopted one, as a person or the script names it. Raises ``NotNamed`` if the journal names another one, outside of

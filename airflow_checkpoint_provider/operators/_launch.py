@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.errors import (
     typed,
 )
 from airflow_checkpoint_provider.hooks.history import task_author
-from airflow_checkpoint_provider.metrics import Metrics
+from airflow_checkpoint_provider.metrics import Gauges
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -88,7 +88,7 @@ class DriverLaunch:
         self.beats = beats or Beats.configured()
         self.keys = Keys(parameters.history.prefix)
         self.coordinator = Coordinator(self.journal())
-        self.metrics = Metrics(parameters.history.job, parameters.token.dag, parameters.token.task)
+        self.metrics = Gauges(parameters.history.job, parameters.token.dag, parameters.token.task)
         self.restored = Restored()
         self.record: Launch | None = None
         self._before, self._seen = State(), Seen()  # the state and the observations on which the launch was decided

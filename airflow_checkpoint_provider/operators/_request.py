@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
     Dropped,
     InQueue,
     Outcome,
-    Refused,
+    RequestRefused,
     Unreadable,
 )
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.errors import (
     NotAttached,
     NotRunning,
     Queued,
-    RequestDropped,
+    RequestWasDropped,
     RunFinished,
 )
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -139,11 +139,11 @@ class RequestOperator(JobOperator):
         if isinstance(outcome, InQueue) and not isinstance(seen := request.resolve(), Unreadable):
             outcome = seen  # a lost driver serves no queue
         if isinstance(outcome, Dropped):
-            raise RequestDropped(f"the request was taken out of the queue: {outcome.why}", reason=outcome.why)
+            raise RequestWasDropped(f"the request was taken out of the queue: {outcome.why}", reason=outcome.why)
         if isinstance(outcome, InQueue):
             place = f"{outcome.place} of {outcome.length}"
             return Queued(f"{request.state.job}: the request waits in the job's queue, place {place}")
-        return outcome.error if isinstance(outcome, Refused) else None
+        return outcome.error if isinstance(outcome, RequestRefused) else None
 
     def _raise_if_final(self, error: CheckpointError, context: Any) -> None:
         """Raise ``error`` if the request stays refused even after the job starts."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
 from airflow_checkpoint_provider.protocol.fields import Checkpointing, Number, Outcome, Size, Time, TimeOrEmpty
 from airflow_checkpoint_provider.protocol.metadata import Versions
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record, added
 
 
@@ -103,6 +103,6 @@ class Branch(Record):
     rewinds: Size = added(0)  # the branch on which streaming queries go back to the base
     rewind_sink: bool = added(False)
 
-    def goes_back(self, query: Query) -> bool:
+    def goes_back(self, query: QueryRecord) -> bool:
         """Return whether a streaming query still has to go back to the branch's base."""
         return query.newest.branch < self.rewinds

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.checkpoint_records import Claim
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Branch, EndRecord, Launch, Run
-from airflow_checkpoint_provider.protocol.query_records import Query, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released
 from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.protocol.updates import bounded, counted, merged_extra, remember, swap
 
-_Query = TypeVar("_Query", Query, Released)
+_Query = TypeVar("_Query", QueryRecord, Released)
 
 
 def open_history(state: State, event: e.HistoryOpened) -> State:

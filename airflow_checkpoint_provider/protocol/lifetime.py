@@ -178,4 +178,4 @@ def closed(state: State, closing: Closing, command: c.Command, decision: Decisio
         f"{state.job}{f', run {state.scope}' if state.scope else ''}: this history was closed at {state.at} ({closing.reason});"
         " nothing was changed. A clear of its task, or its next run, opens it again"
     )
-    return Refusal(errors.Fenced(text) if isinstance(command, c.StartAttempt) else errors.HistoryClosed(text))
+    return Refusal(errors.Fenced(text) if isinstance(command, c.StartAttempt) else errors.HistoryIsClosed(text))

@@ -32,7 +32,7 @@ def chain_of(locations: tuple[QueryLocation, ...]) -> tuple[QueryLocation, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Query(Record):
+class QueryRecord(Record):
     """A streaming query, and its locations that may still be needed, the newest last. ``was`` are its names before it was renamed."""
 
     uid: str

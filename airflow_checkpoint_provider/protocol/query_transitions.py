@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord, Released
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.updates import merged_extra, swap
 
@@ -27,7 +27,7 @@ def locate(state: State, event: e.QueryLocated) -> State:
     query = state.query(event.uid)
     if query is None:
         released = tuple(query for query in state.released if event.uid not in (query.uid, *query.was))
-        begun = Query(uid=event.uid, locations=(location,))
+        begun = QueryRecord(uid=event.uid, locations=(location,))
         return replace(state, queries=(*state.queries, begun), released=released)
     moved = replace(query, locations=(*query.locations, location))
     return replace(state, queries=swap(state.queries, query, moved))

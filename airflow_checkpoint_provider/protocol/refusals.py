@@ -81,7 +81,7 @@ def older_run(state: State, command: PlanLaunch, newer: Sequence[str], before: i
         " To compute it without this state, use a task with another job_id and restore=<pointer>."
         f" {back}"
     )
-    return Refusal(errors.OlderRun(text, newer=list(newer), before=before))
+    return Refusal(errors.RunIsOlder(text, newer=list(newer), before=before))
 
 
 def being_deleted(state: State, pointer: str | None) -> Refusal:

@@ -67,7 +67,7 @@ def _known(state: State, request: e.Request) -> Decision | None:
     dropped = next((dropped for dropped in reversed(state.dropped_requests) if dropped.token == request.token), None)
     if dropped and request.try_number <= dropped.try_number:
         return Refusal(
-            errors.RequestDropped(f"{state.job}: the request was dropped: {dropped.reason}", reason=dropped.reason)
+            errors.RequestWasDropped(f"{state.job}: the request was dropped: {dropped.reason}", reason=dropped.reason)
         )
     number = state.requests.get(request.token)
     checkpoint = state.checkpoint(number)

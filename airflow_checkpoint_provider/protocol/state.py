@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.protocol.fields import (
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.kinds import counts_as_failure
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Branch, Launch, Run
-from airflow_checkpoint_provider.protocol.query_records import Query, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released
 from airflow_checkpoint_provider.protocol.records import Record, added
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
@@ -85,7 +85,7 @@ class State(Record):
     dropped_requests: tuple[DroppedRequest, ...] = added(factory=tuple)
     claims: tuple[Claim, ...] = added(factory=tuple)
     closing: Closing | None = added(None)  # until it is opened again
-    queries: tuple[Query, ...] = added(factory=tuple)
+    queries: tuple[QueryRecord, ...] = added(factory=tuple)
     released: tuple[Released, ...] = added(factory=tuple)
 
     def check(self) -> None:
@@ -143,7 +143,7 @@ class State(Record):
         paths = sum(len(file_set.path.encode()) + FILE_SET_BYTES for file_set in self.file_sets)
         return paths + sum(len(checkpoint.encoded.encode()) for checkpoint in self.checkpoints)
 
-    def query(self, uid: str) -> Query | None:
+    def query(self, uid: str) -> QueryRecord | None:
         return next((query for query in self.queries if query.uid == uid), None)
 
     def released_query(self, uid: str) -> Released | None:

@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, Polls, Reading
+from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, HistoryReading, Polls
 from airflow_checkpoint_provider.ui.threads import USER, in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import Values, checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands
@@ -200,7 +200,7 @@ async def _job(request: Request, place: HistoryReference, viewer: Viewer, polls:
     return await _page(request, "job.html", page=page, others=others, place=place, every=_pace(page.moves))
 
 
-async def _values(place: HistoryReference, reading: Reading, polls: Polls) -> Values:
+async def _values(place: HistoryReference, reading: HistoryReading, polls: Polls) -> Values:
     """Return the values of the newest checkpoints; without those that cannot be read now, or are just being deleted."""
     numbers = await in_thread(with_values, reading.found.state, place.run)
     answers = await asyncio.gather(
@@ -217,9 +217,11 @@ def _pace(moves: bool) -> float:
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-async def _read(place: HistoryReference, viewer: Viewer, polls: Polls) -> Reading:
+async def _read(place: HistoryReference, viewer: Viewer, polls: Polls) -> HistoryReading:
     """Return a history. Raise ``Problem``: the same one if there is none, or the user may not see it."""
-    reading: Reading = await _readable(place, viewer, polls, lambda: polls.history(place.connection, place.history))
+    reading: HistoryReading = await _readable(
+        place, viewer, polls, lambda: polls.history(place.connection, place.history)
+    )
     if not await in_thread(viewer.sees, reading.found.state, place.connection):
         raise _not_found()
     return reading

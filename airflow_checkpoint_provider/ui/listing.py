@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import SELDOM, Polls, Reading
+from airflow_checkpoint_provider.ui.polling import SELDOM, HistoryReading, Polls
 from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPage, Storage, job_row
 
@@ -36,12 +36,12 @@ async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
     return JobsPage([storage for storage in storages if not storage.empty])
 
 
-async def other_runs(polls: Polls, viewer: Viewer, place: HistoryReference, reading: Reading) -> list[JobRow]:
+async def other_runs(polls: Polls, viewer: Viewer, place: HistoryReference, reading: HistoryReading) -> list[JobRow]:
     """Return the newest other histories of the job of a page; none if that fails unexpectedly."""
     job = reading.found.state.job
     try:
         found = await _histories(polls, place.connection, job)
-        others = [each for each in found if isinstance(each, Reading) and each.found.keys != reading.found.keys]
+        others = [each for each in found if isinstance(each, HistoryReading) and each.found.keys != reading.found.keys]
         return await in_thread(_rows, viewer, place.connection, others, len(others))
     except Exception:  # noqa: BLE001 - the page itself is whole
         _log.exception("the other runs of job %s of connection %s", printable(job), place.connection)
@@ -80,7 +80,7 @@ async def _newest(polls: Polls, viewer: Viewer, connection: str, job: str) -> tu
     """Return the row of a job's newest history that the user may see, and of a newest history that cannot be read."""
     try:
         found = await _histories(polls, connection, job)
-        readings = [each for each in found if isinstance(each, Reading)]
+        readings = [each for each in found if isinstance(each, HistoryReading)]
         rows = await in_thread(_rows, viewer, connection, readings, 1)
     except Exception:  # noqa: BLE001 - one job must not hide the others
         _log.exception("the row of job %s of connection %s", printable(job), connection)
@@ -95,7 +95,7 @@ def _broken(job: str, error: CheckpointError) -> BrokenRow:
     return BrokenRow(job, error.message, error.code, meaning(type(error)))
 
 
-async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | CheckpointError]:
+async def _histories(polls: Polls, connection: str, job: str) -> list[HistoryReading | CheckpointError]:
     """Return the history that all runs share and those of the newest runs, the last changed first, and errors for the others."""
     try:
         newest, *older = ((await polls.runs(connection, job)) or [History(job).prefix])[:RUNS]
@@ -106,7 +106,7 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
         *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, History(job).prefix} - {newest}),
         return_exceptions=True,
     )
-    readings = [answer for answer in answers if isinstance(answer, Reading)]
+    readings = [answer for answer in answers if isinstance(answer, HistoryReading)]
     readings.sort(key=lambda reading: last_moved(reading.found.state), reverse=True)
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if unexpected := next((error for error in errors if not isinstance(error, CheckpointError)), None):
@@ -114,7 +114,7 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[Reading | 
     return [*readings, *(e for e in errors if isinstance(e, CheckpointError) and not isinstance(e, CheckpointNotFound))]
 
 
-def _rows(viewer: Viewer, connection: str, readings: list[Reading], most: int) -> list[JobRow]:
+def _rows(viewer: Viewer, connection: str, readings: list[HistoryReading], most: int) -> list[JobRow]:
     """Return the rows of the first ``most`` histories that the user may see."""
     visible = (reading for reading in readings if viewer.sees(reading.found.state, connection))
     return [job_row(connection, reading, utc_now()) for reading in itertools.islice(visible, most)]

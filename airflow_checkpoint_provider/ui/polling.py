@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Reading:
+class HistoryReading:
     """A history as it was just read.
 
     ``beat`` is the newest heartbeat of its driver, ``alive`` whether that lives (None: no driver, or not known yet). ``missing``
@@ -70,7 +70,7 @@ class Reader:
         self._liveness = Liveness(store)
         self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
 
-    def poll(self) -> Reading:
+    def poll(self) -> HistoryReading:
         """Read what is new. Raise ``CheckpointNotFound`` if there is no such history, and the errors of the store."""
         state = self._coordinator.journal.poll()
         if state.n < 0:
@@ -79,7 +79,7 @@ class Reader:
         keys, beat = beat_keys(self._keys, state), None
         with suppress(StoreError):  # no heartbeat is not known, and hides nothing
             beat = self._liveness.look(keys)
-        return Reading(
+        return HistoryReading(
             found,
             self._store.uri,
             beat,
@@ -119,12 +119,12 @@ class Polls:
         self._limiters: dict[str, CapacityLimiter] = {}  # of connections
         self._turns = Turns(UNDER_WAY)
 
-    async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> Reading:
+    async def history(self, connection: str, prefix: str, *, within: float = 0.0) -> HistoryReading:
         """Return a history, as it was at most ``within`` seconds ago. Raise ``CheckpointError``."""
         question = ("history", prefix)
         return await self._ask(connection, question, lambda: self._poll(connection, prefix), within)
 
-    async def listed(self, connection: str, prefix: str) -> Reading:
+    async def listed(self, connection: str, prefix: str) -> HistoryReading:
         """Return a history for a list. One at which nobody was at work is read seldom. Raise ``CheckpointError``."""
         last = self._answers.get((connection, "history", prefix))
         return await self.history(connection, prefix, within=SELDOM if last and last.rests() else 0.0)
@@ -157,7 +157,7 @@ class Polls:
 
     # -- in a thread -------------------------------------------------------------------------------------------------
 
-    def _poll(self, connection: str, prefix: str) -> Reading:
+    def _poll(self, connection: str, prefix: str) -> HistoryReading:
         key, store = (connection, prefix), self._store(connection)
         reader = self._reader(key, store)
         try:

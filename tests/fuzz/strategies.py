@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, FileSetEntry, Status
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, VALUE, StateKind
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
 
@@ -69,7 +69,7 @@ def records(record: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(record, include_extras=True)
     names = [field.name for field in fields(record) if field.name not in ("extra", "v", "target")]
     made = st.builds(record, **{name: strategy(hints[name]) for name in names})
-    if record is Query:
+    if record is QueryRecord:
         made = made.filter(lambda query: bool(query.locations))
     if record is Checkpoint:
         made = made.filter(lambda checkpoint: not (checkpoint.completion and checkpoint.abort_cause))

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.location.files import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.commands import Decision
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import running
 from airflow_checkpoint_provider.spark.queries.location import locations
@@ -243,14 +243,16 @@ NAMING = {
 # -- going back ----------------------------------------------------------------------------------------------------------
 
 
-def left_open(self: Locations, query: Query) -> tuple[int, float]:
+def left_open(self: Locations, query: QueryRecord) -> tuple[int, float]:
     """A query that goes back leaves its location open."""
     if self._attempt.state.branch.goes_back(query):
         return NEWEST(self._at(query.newest.path))[0], 0.0
     return SEALED(self, query)
 
 
-def not_finished(self: Locations, query: Query, start: Start, own: Location) -> tuple[Position, e.GoneBack | None]:
+def not_finished(
+    self: Locations, query: QueryRecord, start: Start, own: Location
+) -> tuple[Position, e.GoneBack | None]:
     """Nobody moves a sink for an attempt that was killed before it did."""
     forgotten = replace(query, locations=(replace(query.newest, gone_back=None),))
     return FOLLOW(self, forgotten, start, own)

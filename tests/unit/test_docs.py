@@ -175,7 +175,7 @@ EXPLAINED: dict[str, type] = {
     "A **checkpoint**": checkpoint_records.Checkpoint,
     "A **completion**": checkpoint_records.Completion,
     "The **cause of an abort**": checkpoint_records.AbortCause,
-    "A **query** in": query_records.Query,
+    "A **query** in": query_records.QueryRecord,
     "A **location**": query_records.QueryLocation,
     "A **file set**": checkpoint_records.FileSetEntry,
     "A **state** in": metadata.StateSnapshot,

@@ -39,7 +39,7 @@ PERMANENT = {
         "CheckpointNotFound",
         "NothingToCompare",
     ),
-    *("Aborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "OlderRun", "StateRequired"),
+    *("CheckpointWasAborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "RunIsOlder", "StateRequired"),
     *(
         "SinkMoved",
         "SinkTaken",

@@ -165,6 +165,16 @@ def test_modules_have_no_import_circle() -> None:
     assert circle({module: knows(module) - {ROOT} for module in MODULES}) == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """Who looks for a name finds one thing."""
+    classes: dict[str, list[str]] = {}
+    for module, file in MODULES.items():
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in classes.items() if len(modules) > 1} == {}
+
+
 FOLDERS = sorted(
     {".".join(module.split(".")[:depth]) for module in MODULES for depth in range(1, module.count(".") + 1)}
 )

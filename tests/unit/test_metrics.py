@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 
 from airflow_checkpoint_provider import metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, QueryProgress
-from airflow_checkpoint_provider.metrics import EVERY, Metrics, gauges, query_gauges
+from airflow_checkpoint_provider.metrics import EVERY, Gauges, gauges, query_gauges
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
@@ -82,8 +82,8 @@ def sent() -> Iterator[Sent]:
 
 
 @pytest.fixture
-def ours() -> Metrics:
-    return Metrics(JOB, "flights_etl", "delays")
+def ours() -> Gauges:
+    return Gauges(JOB, "flights_etl", "delays")
 
 
 def finished() -> Recorded:
@@ -152,7 +152,7 @@ def test_gauges_are_those_of_the_checkpoint_that_completed_last_whatever_its_id(
     assert gauges(replace(state, checkpoints=checkpoints))["lastCompletedCheckpointId"] == first.id
 
 
-def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
+def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Gauges) -> None:
     state = finished().state
     ours.update(state)
     expected = small(gauges(state))
@@ -162,7 +162,7 @@ def test_gauges_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) ->
 
 
 def test_gauges_are_sent_by_tag_only_without_legacy_names(
-    sent: Sent, ours: Metrics, monkeypatch: pytest.MonkeyPatch
+    sent: Sent, ours: Gauges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
     ours.update(finished().state)
@@ -170,12 +170,12 @@ def test_gauges_are_sent_by_tag_only_without_legacy_names(
 
 
 def test_invalid_characters_of_a_name_are_replaced(sent: Sent) -> None:
-    Metrics("flüge:täglich", "etl", "delays").update(finished().state)
+    Gauges("flüge:täglich", "etl", "delays").update(finished().state)
     assert "fl_ge_t_glich.lastcheckpointsize" in sent.values
 
 
 @pytest.mark.usefixtures("sent")
-def test_failing_backend_is_logged_once(ours: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_backend_is_logged_once(ours: Gauges, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Any:
         raise OSError("no such host")
 
@@ -192,7 +192,7 @@ def test_failing_backend_is_logged_once(ours: Metrics, caplog: pytest.LogCapture
 
 def test_unprotected_seconds_go_on_by_the_own_clock(sent: Sent) -> None:
     now = [1000.0]
-    ours = Metrics(JOB, "flights_etl", "delays", lambda: now[0])
+    ours = Gauges(JOB, "flights_etl", "delays", lambda: now[0])
     ours.send_unprotected()
     assert sent.values == {}
     ours.update_protection(Beat(at=at("22:05:00"), protected_since=at("22:00:00")))
@@ -215,7 +215,7 @@ ORDERS = QueryProgress(
 )  # fmt: skip
 
 
-def test_gauges_of_a_query_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Metrics) -> None:
+def test_gauges_of_a_query_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: Gauges) -> None:
     ours.update_queries(Beat(at=at("22:05:00"), queries=(ORDERS,)))
     expected = {
         "queryInputRowsPerSecond": 1200.0, "queryProcessedRowsPerSecond": 1500.0, "queryRowsBehind": -1,
@@ -226,7 +226,7 @@ def test_gauges_of_a_query_are_sent_by_tag_and_by_legacy_name(sent: Sent, ours: 
     assert sent.tags["queryinputrowspersecond"] == {**TAGS, "query": "or.ders"}
 
 
-def test_gauges_of_a_query_that_ended_are_unknown(sent: Sent, ours: Metrics) -> None:
+def test_gauges_of_a_query_that_ended_are_unknown(sent: Sent, ours: Gauges) -> None:
     """So are those of all queries when no driver runs: a backend keeps the value that it was told last."""
     clicks = replace(ORDERS, uid="clicks")
     ours.update_queries(Beat(at=at("22:05:00"), queries=(ORDERS, clicks)))

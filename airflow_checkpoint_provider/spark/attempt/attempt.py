@@ -41,7 +41,7 @@ POLL = 1.0  # seconds between two reads of the journal
 END_TIMEOUT = 3.0  # seconds for the last entry after a signal; Airflow kills the driver after five
 
 
-class Ending(Exception):
+class AttemptEnding(Exception):
     """The attempt writes its last entry, so nothing more is begun."""
 
 
@@ -248,18 +248,18 @@ class Attempt:
             garbage.condemn(coordinator, age_now())
 
     def delete_condemned(self) -> None:
-        """Delete and forget what is condemned. Raises ``Ending``.
+        """Delete and forget what is condemned. Raises ``AttemptEnding``.
 
         Only writing entries needs the lock, so the watch still notices during a deletion that this attempt was replaced.
         """
         garbage.delete_condemned(self._deleting, age_now(), self.check_deleting)
 
     def remove_orphans(self, limit: int) -> None:
-        """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock. Raises ``Ending``."""
+        """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock. Raises ``AttemptEnding``."""
         garbage.remove_orphans(self._deleting, limit, self.check_deleting)
 
     def delete_released(self) -> None:
-        """Delete the folders that neither a checkpoint nor this attempt needs. Raises ``Ending``, and the first ``StoreError``."""
+        """Delete the folders that neither a checkpoint nor this attempt needs. Raises ``AttemptEnding``, and the first ``StoreError``."""
         deleted, errors = garbage.delete_folders(self.store, self.keys, self.file_sets.released(), self.check_deleting)
         self.file_sets.deleted(deleted)
         if errors:
@@ -267,14 +267,14 @@ class Attempt:
 
     @contextmanager
     def _deleting(self) -> Iterator[Coordinator]:
-        """Yield the coordinator as ``_journal`` does. Raises ``Ending``: after the last entry, the attempt's own would be fenced."""
+        """Yield the coordinator as ``_journal`` does. Raises ``AttemptEnding``: after the last entry, the attempt's own would be fenced."""
         with self._journal() as coordinator:
             if self._over.is_set():
-                raise Ending
+                raise AttemptEnding
             yield coordinator
 
     def check_deleting(self) -> None:
-        """Raise ``Ending`` if the attempt ends. End the process if the watch has seen that another attempt replaced this one."""
+        """Raise ``AttemptEnding`` if the attempt ends. End the process if the watch has seen that another attempt replaced this one."""
         with self._deleting():
             self.leave_if_over()
 

@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Version
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
-from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, Completed
+from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, TakenCheckpoint
 from airflow_checkpoint_provider.spark.checkpoints.pause import Pause
 from airflow_checkpoint_provider.spark.checkpoints.task import NOT_RETURNED, CheckpointTask
 from airflow_checkpoint_provider.spark.process.log import say
@@ -286,7 +286,7 @@ class Checkpointer:
             if not self.await_in_flight():
                 return False
             settled = self._context.settle()
-            if isinstance(settled, Completed):
+            if isinstance(settled, TakenCheckpoint):
                 self._states.completed(settled.states)
                 self._saved = True
             self._release_file_sets()

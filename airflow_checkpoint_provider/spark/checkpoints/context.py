@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.text import messages
 
 
 @dataclass(frozen=True)
-class Completed:
+class TakenCheckpoint:
     """The checkpoint completed. ``states`` are its states by uid."""
 
     states: Mapping[str, StateSnapshot]
@@ -37,7 +37,7 @@ class Completed:
 
 
 @dataclass(frozen=True)
-class Aborted:
+class AbandonedCheckpoint:
     """The checkpoint can never complete. The next barrier takes another."""
 
 
@@ -46,7 +46,7 @@ class Retry:
     """The store failed. Another try may succeed."""
 
 
-Outcome = Completed | Aborted | Retry
+Outcome = TakenCheckpoint | AbandonedCheckpoint | Retry
 
 
 @dataclass
@@ -128,10 +128,10 @@ class CheckpointContext:
             states = self.attempt.sealed_states(checkpoint)
             self.protection.completed()
             say(messages.outcome_known(checkpoint))
-            return Completed(states)
+            return TakenCheckpoint(states)
         if checkpoint and checkpoint.over:
             say(messages.aborted(self.attempt.state, checkpoint))
-        return Aborted()
+        return AbandonedCheckpoint()
 
     def _complete_or_abort(self, number: int) -> Checkpoint | None:
         if self.clock() > self.deadline:

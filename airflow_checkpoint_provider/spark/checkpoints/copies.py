@@ -78,14 +78,14 @@ def abort_reason(error: Exception, checkpoint: Checkpoint) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Location:
+class CopyTarget:
     """A folder of a store that holds file sets: a history, or a savepoint."""
 
     store: Store
     keys: Keys
 
     @classmethod
-    def of(cls, attempt: Attempt) -> Location:
+    def of(cls, attempt: Attempt) -> CopyTarget:
         """Return the history of the attempt."""
         return cls(attempt.store, attempt.keys)
 
@@ -93,7 +93,7 @@ class Location:
 class _Copying:
     """Copies between two locations. All copies together print how far they are, twice a minute."""
 
-    def __init__(self, label: str, source: Location, target: Location, total: int) -> None:
+    def __init__(self, label: str, source: CopyTarget, target: CopyTarget, total: int) -> None:
         self._label, self.source, self.target, self._total = label, source, target, total
         self._lock = threading.Lock()
         self._done, self._logged = 0, time.monotonic()
@@ -125,8 +125,8 @@ class SavepointTarget(_Copying):
 
     def __init__(self, attempt: Attempt, savepoint: Checkpoint, total: int) -> None:
         pointer = target_of(savepoint)
-        target = Location(attempt.store.beside(pointer.root), pointer.keys)
-        super().__init__(messages.savepoint(savepoint), Location.of(attempt), target, total)
+        target = CopyTarget(attempt.store.beside(pointer.root), pointer.keys)
+        super().__init__(messages.savepoint(savepoint), CopyTarget.of(attempt), target, total)
         if not total:  # check that the target can be written: else a job without files could stop with no savepoint
             target.store.overwrite(f"{pointer.name}/tried", b"")
             target.store.delete([f"{pointer.name}/tried"])
@@ -138,9 +138,9 @@ class SavepointTarget(_Copying):
 class NewFileSets(_Copying):
     """New file sets of this attempt. They share no file with the file sets that are copied."""
 
-    def __init__(self, attempt: Attempt, label: str, source: Location, total: int) -> None:
+    def __init__(self, attempt: Attempt, label: str, source: CopyTarget, total: int) -> None:
         self._attempt = attempt
-        super().__init__(label, source, Location.of(attempt), total)
+        super().__init__(label, source, CopyTarget.of(attempt), total)
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
         copied, pairs = import_state(
@@ -167,7 +167,7 @@ def import_states(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[s
     restored = attempt.restored
     if restored.store is None or restored.keys is None:
         return dict(kept)
-    source = Location(restored.store, restored.keys)
+    source = CopyTarget(restored.store, restored.keys)
     if source.store.uri == attempt.store.uri and source.keys == attempt.keys:
         return dict(kept)
     total = total_bytes(kept.values())

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from airflow_checkpoint_provider.spark.attempt.attempt import Ending
+from airflow_checkpoint_provider.spark.attempt.attempt import AttemptEnding
 from airflow_checkpoint_provider.spark.process.background import Background
 from airflow_checkpoint_provider.spark.process.log import say
 
@@ -83,7 +83,7 @@ class Deletions:
             say(str(error))
         except (StoreError, TooLarge) as error:
             failure = error
-        except (Refused, Ending):
+        except (Refused, AttemptEnding):
             pass  # the journal changed meanwhile, or the job ends: a later call deletes the rest
         except CheckpointError as error:  # of what somebody has put there
             say(f"{NOT_DELETED}: {error}")

@@ -19,7 +19,13 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, State
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.checkpoints import copies
-from airflow_checkpoint_provider.spark.checkpoints.context import Aborted, CheckpointContext, Completed, Outcome, Retry
+from airflow_checkpoint_provider.spark.checkpoints.context import (
+    AbandonedCheckpoint,
+    CheckpointContext,
+    Outcome,
+    Retry,
+    TakenCheckpoint,
+)
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
 from airflow_checkpoint_provider.text import messages
@@ -98,7 +104,7 @@ class CheckpointTask:
         pause, tried = FIRST_WAIT, False
         while True:
             outcome = self._settle(snapshots)
-            if tried and isinstance(outcome, Completed):
+            if tried and isinstance(outcome, TakenCheckpoint):
                 return
             if not isinstance(outcome, Retry):
                 outcome, tried = self._try(snapshots), True
@@ -109,7 +115,7 @@ class CheckpointTask:
     def _settle(self, snapshots: BarrierSnapshots) -> Outcome | None:
         self._begin_step()
         outcome = self._context.settle()
-        if isinstance(outcome, Completed):
+        if isinstance(outcome, TakenCheckpoint):
             snapshots.completed(outcome.states)
         return outcome
 
@@ -126,7 +132,7 @@ class CheckpointTask:
                 number = self.number()
                 self._acknowledge_gated(number, snapshots)
                 taken = self._take(number, snapshots)
-                if isinstance(taken, Completed):
+                if isinstance(taken, TakenCheckpoint):
                     outcome = taken
                     snapshots.completed(taken.states)
                     self._acknowledge_gated(number, snapshots)
@@ -138,15 +144,15 @@ class CheckpointTask:
         except errors.TooLarge as error:  # its coordinator has aborted it
             self._failed(error)
             settled = self._settle(snapshots)
-            return settled if isinstance(settled, Completed) else Aborted()
+            return settled if isinstance(settled, TakenCheckpoint) else AbandonedCheckpoint()
         except errors.CheckpointError as error:
             self._failed(error)
         return outcome
 
-    def _take(self, number: int, snapshots: BarrierSnapshots) -> Completed | Aborted:
+    def _take(self, number: int, snapshots: BarrierSnapshots) -> TakenCheckpoint | AbandonedCheckpoint:
         with self._written_in_time(number):
             records = self._records(number, snapshots)
-            return self._complete(number, records) if records is not None else Aborted()
+            return self._complete(number, records) if records is not None else AbandonedCheckpoint()
 
     @contextlib.contextmanager
     def _written_in_time(self, number: int) -> Iterator[None]:
@@ -174,7 +180,7 @@ class CheckpointTask:
             records = snapshots.records(check)
             if not kind_named(checkpoint.kind).full:
                 return records
-            source, total = copies.Location.of(self._attempt), copies.total_bytes(records)
+            source, total = copies.CopyTarget.of(self._attempt), copies.total_bytes(records)
             return snapshots.records(check, copies.NewFileSets(self._attempt, f"chk-{number}", source, total))
         except copies.NotWanted:
             self._abort(number, ENDED, "its attempt ended before its states were written")
@@ -211,19 +217,19 @@ class CheckpointTask:
         if checkpoint and checkpoint.status == ABORTED:
             say(messages.aborted(self._attempt.state, checkpoint))
 
-    def _complete(self, number: int, records: Records) -> Completed | Aborted:
+    def _complete(self, number: int, records: Records) -> TakenCheckpoint | AbandonedCheckpoint:
         began, context = time.monotonic(), self._context
         context.registered.expect_outcome(number)
         acknowledgement = context.acknowledgement(number, records)
         counted = self._acknowledge(acknowledgement)
         if counted is None:
-            return Aborted()
+            return AbandonedCheckpoint()
         context.unsettled, context.deadline = number, self._deadline(number)
         try:
             checkpoint = self._attempt.complete(number).checkpoint(number)
         except errors.NotPending:
             context.unsettled = None
-            return Aborted()
+            return AbandonedCheckpoint()
         context.unsettled = None
         own = counted.nonce == acknowledgement.nonce
         if own:
@@ -231,7 +237,7 @@ class CheckpointTask:
         if checkpoint:
             context.protection.completed()
             say(messages.checkpoint_line(checkpoint, time.monotonic() - began))
-        return Completed({state.uid: state for state in counted.states}, holds_this_barrier=own)
+        return TakenCheckpoint({state.uid: state for state in counted.states}, holds_this_barrier=own)
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement | None:
         """Write an acknowledgement, and return the one that counts. None if it came too late: then the checkpoint is aborted."""
@@ -313,7 +319,7 @@ class CheckpointTask:
         except errors.CheckpointError as error:
             self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)
         self._failed(declined)
-        return settled.states if isinstance(settled, Completed) else None
+        return settled.states if isinstance(settled, TakenCheckpoint) else None
 
     def _expire_waiting(self, declined: errors.Declined) -> None:
         """Abort what has waited since an earlier barrier for longer than its timeout."""

@@ -33,7 +33,7 @@ Fits = Callable[[Flow, Position, Position], bool]
 
 
 @dataclass(frozen=True)
-class Place:
+class CutPosition:
     """Where a query is cut, what it had read by then of the queries before it, and the seconds until the cut was found."""
 
     position: Position
@@ -90,9 +90,9 @@ class Cut:
         ]
         self._oldest: dict[str, int] = {}  # a checkpoint holds no batch that is older than those of its trigger
         self._lock = threading.Lock()
-        self._places: Mapping[str, Place] | None = None
+        self._places: Mapping[str, CutPosition] | None = None
 
-    def of(self, uid: str, check: Check) -> Place:
+    def of(self, uid: str, check: Check) -> CutPosition:
         """Return where the query is cut. The first caller looks for the cut, the others wait. Raises what ``check`` raises, and
         ``Declined`` if there is none.
         """
@@ -101,7 +101,7 @@ class Cut:
                 self._places = self._found(check)
             return self._places[uid]
 
-    def _found(self, check: Check) -> Mapping[str, Place]:
+    def _found(self, check: Check) -> Mapping[str, CutPosition]:
         self._oldest = self._oldest or {
             uid: reached(query.located.own).committed for uid, query in self._queries.items()
         }
@@ -109,9 +109,9 @@ class Cut:
         took = time.monotonic() - self._began
         return {uid: self._place(uid, found, took) for uid in found}
 
-    def _place(self, uid: str, found: Positions, took: float) -> Place:
+    def _place(self, uid: str, found: Positions, took: float) -> CutPosition:
         flows = [flow for flow in self._flows if flow.downstream.uid == uid]
-        return Place(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
+        return CutPosition(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
 
     def save(self, edge: Edge, target: Location, check: Check) -> bool:
         """Copy the files in flight of an edge into a file set. Calls ``check`` before each. Return False if they lie in a table."""

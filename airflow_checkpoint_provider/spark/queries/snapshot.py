@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
 from airflow_checkpoint_provider.spark.queries.location.locations import Located
 from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 
 TRIES = 3
 OLDER = 16
@@ -73,7 +73,7 @@ class QuerySnapshot:
         self._cut = cut
         self._record: StateSnapshot | None = None
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         """Copy the files of a committed batch, once, and return their record. A copy at a ``place`` holds what is in flight, too."""
         tries = 0
         while self._record is None:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.writer import Target
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
 
@@ -88,7 +88,7 @@ class StandingSnapshot:
         self._standing, self._uid, self._barrier, self._before = standing, uid, barrier, before
         self._snapshot: QuerySnapshot | None = None
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record of the query. Raises ``Declined`` if it cannot be read, and no checkpoint holds it: the next one is taken
         without it.
         """
@@ -118,7 +118,7 @@ class StandingSnapshot:
         """Do nothing: the files stay."""
 
 
-def alone(state: State, states: Mapping[str, StateSnapshot]) -> Iterator[Query]:
+def alone(state: State, states: Mapping[str, StateSnapshot]) -> Iterator[QueryRecord]:
     """Yield the queries of the job that read nothing of another one, and of which no other one reads, also not by a checkpoint."""
     pairs = [(query.uid, upstream) for query in state.queries for upstream in query.newest.after]
     pairs += [

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 from airflow_checkpoint_provider.text import state_messages
 
 PATIENCE = 60.0  # seconds from one start to the next, and for which a start that catches up keeps checkpoints waiting
@@ -95,7 +95,7 @@ class HandedOn:
     record: StateSnapshot
     upstream: str | None
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record. Raises ``Declined`` for a savepoint: another job would start from it, and soon a better one can be taken."""
         if place is not None and self.upstream is not None:
             raise Declined(

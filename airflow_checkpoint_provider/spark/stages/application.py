@@ -23,7 +23,7 @@ from pyspark import SparkFiles
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.confs import result_changing
-from airflow_checkpoint_provider.spark.stages.imports import Read, Source, closure
+from airflow_checkpoint_provider.spark.stages.imports import ModuleSource, Read, closure
 from airflow_checkpoint_provider.spark.stages.installed import folders_elsewhere, read_elsewhere
 from airflow_checkpoint_provider.spark.stages.jars import jars
 from airflow_checkpoint_provider.text import state_messages
@@ -77,7 +77,7 @@ def digest(spark: SparkSession, script: Path | None, arguments: Sequence[str]) -
     archives, missing = _py_files(spark)
     package = _package(script)
     root = script.parents[len(package)]
-    sources = [Source("", _reader(root, script)), *map(_source, archives), _elsewhere(spark)]
+    sources = [ModuleSource("", _reader(root, script)), *map(_source, archives), _elsewhere(spark)]
     imported = closure(body, ".".join(package), sources)
     modules, note = imported.modules, None
     found_jars, not_compared = jars(spark)
@@ -107,10 +107,10 @@ def _reader(folder: Path, script: Path) -> Read:
     return read
 
 
-def _elsewhere(spark: SparkSession) -> Source:
+def _elsewhere(spark: SparkSession) -> ModuleSource:
     """Return what Python finds in other folders: ``PYTHONPATH``, also that of executors, and editable installations."""
     folders = (spark.sparkContext._conf.get("spark.executorEnv.PYTHONPATH") or "").split(os.pathsep)
-    return Source("", lambda name: read_elsewhere(name, list(filter(None, folders))))
+    return ModuleSource("", lambda name: read_elsewhere(name, list(filter(None, folders))))
 
 
 def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], dict[str, bytes]]:
@@ -137,9 +137,9 @@ def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], 
     return found, missing
 
 
-def _source(py_file: tuple[str, dict[str, bytes]]) -> Source:
+def _source(py_file: tuple[str, dict[str, bytes]]) -> ModuleSource:
     name, members = py_file
-    return Source(f"{name}/" if name else "", members.get)
+    return ModuleSource(f"{name}/" if name else "", members.get)
 
 
 def _modules_beside(script: Path, computed: str) -> tuple[dict[str, Path], str]:

@@ -18,7 +18,7 @@ COMPUTED_CALLS = {"__import__", "exec", "addPyFile", "addArtifact", "addArtifact
 
 
 @dataclass(frozen=True)
-class Source:
+class ModuleSource:
     """A folder, an archive or a file that modules are imported from. ``prefix`` comes before its names in logs."""
 
     prefix: str
@@ -33,7 +33,7 @@ class Closure:
     computed: str | None
 
 
-def closure(script: bytes, package: str, sources: Sequence[Source]) -> Closure:
+def closure(script: bytes, package: str, sources: Sequence[ModuleSource]) -> Closure:
     """Return what ``script`` imports. ``package`` is its package if Python was started with ``-m``, else empty."""
     modules: dict[str, bytes] = {}
     computed: str | None = None
@@ -51,7 +51,7 @@ def closure(script: bytes, package: str, sources: Sequence[Source]) -> Closure:
     return Closure(modules, computed)
 
 
-def _look_up(module: str, sources: Sequence[Source]) -> Iterator[tuple[str, bytes, str]]:
+def _look_up(module: str, sources: Sequence[ModuleSource]) -> Iterator[tuple[str, bytes, str]]:
     """Yield name, content and package of the file of a module; nothing if it is in none of the sources."""
     path = module.replace(".", "/")
     for source in sources:

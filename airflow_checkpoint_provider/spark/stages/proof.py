@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.observations import Observed, collected
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 
 PLAN_FILE = "plan.json"
 CHECK_EVERY = 1.0  # seconds between two questions whether the checkpoint that waits for a proof is still wanted
@@ -120,7 +120,7 @@ class StageSnapshot:
     proof: Proof
     observed: tuple[Observed, ...] = ()
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record with the rows and footers of its files, once they are proved, and with the metrics of its plan."""
         file_set = replace(self.record.file_sets[0], files=self.proof.files(check))
         return StoredSnapshot(replace(self.record, file_sets=(file_set,), stage=self._detail)).write(check, place)

@@ -20,7 +20,7 @@ Records = tuple[StateSnapshot, ...]
 """The records of an acknowledgement, one for each state, in the order of the uids."""
 
 
-class Place(Protocol):
+class FileSetFolder(Protocol):
     """Where the files of a snapshot are written whole: a savepoint's target, or new file sets of this history."""
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
@@ -30,7 +30,7 @@ class Place(Protocol):
 class Snapshot(Protocol):
     """One state at one barrier."""
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record of the state when all its files are there and verified.
 
         Runs in the asynchronous part, beside the script and beside the writes of other snapshots. Without a ``place``
@@ -49,7 +49,7 @@ class StoredSnapshot:
 
     record: StateSnapshot
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         if place is None or not self.record.file_sets:
             return self.record
         return place.copy(self.record, check)
@@ -67,7 +67,7 @@ class BarrierSnapshots:
         self.newest: Mapping[str, StateSnapshot] | None = None
         """What the newest completed checkpoint holds, perhaps no state; None: none has completed."""
 
-    def records(self, check: Check, place: Place | None = None) -> Records:
+    def records(self, check: Check, place: FileSetFolder | None = None) -> Records:
         """Write all snapshots, several at once, and return their records. Raises the first error, and stops the others."""
         if place is not None:
             return self._as_completed(self._write(check, place))
@@ -75,7 +75,7 @@ class BarrierSnapshots:
             self._written = self._write(check, None)
         return self._as_completed(self._written)
 
-    def _write(self, check: Check, place: Place | None) -> Records:
+    def _write(self, check: Check, place: FileSetFolder | None) -> Records:
         writes = [self._writers.submit(snapshot.write, check, place) for snapshot in self._snapshots]
         try:
             return tuple(write.result() for write in writes)

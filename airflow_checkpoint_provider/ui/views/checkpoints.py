@@ -13,8 +13,8 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import messages, replay
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size, value_text
-from airflow_checkpoint_provider.ui.polling import Reading
-from airflow_checkpoint_provider.ui.views.commands import Command, Commands
+from airflow_checkpoint_provider.ui.polling import HistoryReading
+from airflow_checkpoint_provider.ui.views.commands import Commands, ShownCommand
 from airflow_checkpoint_provider.ui.views.jobs import Label
 
 Values = Mapping[int, Mapping[str, Any]]
@@ -65,7 +65,7 @@ class CheckpointRow:
     story: Sequence[str]
     states: Sequence[StateRow]
     pointer: str
-    commands: Sequence[Command]
+    commands: Sequence[ShownCommand]
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ class CheckpointRow:
 
 
 def checkpoint_row(
-    reading: Reading, checkpoint: Checkpoint, commands: Commands, values: Mapping[str, Any] | None = None
+    reading: HistoryReading, checkpoint: Checkpoint, commands: Commands, values: Mapping[str, Any] | None = None
 ) -> CheckpointRow:
     """Return the row of a checkpoint of a history that was read. ``values``: by uid, as far as they are known."""
     state, request = reading.found.state, checkpoint.request
@@ -156,7 +156,7 @@ def _kind(checkpoint: Checkpoint) -> str:
     return ", ".join(words)
 
 
-def _acknowledged(reading: Reading, checkpoint: Checkpoint) -> str:
+def _acknowledged(reading: HistoryReading, checkpoint: Checkpoint) -> str:
     """Return how many of its applications have acknowledged it: ``1 of 1``."""
     missing_then = checkpoint.abort_cause.missing if checkpoint.abort_cause else ()
     waits_for = reading.missing.get(checkpoint.id, missing_then)
@@ -164,7 +164,7 @@ def _acknowledged(reading: Reading, checkpoint: Checkpoint) -> str:
     return f"{everybody if checkpoint.completed_at else everybody - len(waits_for)} of {everybody}"
 
 
-def _waits_for(reading: Reading, checkpoint: Checkpoint) -> str:
+def _waits_for(reading: HistoryReading, checkpoint: Checkpoint) -> str:
     if checkpoint.status != PENDING:
         return ""
     missing = [application or "the driver" for application in reading.missing.get(checkpoint.id, ())]
@@ -173,7 +173,7 @@ def _waits_for(reading: Reading, checkpoint: Checkpoint) -> str:
     return f"the acknowledgement of {', '.join(missing)}"
 
 
-def _story(state: State, reading: Reading, checkpoint: Checkpoint) -> list[str]:
+def _story(state: State, reading: HistoryReading, checkpoint: Checkpoint) -> list[str]:
     # What an abort means for the job is told with today's state, so only while nothing has completed since.
     counts = checkpoint in state.failed()
     lines = messages.aborted(state, checkpoint, effect=counts)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, without_names_as_options
 
 
 @dataclass(frozen=True)
-class Command:
+class ShownCommand:
     """A command to copy. ``purpose`` says what it does; ``changes``, whether it changes something."""
 
     purpose: str
@@ -39,9 +39,9 @@ DRY_RUN = "--dry-run"
 SCRIPT = ("--", "spark-submit", "app.py")
 
 
-def of_storage(connection: str) -> list[Command]:
+def of_storage(connection: str) -> list[ShownCommand]:
     """Return the command for all jobs of a connection."""
-    return [Command("List the jobs", _line(connection, ("jobs",)))]
+    return [ShownCommand("List the jobs", _line(connection, ("jobs",)))]
 
 
 class Commands:
@@ -56,7 +56,7 @@ class Commands:
         self._names = (self._job, *map(Name, filter(None, [state.scope])))
         self._shown = (*self._names, Name(run)) if not state.scope and state.run(run) else self._names
 
-    def of_job(self) -> list[Command]:
+    def of_job(self) -> list[ShownCommand]:
         """Return the commands for the job, or its run."""
         return [
             self._reads("Print the table of checkpoints", "show", *self._shown),
@@ -69,11 +69,11 @@ class Commands:
             self._changes("Delete what has expired", "prune", *self._names, DRY_RUN),
         ]  # fmt: skip
 
-    def of_attempt(self, epoch: int) -> list[Command]:
+    def of_attempt(self, epoch: int) -> list[ShownCommand]:
         """Return the command for an attempt."""
         return [self._reads("Print this story", "story", *self._names, "--attempt", str(epoch))]
 
-    def of_checkpoint(self, checkpoint: Checkpoint, pointer: str | None) -> list[Command]:
+    def of_checkpoint(self, checkpoint: Checkpoint, pointer: str | None) -> list[ShownCommand]:
         """Return the commands for a checkpoint at ``pointer``; None if it does not exist any more."""
         name = f"chk-{checkpoint.id}"
         commands = [self._reads("Print this checkpoint", "show", *self._names, Name(name))]
@@ -87,7 +87,7 @@ class Commands:
             *(self._of_savepoint(pointer) if checkpoint.savepoint else []),
         ]
 
-    def _of_driver(self) -> list[Command]:
+    def _of_driver(self) -> list[ShownCommand]:
         """Return what a driver that runs can be asked for."""
         stop = ("stop", *self._names)
         return [
@@ -101,7 +101,7 @@ class Commands:
             self._changes("Stop it with a savepoint in another place", *stop, "--to", "URI", DRY_RUN),
         ]  # fmt: skip
 
-    def _of_next_start(self) -> list[Command]:
+    def _of_next_start(self) -> list[ShownCommand]:
         restore = ("restore", *self._names, "--from")
         return [
             self._changes("Start the next attempt from the newest checkpoint, also if the job is suspended", *restore, "latest", DRY_RUN),
@@ -110,7 +110,7 @@ class Commands:
             self._changes("Let it start from a savepoint of another job, and own that", *restore, "POINTER", "--claim", DRY_RUN),
         ]  # fmt: skip
 
-    def _of_queries(self) -> list[Command]:
+    def _of_queries(self) -> list[ShownCommand]:
         """Return the commands for streaming queries, which need one history for all runs."""
         return [
             self._reads("Check another script against the newest checkpoint, whose code runs", "preflight", self._job, *SCRIPT),
@@ -119,7 +119,7 @@ class Commands:
             self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
         ]  # fmt: skip
 
-    def _of_sink(self, query: Query) -> list[Command]:
+    def _of_sink(self, query: QueryRecord) -> list[ShownCommand]:
         """Return the commands for what ways back have taken out of a file sink."""
         sink = query.newest.sink
         if sink is None or query.newest.format not in FILE_SINKS:
@@ -131,10 +131,10 @@ class Commands:
             self._changes("Delete it for ever", *rewound, "--delete", DRY_RUN),
         ]
 
-    def _release(self, purpose: str, uid: str, *more: str) -> Command:
+    def _release(self, purpose: str, uid: str, *more: str) -> ShownCommand:
         return self._changes(purpose, "release", self._job, Name(uid), "--to", "FOLDER", *more, DRY_RUN)
 
-    def _of_going_back(self, checkpoint: Checkpoint, name: str) -> list[Command]:
+    def _of_going_back(self, checkpoint: Checkpoint, name: str) -> list[ShownCommand]:
         restore = ("restore", *self._names, "--from", name)
         commands = [
             self._changes("Restore this checkpoint", *restore, DRY_RUN),
@@ -147,17 +147,17 @@ class Commands:
             ]  # fmt: skip
         return commands
 
-    def _of_savepoint(self, pointer: str) -> list[Command]:
+    def _of_savepoint(self, pointer: str) -> list[ShownCommand]:
         return [
             self._changes("Delete it", "dispose", pointer, DRY_RUN),
             self._changes("Forget it, if somebody has moved or removed it", "dispose", pointer, "--forget", DRY_RUN),
         ]
 
-    def _reads(self, purpose: str, *words: str) -> Command:
-        return Command(purpose, _line(self._connection, words))
+    def _reads(self, purpose: str, *words: str) -> ShownCommand:
+        return ShownCommand(purpose, _line(self._connection, words))
 
-    def _changes(self, purpose: str, *words: str) -> Command:
-        return Command(purpose, _line(self._connection, words), changes=True)
+    def _changes(self, purpose: str, *words: str) -> ShownCommand:
+        return ShownCommand(purpose, _line(self._connection, words), changes=True)
 
 
 def _line(connection: str, words: tuple[str, ...]) -> str:

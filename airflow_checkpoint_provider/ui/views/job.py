@@ -22,10 +22,10 @@ from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import SHOWN_OLDER, doing, retold
 from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, causes, spreads, status
 from airflow_checkpoint_provider.text.units import NONE, duration, size
-from airflow_checkpoint_provider.ui.polling import Reading
+from airflow_checkpoint_provider.ui.polling import HistoryReading
 from airflow_checkpoint_provider.ui.views import links
 from airflow_checkpoint_provider.ui.views.checkpoints import CheckpointRow, Values, checkpoint_row
-from airflow_checkpoint_provider.ui.views.commands import Command, Commands
+from airflow_checkpoint_provider.ui.views.commands import Commands, ShownCommand
 from airflow_checkpoint_provider.ui.views.jobs import JobRow, Label, job_row
 from airflow_checkpoint_provider.ui.views.links import Link
 
@@ -64,7 +64,7 @@ class AttemptRow:
     links: Sequence[Link]
     story: Sequence[str]
     candidates: Sequence[CandidateRow]
-    commands: Sequence[Command]
+    commands: Sequence[ShownCommand]
 
     @property
     def name(self) -> str:
@@ -134,10 +134,10 @@ class JobPage:
     configuration: Table
     queries: Table
     queries_at: str
-    commands: Sequence[Command]
+    commands: Sequence[ShownCommand]
 
 
-def drawn(reading: Reading, now: str) -> State:
+def drawn(reading: HistoryReading, now: str) -> State:
     """Return the state that the charts show: of a job whose driver lives, as it is now, to the minute; else, at its last sign."""
     beat = running_beat(reading)
     seen = f"{now[:16]}:00.000Z" if at_work(reading.found) and reading.alive else beat.at
@@ -145,7 +145,7 @@ def drawn(reading: Reading, now: str) -> State:
     return replace(state, at=seen) if seen > state.at else state
 
 
-def job_page(place: HistoryReference, reading: Reading, now: str, values: Values | None = None) -> JobPage:
+def job_page(place: HistoryReference, reading: HistoryReading, now: str, values: Values | None = None) -> JobPage:
     """Return the page of the history at ``place``, or of a run in it. ``values`` are those of checkpoints, by their ids."""
     state, commands = reading.found.state, Commands(place.connection, reading.found.state, place.run)
     shown, epochs = shown_checkpoints(state, place.run), {attempt.epoch for attempt in attempts_of(state, place.run)}
@@ -201,7 +201,7 @@ def on_timeline(state: State, run: str) -> tuple[Sequence[AttemptRecord], list[C
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
-def _head(place: HistoryReference, reading: Reading, about: JobRow) -> Head:
+def _head(place: HistoryReference, reading: HistoryReading, about: JobRow) -> Head:
     state = reading.found.state
     label = about.state if _is_newest(place, about) else Label.of(status(state, state.run(place.run)))
     keyed = bool(not place.run and state.scope and not state.of_one_run)
@@ -213,7 +213,7 @@ def _is_newest(place: HistoryReference, about: JobRow) -> bool:
     return place.run in ("", about.run)
 
 
-def _facts(place: HistoryReference, reading: Reading, about: JobRow) -> list[Fact]:
+def _facts(place: HistoryReference, reading: HistoryReading, about: JobRow) -> list[Fact]:
     state = reading.found.state
     suspended_at, _, by = (state.suspended or "").partition(" (")
     launches = (launch for launch in reversed(state.launches) if launch.spec.run == place.run)
@@ -246,7 +246,7 @@ def _task(state: State, launch: Launch | None, shown: str) -> str:
     return f"{launch.spec.owner}, try {launch.latest_try}" + ("" if run in (shown, state.scope) else f", run {run}")
 
 
-def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
+def _facts_of_newest_run(reading: HistoryReading, about: JobRow) -> list[Fact]:
     unprotected, beat = about.unprotected_since, running_beat(reading)
     return [
         Fact("Problems", "; ".join(about.problems)),
@@ -256,12 +256,12 @@ def _facts_of_newest_run(reading: Reading, about: JobRow) -> list[Fact]:
     ]
 
 
-def running_beat(reading: Reading) -> Beat:
+def running_beat(reading: HistoryReading) -> Beat:
     """Return the newest heartbeat of a job that runs by its journal; an empty one otherwise."""
     return (reading.beat if at_work(reading.found) else None) or Beat()
 
 
-def _no_start(reading: Reading) -> str:
+def _no_start(reading: HistoryReading) -> str:
     state, run = reading.found.state, reading.found.state.run(reading.found.newest_run)
     if state.of_one_run and run and run.outcome == "finished":
         return f"{NONE} (the run has finished)"

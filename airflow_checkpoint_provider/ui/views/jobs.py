@@ -11,8 +11,8 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.job_list import at_work, job_line, on_call
 from airflow_checkpoint_provider.text.units import MINUTE, TONES, between, plural
-from airflow_checkpoint_provider.ui.polling import Reading
-from airflow_checkpoint_provider.ui.views.commands import Command, of_storage
+from airflow_checkpoint_provider.ui.polling import HistoryReading
+from airflow_checkpoint_provider.ui.views.commands import ShownCommand, of_storage
 
 LAST_SEEN = "running, last seen"
 
@@ -77,7 +77,7 @@ class Storage:
     left_out: str = ""
 
     @property
-    def commands(self) -> Sequence[Command]:
+    def commands(self) -> Sequence[ShownCommand]:
         return of_storage(self.connection) if self.connection else ()
 
     @property
@@ -113,7 +113,7 @@ def _moves(row: JobRow) -> bool:
     return row.state.tone == "busy" or row.state.text == "running"
 
 
-def job_row(connection: str, reading: Reading, now: str) -> JobRow:
+def job_row(connection: str, reading: HistoryReading, now: str) -> JobRow:
     """Return the row of a history that was read."""
     found = reading.found
     last_seen = last_seen_long_ago(reading, now)
@@ -137,7 +137,7 @@ def job_row(connection: str, reading: Reading, now: str) -> JobRow:
     )
 
 
-def last_seen_long_ago(reading: Reading, now: str) -> str:
+def last_seen_long_ago(reading: HistoryReading, now: str) -> str:
     """Return when a driver was last seen of which it is not known yet whether it lives; empty if that is not long ago.
 
     Clocks of two machines are compared here. So this decides nothing; it says what is not known.
@@ -148,7 +148,7 @@ def last_seen_long_ago(reading: Reading, now: str) -> str:
     return seen if between(seen, now) > MINUTE else ""
 
 
-def problems(reading: Reading) -> list[str]:
+def problems(reading: HistoryReading) -> list[str]:
     """Return what somebody should look at, besides the state of the job."""
     failed, refusal = _failed_now(reading.found.state), reading.beat.refusal if reading.beat else None
     works, found = at_work(reading.found), list[str]()
@@ -173,7 +173,7 @@ def _failed_now(state: State) -> tuple[Checkpoint, ...]:
     return state.failed(attempt.epoch) if attempt and attempt.outcome != "finished" else ()
 
 
-def unprotected_since(reading: Reading) -> str:
+def unprotected_since(reading: HistoryReading) -> str:
     """Return since when the work of a running job would be lost in a crash; empty if none runs."""
     running = at_work(reading.found) and reading.alive is not False
     return reading.beat.protected_since if running and reading.beat else ""

@@ -223,7 +223,7 @@ def test_chain_goes_back_in_place(chain: Home, kind: str) -> None:
     taken, files = cut_again_and_again(chain, 2)
     back_to = taken[0] if kind == "savepoint" else unaligned(chain)
     assert in_flight(chain, back_to)
-    source_of = change.Source(f"chk-{back_to.id}", rewind_sink=True)
+    source_of = change.RestoreSource(f"chk-{back_to.id}", rewind_sink=True)
     change.restore(chain.store, "chain", None, source_of, change.Approval(yes=True))
     ended = chain.run()
     assert ended.code == 0, ended.log

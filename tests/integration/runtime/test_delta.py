@@ -280,7 +280,7 @@ def restored(home: Home, taken: Checkpoint, folder: Path) -> None:
     for uid, query in queries(home, taken).items():
         version = delta_version(query.newest_file)
         person(folder / uid, restoring(home.out / uid, version))
-    source_of = change.Source(f"chk-{taken.id}", rewind_sink=True)
+    source_of = change.RestoreSource(f"chk-{taken.id}", rewind_sink=True)
     change.restore(home.store, "chain", None, source_of, change.Approval(yes=True))
 
 

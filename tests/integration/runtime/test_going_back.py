@@ -38,7 +38,7 @@ def saved(home: Home, running: Running) -> int:
 
 def restore(home: Home, number: int, *, rewind_sink: bool) -> None:
     """As ``checkpoints restore stream --from chk-N``."""
-    source = change.Source(f"chk-{number}", rewind_sink=rewind_sink)
+    source = change.RestoreSource(f"chk-{number}", rewind_sink=rewind_sink)
     change.restore(home.store, "stream", None, source, change.Approval(yes=True))
 
 

@@ -52,7 +52,7 @@ def test_job_goes_back_to_a_checkpoint_between_two_starts(script: Script, tmp_pa
     number = between_the_starts(script, tmp_path)
     held = script.coordinator().read_seal(script.checkpoint(number)).states
     assert {uid: state.query.batch for uid, state in held.items() if state.query} == {"one": 3, "two": 2}
-    change.restore(LocalStore(script.root), "job", None, change.Source(str(number)), change.Approval(yes=True))
+    change.restore(LocalStore(script.root), "job", None, change.RestoreSource(str(number)), change.Approval(yes=True))
     with script.attempt() as job:
         start(job, tmp_path, "one", "two")
     for uid in ("one", "two"):
@@ -121,7 +121,7 @@ def held(tmp_path: Path) -> Iterator[tuple[Home, Running, Path]]:
 
 def ends_exactly(home: Home, savepoint: int) -> None:
     """Restore the savepoint in place, and run the job until all is read."""
-    source = change.Source(found(home, savepoint).target or "")
+    source = change.RestoreSource(found(home, savepoint).target or "")
     change.restore(home.store, "two", None, source, change.Approval(yes=True))
     del home.env["TWO_FOREVER"]
     add_files(Path(f"{home.out}-in"), 3)

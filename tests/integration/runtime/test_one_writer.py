@@ -96,7 +96,7 @@ def test_query_gets_a_new_name_on_its_folder_by_the_command_of_the_error(script:
     run(script, tmp_path, one="out")
     with pytest.raises(SinkTaken, match=r"its new name: `.*checkpoints restore job --from latest --rename one=two`"):
         run(script, tmp_path, two="out")
-    source = change.Source("latest", rename={"one": "two"})
+    source = change.RestoreSource("latest", rename={"one": "two"})
     change.restore(LocalStore(script.root), "job", None, source, change.Approval(yes=True))
     add_files(tmp_path / "in", 2)
     run(script, tmp_path, two="out")

@@ -74,7 +74,7 @@ def test_query_that_has_written_batches_does_not_begin_anew(script: Script, tmp_
 
 def from_latest(script: Script) -> None:
     """As ``checkpoints restore job --from latest``."""
-    change.restore(LocalStore(script.root), "job", None, change.Source("latest"), change.Approval(yes=True))
+    change.restore(LocalStore(script.root), "job", None, change.RestoreSource("latest"), change.Approval(yes=True))
 
 
 def test_query_whose_newest_offsets_are_torn_is_refused(script: Script, tmp_path: Path, oldest: str) -> None:
@@ -141,7 +141,9 @@ def test_damaged_checkpoint_stops_no_query_that_goes_on_behind_it(
     torn.unlink()  # the location has the same file under another name
     torn.write_bytes(b"torn")
     with pytest.raises(Damaged):
-        change.restore(LocalStore(script.root), "job", None, change.Source(str(newest.id)), change.Approval(yes=True))
+        change.restore(
+            LocalStore(script.root), "job", None, change.RestoreSource(str(newest.id)), change.Approval(yes=True)
+        )
     goes_on_exactly(script, tmp_path)
     assert "CHOSEN, and not needed, because its queries continue after it" in capsys.readouterr().out
     coordinator = script.coordinator()
@@ -216,7 +218,7 @@ def test_fork_of_a_checkpoint_between_two_starts_is_refused(script: Script, tmp_
     with pytest.raises(SinkMoved, match="'rows' ran and 'copy' was not started, so rows that it has yet to read may"):
         both(script, tmp_path, tmp_path / "fork", job_id="other", restore=pointer)
     assert rows_in(tmp_path / "copy") == expected(4)
-    source = change.Source(str(apart.id), rewind_sink=True)
+    source = change.RestoreSource(str(apart.id), rewind_sink=True)
     change.restore(LocalStore(script.root), "job", None, source, change.Approval(yes=True))
     both(script, tmp_path, tmp_path)
     assert rows_in(tmp_path / "copy") == expected(4)

@@ -30,7 +30,7 @@ def test_released_query_goes_on_without_this_package_and_comes_back(stream: Home
     hold = killed_in_batch_one(stream)
     hold.unlink()
     ending(stream)
-    change.restore(stream.store, "stream", None, change.Source("latest"), change.Approval(yes=True))
+    change.restore(stream.store, "stream", None, change.RestoreSource("latest"), change.Approval(yes=True))
     uri, location = location_of(stream)
     release.release(stream.store, "stream", "rows", uri, None, change.Approval(yes=True))
     add_files(source(stream), *range(4, 8))
@@ -63,7 +63,7 @@ def test_query_that_was_sealed_and_never_started_is_released(stream: Home, tmp_p
     assert killed.code == -9, killed.log
     new = tmp_path / "new"
     assert f"checkpoints release stream rows --to FOLDER --adopted {location.uri}" in killed.log
-    change.restore(stream.store, "stream", None, change.Source("latest"), change.Approval(yes=True))
+    change.restore(stream.store, "stream", None, change.RestoreSource("latest"), change.Approval(yes=True))
     release.release(stream.store, "stream", "rows", str(new), location.uri, change.Approval(yes=True))
     assert newest_batch(location) == (1, True)
     add_files(source(stream), *range(4, FILES))

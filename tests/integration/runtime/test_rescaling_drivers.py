@@ -131,7 +131,7 @@ def test_fork_runs_a_batch_that_was_broken_off_with_the_old_number_first(stream:
 def restore(home: Home, savepoint: str, *, rewind_sink: bool) -> None:
     """As ``checkpoints restore stream --from SAVEPOINT``."""
     change.restore(
-        home.store, "stream", None, change.Source(savepoint, rewind_sink=rewind_sink), change.Approval(yes=True)
+        home.store, "stream", None, change.RestoreSource(savepoint, rewind_sink=rewind_sink), change.Approval(yes=True)
     )
 
 

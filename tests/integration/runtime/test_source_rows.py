@@ -64,7 +64,7 @@ class Stream:
 
     def goes_back(self, number: int, approval: change.Approval = YES) -> list[str]:
         """Restore a checkpoint, and allow to take the rows since then out of the sink. Return what is said."""
-        source = change.Source(f"chk-{number}", rewind_sink=True)
+        source = change.RestoreSource(f"chk-{number}", rewind_sink=True)
         return change.restore(LocalStore(self.script.root), "job", None, source, approval).lines or []
 
     def checkpoints(self) -> list[int]:
@@ -186,7 +186,7 @@ def test_query_does_not_go_back_behind_files_that_its_source_has_deleted(cleaned
         "A newer checkpoint may still have all its rows. The source has cleanSource=delete, which deletes the files that were read.",
     )
     assert rows_in(cleaned.out) == expected(8)
-    change.restore(LocalStore(cleaned.script.root), "job", None, change.Source("latest"), YES)
+    change.restore(LocalStore(cleaned.script.root), "job", None, change.RestoreSource("latest"), YES)
     cleaned.run()
     assert rows_in(cleaned.out) == expected(8)
 

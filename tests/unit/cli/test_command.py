@@ -16,9 +16,9 @@ from airflow_checkpoint_provider import __version__
 from airflow_checkpoint_provider.cli import main as command
 from airflow_checkpoint_provider.cli.verbs import VERBS, Verb, name
 from airflow_checkpoint_provider.errors import (
-    Aborted,
     CheckpointError,
     CheckpointNotFound,
+    CheckpointWasAborted,
     CommitStateUnknown,
     Damaged,
     EndedAfterStop,
@@ -47,7 +47,7 @@ class Failing(MemoryStore):
 
 
 EXITS: dict[int, list[type[CheckpointError]]] = {
-    1: [Damaged, StoreUnavailable, Aborted, NotStopped, EndedAfterStop],
+    1: [Damaged, StoreUnavailable, CheckpointWasAborted, NotStopped, EndedAfterStop],
     2: [InvalidName, NotSupportedYet, StoreMisconfigured],
     3: [Refused],
     4: [CheckpointNotFound],

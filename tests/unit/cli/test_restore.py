@@ -250,7 +250,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_restore_is_done_after_the_jobs_name_was_typed(running: Recorded, store: LocalStore) -> None:
-    change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=lambda question: FLIGHTS))
+    change.restore(store, FLIGHTS, None, change.RestoreSource("chk-2"), change.Approval(ask=lambda question: FLIGHTS))
     assert running.coordinator.journal.catch_up().branch.number == 1
 
 
@@ -270,7 +270,9 @@ def test_question_goes_to_stderr(running: Recorded, checkpoints: Command, monkey
 @pytest.mark.parametrize("answer", ["yes", ""])
 def test_restore_with_another_answer_changes_nothing(running: Recorded, store: LocalStore, answer: str) -> None:
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=lambda question: answer))
+        change.restore(
+            store, FLIGHTS, None, change.RestoreSource("chk-2"), change.Approval(ask=lambda question: answer)
+        )
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -283,7 +285,7 @@ def test_restore_without_an_answer_changes_nothing(
         raise gone
 
     with pytest.raises(InvalidConfig, match="nothing was changed"):
-        change.restore(store, FLIGHTS, None, change.Source("chk-2"), change.Approval(ask=answer))
+        change.restore(store, FLIGHTS, None, change.RestoreSource("chk-2"), change.Approval(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 
@@ -297,7 +299,7 @@ def test_restore_is_refused_if_latest_moved_during_the_question(running: Recorde
         return FLIGHTS
 
     with pytest.raises(Refused, match="latest now means chk-5, not chk-3"):
-        change.restore(store, FLIGHTS, None, change.Source("latest"), change.Approval(ask=answer))
+        change.restore(store, FLIGHTS, None, change.RestoreSource("latest"), change.Approval(ask=answer))
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 

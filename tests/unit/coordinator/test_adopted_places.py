@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.errors import NotNamed
 from airflow_checkpoint_provider.location.copying import chain_at
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord, Released
 from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 from tests.support.s3server import S3Server
 
@@ -19,7 +19,7 @@ KEYS = Keys("jobs/orders/job")
 
 def chain(store: Store, adopted: str, named: str | None = None) -> tuple[Location, ...]:
     locations = (QueryLocation(path="query/rows/1-a", branch=0, adopted=adopted),)
-    return chain_at(store, KEYS, Query(uid="rows", locations=locations), named)
+    return chain_at(store, KEYS, QueryRecord(uid="rows", locations=locations), named)
 
 
 @pytest.fixture

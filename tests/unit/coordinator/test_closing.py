@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
     Fenced,
-    HistoryClosed,
+    HistoryIsClosed,
     NotRunning,
     OtherIncarnation,
     Refused,
@@ -201,11 +201,11 @@ REFUSED: dict[str, tuple[c.Command, type[Refused]]] = {
     "a driver's end": (c.EndAttempt(epoch=1, outcome="failed"), Fenced),
     "a driver's trigger": (c.Trigger(request=Request(token="r"), epoch=1), Fenced),
     "a task's trigger": (c.Trigger(request=Request(token="r")), NotRunning),
-    "an abort": (c.Abort(id=1, reason="expired"), HistoryClosed),
+    "an abort": (c.Abort(id=1, reason="expired"), HistoryIsClosed),
     "a restore": (
-        c.Restore(token=launch().spec.token, base=None, by="me", reason="restore"), HistoryClosed,
+        c.Restore(token=launch().spec.token, base=None, by="me", reason="restore"), HistoryIsClosed,
     ),
-    "a stop": (c.RequestStop(launch=1, try_number=9, by="me", reason="killed"), HistoryClosed),
+    "a stop": (c.RequestStop(launch=1, try_number=9, by="me", reason="killed"), HistoryIsClosed),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_text
-from airflow_checkpoint_provider.errors import Damaged, FormatTooNew, HistoryClosed, OtherIncarnation
+from airflow_checkpoint_provider.errors import Damaged, FormatTooNew, HistoryIsClosed, OtherIncarnation
 from airflow_checkpoint_provider.protocol.events import HistoryOpened
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
@@ -115,7 +115,7 @@ def test_reader_passes_a_boundary_that_was_deleted_by_hand_or_reports_it() -> No
     prune(store, segment=SHORT, stubs=True)
     del store.objects[KEYS.entry(4)]
     assert reader.catch_up() == whole
-    with pytest.raises(HistoryClosed, match="deleted by hand"):
+    with pytest.raises(HistoryIsClosed, match="deleted by hand"):
         truth(store)
 
 
@@ -124,7 +124,7 @@ def test_history_that_ends_in_a_stub_is_refused() -> None:
     store = written(9, segment=SHORT)
     for n in (0, 4, 8):
         rewrite(store, n, stub=True)
-    with pytest.raises(HistoryClosed) as caught:
+    with pytest.raises(HistoryIsClosed) as caught:
         open_journal(store, segment=SHORT).append(launch(try_number=99))
     assert KEYS.entry(8) in caught.value.message
 

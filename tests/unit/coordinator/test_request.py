@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import (
     NotEnded,
     Outcome,
     Pending,
-    Refused,
+    RequestRefused,
     Unconfirmed,
     Unreadable,
 )
@@ -178,7 +178,7 @@ def test_request_is_refused_if_nothing_runs(store: FaultyStore) -> None:
     job.start()
     job.end("failed")
     outcome = asked(store, job).submit()
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RequestRefused)
     assert isinstance(outcome.error, errors.NotRunning)
     assert outcome.over
 

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.coordinator.savepoint import dispose, publish_due
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
-    HistoryClosed,
+    HistoryIsClosed,
     InvalidConfig,
     InvalidName,
     RenameConflict,
@@ -242,7 +242,7 @@ def test_refused_restore_claims_nothing(store: Store, others_savepoint: str) -> 
     closing.start()
     closing.end()
     closing.coordinator.journal.append(CloseHistory(reason="the run finished", now="2027-01-01T00:00:00Z"))
-    with DAG(OTHER, schedule=None), pytest.raises(HistoryClosed):
+    with DAG(OTHER, schedule=None), pytest.raises(HistoryIsClosed):
         run(RestoreOperator(task_id="restore", job="stock", restore=others_savepoint, claim_mode="claim"))
     pointer = SavepointPointer.parse(others_savepoint)
     assert store.read(f"theirs/{pointer.name}/_claimed") is None

@@ -42,7 +42,7 @@ def test_newest_script_goes_on_whatever_its_clock_says() -> None:
 def test_older_run_of_a_history_that_runs_share_by_a_key_is_refused() -> None:
     history = History(scope="DE")
     day(history, "day-2")
-    refusal(history.ask(launch("day-1", scope="DE")), errors.OlderRun)
+    refusal(history.ask(launch("day-1", scope="DE")), errors.RunIsOlder)
     assert described(history.ask(launch("day-3", scope="DE"))) == "launch 2 from chk-1"
 
 
@@ -52,9 +52,9 @@ def test_run_without_date_is_ordered_by_its_first_start() -> None:
     history.started("by hand")
     history.ended("failed")
     day(history, "day-21")
-    error = refusal(history.ask(launch("by hand", 2, started_at="2026-11-30T00:00:00Z")), errors.OlderRun)
+    error = refusal(history.ask(launch("by hand", 2, started_at="2026-11-30T00:00:00Z")), errors.RunIsOlder)
     assert error.about["newer"] == ["day-21"]
-    other = refusal(history.ask(launch("another by hand")), errors.OlderRun)
+    other = refusal(history.ask(launch("another by hand")), errors.RunIsOlder)
     assert "run another by hand is older than the runs in the state (day-21)" in other.message
 
 
@@ -76,9 +76,9 @@ def test_run_no_longer_listed_counts_as_older() -> None:
     assert history.state.run("run 1") is not None
     assert history.state.evicted_run_after == "2026-01-01T00:00:00Z+0000"
     again = launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")
-    assert refusal(history.ask(again), errors.OlderRun).about["newer"] == ["run 1", "run 2", "run 3"]
+    assert refusal(history.ask(again), errors.RunIsOlder).about["newer"] == ["run 1", "run 2", "run 3"]
     history.state = replace(history.state, runs=())
-    assert "(runs no longer listed)" in refusal(history.ask(again), errors.OlderRun).message
+    assert "(runs no longer listed)" in refusal(history.ask(again), errors.RunIsOlder).message
 
 
 @pytest.mark.usefixtures("three_listed")
@@ -90,16 +90,16 @@ def test_all_runs_may_be_computed_again_after_a_restore_from_nothing() -> None:
     history.do(c.Restore(token=token("later", task="anew"), base=None, by="ops", reason="wrong prices"))
     for number in range(7):
         day(history, f"again {number}", run_after=f"2026-01-01T00:00:00Z+{number:04d}")
-    refusal(history.ask(launch("again 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
+    refusal(history.ask(launch("again 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.RunIsOlder)
     history.do(c.Restore(token=token("later", task="back"), base=Point(id=old), by="ops", reason="they were right"))
-    refusal(history.ask(launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.OlderRun)
+    refusal(history.ask(launch("run 0", 2, run_after="2026-01-01T00:00:00Z+0000")), errors.RunIsOlder)
 
 
 def test_second_run_of_the_same_moment_is_not_newer() -> None:
     history = History()
     day(history, "day-2")
     same = launch("the same day", run_after="2026-11-02T00:00:00Z")
-    assert refusal(history.ask(same), errors.OlderRun).about["newer"] == ["day-2"]
+    assert refusal(history.ask(same), errors.RunIsOlder).about["newer"] == ["day-2"]
 
 
 # -- repeated launches ---------------------------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ def test_close_is_accepted_if_nothing_needs_the_history(given: Given) -> None:
         pytest.param(waited, start(), "Fenced", id="one that comes late, too"),
         pytest.param(closed, CLEARED, "open, launch 2 from nothing", id="a launch opens it again"),
         pytest.param(closed, ALONE, "open, launch 2 from nothing, attempt 2 from nothing", id="and so does a script"),
-        pytest.param(closed, c.Abort(id=1, reason="expired"), "HistoryClosed", id="anyone else, that it was closed"),
+        pytest.param(closed, c.Abort(id=1, reason="expired"), "HistoryIsClosed", id="anyone else, that it was closed"),
         pytest.param(closing, c.ConfirmPublished(id=1), "done 1", id="what was done before is done"),
     ],
 )

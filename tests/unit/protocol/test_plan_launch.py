@@ -117,9 +117,9 @@ def with_pending(h: History) -> None:
         ),
         # -- 6
         pytest.param(
-            two_days, clear("day-1"), "OlderRun", id="6: a clear of a run older than the runs in the state"
+            two_days, clear("day-1"), "RunIsOlder", id="6: a clear of a run older than the runs in the state"
         ),
-        pytest.param(two_days, launch("day-0"), "OlderRun", id="6: a new run that is older"),
+        pytest.param(two_days, launch("day-0"), "RunIsOlder", id="6: a new run that is older"),
         pytest.param(two_days, launch("day-3"), "launch 3 from chk-2", id="6: a newer run"),
         pytest.param(
             two_days, clear("day-2"), "branch 1 from chk-1, launch 3 from chk-1", id="6: the newest itself"
@@ -190,7 +190,7 @@ def test_known_launch_is_superseded_by_a_branch() -> None:
 def test_refusal_of_an_older_run_names_the_newer_runs() -> None:
     history = History()
     two_days(history)
-    error = refusal(history.ask(clear("day-1")), errors.OlderRun)
+    error = refusal(history.ask(clear("day-1")), errors.RunIsOlder)
     assert error.about == {"newer": ["day-2"], "before": None}
     assert "There is no checkpoint from before it to go back to" in error.message
 
@@ -199,7 +199,7 @@ def test_refusal_of_an_older_run_names_the_checkpoint_before_it() -> None:
     history = History()
     two_days(history)
     assert history.state.retained
-    error = refusal(history.ask(launch("between", run_after="2026-11-01T12:00:00Z")), errors.OlderRun)
+    error = refusal(history.ask(launch("between", run_after="2026-11-01T12:00:00Z")), errors.RunIsOlder)
     assert error.about["newer"] == ["day-2"]
     assert f"`airflow checkpoints restore flights.delays --from chk-{error.about['before']}`" in error.message
 
@@ -207,7 +207,7 @@ def test_refusal_of_an_older_run_names_the_checkpoint_before_it() -> None:
 def test_clear_of_an_older_run_is_refused_in_a_history_that_runs_share_by_a_key() -> None:
     history = History("2026-11")
     two_days(history)
-    refusal(history.ask(clear("day-1", scope="2026-11")), errors.OlderRun)
+    refusal(history.ask(clear("day-1", scope="2026-11")), errors.RunIsOlder)
 
 
 def test_adopted_launch_keeps_its_token_for_the_driver() -> None:

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.commands import DoneAlready
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.protocol.query_records import Query, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released
 from airflow_checkpoint_provider.protocol.state import State
 from tests.support.histories import History, launch, refusal, start
 
@@ -129,4 +129,4 @@ def test_snapshot_of_the_state_holds_the_queries() -> None:
 
 def test_query_without_a_location_is_damaged() -> None:
     with pytest.raises(errors.Damaged, match="query 'orders' without a location"):
-        Query.from_json({"uid": UID, "locations": []})
+        QueryRecord.from_json({"uid": UID, "locations": []})

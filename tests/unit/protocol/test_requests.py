@@ -460,7 +460,7 @@ def test_dropped_request_is_triggered_only_by_a_later_try() -> None:
     history.ended("failed")
     history.started(try_number=2)
     again = history.ask(c.Trigger(request=e.Request(token="b", origin="task")))
-    assert refusal(again, errors.RequestDropped).about["reason"] == "its attempt is over"
+    assert refusal(again, errors.RequestWasDropped).about["reason"] == "its attempt is over"
     ask(history, "b", try_number=2)
     assert pending(history.state) == ["b"]
     assert not history.state.dropped_requests

@@ -109,16 +109,16 @@ def three_days(h: History) -> None:
 @pytest.mark.parametrize(
     ("bases", "day", "answer"),
     [
-        ((2,), 1, "OlderRun"),
+        ((2,), 1, "RunIsOlder"),
         ((2,), 3, "launch 4 from chk-2"),
         ((1,), 2, "launch 4 from chk-1"),
-        ((3,), 2, "OlderRun"),
+        ((3,), 2, "RunIsOlder"),
         ((None,), 1, "launch 4 from nothing"),
-        ((2, 2), 1, "OlderRun"),
-        ((3, 2), 1, "OlderRun"),
+        ((2, 2), 1, "RunIsOlder"),
+        ((3, 2), 1, "RunIsOlder"),
         ((2, 1), 2, "launch 4 from chk-1"),
-        ((1, 3), 2, "OlderRun"),
-        ((None, 3), 2, "OlderRun"),
+        ((1, 3), 2, "RunIsOlder"),
+        ((None, 3), 2, "RunIsOlder"),
         ((3, 3, 2), 3, "launch 4 from chk-2"),
     ],
 )
@@ -142,9 +142,9 @@ def test_run_repeated_after_a_restore_is_inside_the_base() -> None:
     history.completed()
     history.ended()
     history.do(restore(2, 1))
-    assert described(history.ask(launch("day-1", try_number=2, generation=1))) == "OlderRun"
+    assert described(history.ask(launch("day-1", try_number=2, generation=1))) == "RunIsOlder"
     history.do(restore(4, 2))
-    assert described(history.ask(launch("day-2", try_number=2, generation=1))) == "OlderRun"
+    assert described(history.ask(launch("day-2", try_number=2, generation=1))) == "RunIsOlder"
     assert described(history.ask(launch("day-4"))) == "launch 5 from chk-4"
 
 

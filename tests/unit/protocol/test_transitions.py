@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CON
 from airflow_checkpoint_provider.protocol.keys import location_path
 from airflow_checkpoint_provider.protocol.launch_records import Run
 from airflow_checkpoint_provider.protocol.metadata import Versions
-from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import KEPT_TOKENS, State
 from airflow_checkpoint_provider.protocol.transitions import apply, fold
@@ -84,7 +84,7 @@ def lived() -> State:
     history.completed()
     history.triggered(origin="periodic")
     history.do(c.Trigger(request=e.Request(token="waits", origin="cli"), epoch=1))
-    query = Query(uid="orders", locations=tuple(QueryLocation(path=path, branch=0) for path in PATHS))
+    query = QueryRecord(uid="orders", locations=tuple(QueryLocation(path=path, branch=0) for path in PATHS))
     return replace(history.state, claims=(Claim(pointer=ELSEWHERE, at=at(0)),), queries=(query,))
 
 

@@ -136,7 +136,7 @@ def test_start_of_a_run_with_its_own_history(given: Given, asked: c.PlanLaunch, 
             "branch 1 from chk-1, launch 3 from chk-1", id="clear of the newest run, finished: the checkpoint before it",
         ),
         pytest.param(
-            two_days, clear("day-1"), "OlderRun",
+            two_days, clear("day-1"), "RunIsOlder",
             id="clear of an older run",
         ),
         pytest.param(
@@ -148,7 +148,7 @@ def test_start_of_a_run_with_its_own_history(given: Given, asked: c.PlanLaunch, 
             clear("day-1", on_clear="continue"), "launch 3 from nothing", id="... with continue, too",
         ),
         pytest.param(
-            in_turn(two_days, lambda h: h.do(clear("day-2"))), clear("day-1"), "OlderRun",
+            in_turn(two_days, lambda h: h.do(clear("day-2"))), clear("day-1"), "RunIsOlder",
             id="clear of a run older than one whose clear has just begun again",
         ),
     ],

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.state.registered import Registered
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place, Snapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acknowledgements import bystander, driver, file_set, stage, upload, value
@@ -33,11 +33,11 @@ class Recording:
     content: int = 0
     error: Exception | None = None
     wait_for: threading.Event | threading.Barrier | None = None
-    places: list[Place | None] = field(default_factory=list)
+    places: list[FileSetFolder | None] = field(default_factory=list)
     discarded: int = 0
     began: threading.Event = field(default_factory=threading.Event)
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         self.places.append(place)
         self.began.set()
         if isinstance(self.wait_for, threading.Barrier):
@@ -59,7 +59,7 @@ class Copied(Recording):
         super().__init__(*arguments, **fields)
         self._on_copy = on_copy
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         if place is None:
             return value(self.uid, 0, self.content)
         self._on_copy()

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.location.files import NOTHING, Location, Positi
 from airflow_checkpoint_provider.protocol.metadata import Edge, File
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.queries import cut
-from airflow_checkpoint_provider.spark.queries.cut import Cut, Place, chosen, linked_queries
+from airflow_checkpoint_provider.spark.queries.cut import Cut, CutPosition, chosen, linked_queries
 from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow
 from airflow_checkpoint_provider.spark.queries.flows.files import FileFlow
 from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
@@ -216,7 +216,7 @@ class Chain:
             raise TooLate
 
 
-def places(chain: Chain, before: int, config: CheckpointConfig) -> dict[str, Place]:
+def places(chain: Chain, before: int, config: CheckpointConfig) -> dict[str, CutPosition]:
     """Return where the queries are cut, when the trigger comes after some of their steps."""
     for _ in range(before):
         chain.step()
@@ -225,7 +225,7 @@ def places(chain: Chain, before: int, config: CheckpointConfig) -> dict[str, Pla
     return {uid: taken.of(uid, chain.check) for uid in chain.queries}
 
 
-def run_on(chain: Chain, found: dict[str, Place]) -> dict[str, Counter[int]]:
+def run_on(chain: Chain, found: dict[str, CutPosition]) -> dict[str, Counter[int]]:
     """Return what each query has read in all if all are restored at their places, and the first one reads rows up to 99."""
     rows: dict[str, Counter[int]] = {}
     later = Counter(range(found["a"].position.committed + 1, 100))  # what the query before writes from there on

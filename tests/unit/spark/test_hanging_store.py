@@ -11,7 +11,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.spark.state.snapshot import Check, Place
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import value
 from tests.support.causes import cause_of
@@ -101,7 +101,7 @@ class Stuck(Recording):
         super().__init__("counts")
         self.copied, self.free = copied, threading.Event()
 
-    def write(self, check: Check, place: Place | None = None) -> StateSnapshot:
+    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
         if self.copied == (place is not None) and not self.free.is_set():
             self.began.set()
             assert self.free.wait(60)

@@ -17,8 +17,8 @@ from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS, Iceb
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     BATCH,
     QUERY,
+    IcebergSnapshot,
     IcebergTable,
-    Snapshot,
     _typed_errors,
     snapshots_in,
 )
@@ -39,12 +39,12 @@ class Table:
     def __init__(self, *made: tuple[float, int | None], expired: bool = True) -> None:
         self.made, self._first = list(made), 7 if expired else None
 
-    def snapshots(self) -> Iterator[Snapshot]:
+    def snapshots(self) -> Iterator[IcebergSnapshot]:
         for number, (at, batch) in reversed([*enumerate(self.made, 8)]):
             summary = ROWS if batch is None else {**ROWS, QUERY: "id", BATCH: str(batch)}
-            yield Snapshot(number, number - 1 if number > 8 else self._first, int(at * 1000), summary)
+            yield IcebergSnapshot(number, number - 1 if number > 8 else self._first, int(at * 1000), summary)
 
-    def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
+    def written(self, query_id: str) -> Iterator[tuple[int, IcebergSnapshot]]:
         return ((int(one.summary[BATCH]), one) for one in self.snapshots() if one.summary.get(QUERY) == query_id)
 
     def mark(self, query_id: str, batch: int) -> None:
@@ -206,4 +206,4 @@ def test_metadata_that_iceberg_never_writes_is_damaged(text: str) -> None:
 def test_snapshot_of_a_query_that_names_no_batch_is_damaged(batch: str | None) -> None:
     summary = {QUERY: "id"} if batch is None else {QUERY: "id", BATCH: batch}
     with pytest.raises(Damaged, match="snapshot 7 is not what Iceberg writes"):
-        Snapshot(7, None, 0, summary).of("id", after=0)
+        IcebergSnapshot(7, None, 0, summary).of("id", after=0)

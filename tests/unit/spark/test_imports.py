@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.spark.stages.imports import Source, closure
+from airflow_checkpoint_provider.spark.stages.imports import ModuleSource, closure
 
 FILES = {
     "dates.py": b"import calendars.weeks",
@@ -21,7 +21,7 @@ FILES = {
     "report.py": b"",
 }
 PACKED = {"lib/a.py": b"import dates", "dates.py": b"hidden by the folder", "loose.py": b""}
-SOURCES = [Source("", FILES.get), Source("lib.zip/", PACKED.get)]
+SOURCES = [ModuleSource("", FILES.get), ModuleSource("lib.zip/", PACKED.get)]
 
 
 def modules(script: str, package: str = "") -> set[str]:

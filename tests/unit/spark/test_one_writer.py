@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import SinkTaken
 from airflow_checkpoint_provider.location.files import Location
-from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation, Released
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord, Released
 from airflow_checkpoint_provider.spark.queries.location.adopting import refuse_copy
 from airflow_checkpoint_provider.spark.queries.sources.one_writer import (
     refuse_path_of_another,
@@ -78,7 +78,7 @@ def test_folder_of_a_released_query_stays_its_own() -> None:
 
 
 def test_query_that_is_started_counts_where_it_writes_now() -> None:
-    query = Query(uid="a", locations=(QueryLocation(path="query/a/1-abc", branch=0, sink="file:/out"),))
+    query = QueryRecord(uid="a", locations=(QueryLocation(path="query/a/1-abc", branch=0, sink="file:/out"),))
     state: Any = SimpleNamespace(queries=(query,), released=())
     refuse_path_of_another("b", sink("file:/out"), {"a": sink("file:/new")}, state, {})
 

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.ui import charts
 from airflow_checkpoint_provider.ui.app import _rendered
-from airflow_checkpoint_provider.ui.polling import Reading
+from airflow_checkpoint_provider.ui.polling import HistoryReading
 from airflow_checkpoint_provider.ui.views.job import drawn as drawn_state
 from airflow_checkpoint_provider.ui.views.job import job_page
 from tests.support.recorded import RUN, Recorded, at
@@ -150,7 +150,9 @@ def test_timeline_has_at_most_500_marks_of_the_newest_checkpoints(finished: Reco
     letters = Counter(re.findall(r'class="label">(.)</text>', drawn))
     assert 450 < letters.total() <= 500
     assert "A" not in letters  # that one is older
-    page = job_page(HistoryReference("c", finished.keys.prefix), Reading(found, finished.store.uri), at("23:59:00"))
+    page = job_page(
+        HistoryReference("c", finished.keys.prefix), HistoryReading(found, finished.store.uri), at("23:59:00")
+    )
     left_out = len(found.state.checkpoints) - letters["C"]
     assert page.marks_left_out == left_out
     text = _rendered("job.html", {"page": page, "place": page.place, "others": []})

@@ -12,8 +12,8 @@ from airflow.cli import cli_parser
 from airflow_checkpoint_provider.cli.verbs import VERBS, name
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT
-from airflow_checkpoint_provider.protocol.query_records import Query, QueryLocation
-from airflow_checkpoint_provider.ui.views.commands import Command, Commands, of_storage
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord
+from airflow_checkpoint_provider.ui.views.commands import Commands, ShownCommand, of_storage
 from tests.support.recorded import Recorded, three_stages
 
 HOW = {
@@ -39,11 +39,11 @@ def parser() -> argparse.ArgumentParser:
     return cli_parser.get_parser()
 
 
-def shown(connection: str = "checkpoint_default") -> list[Command]:
+def shown(connection: str = "checkpoint_default") -> list[ShownCommand]:
     """Return the commands of the pages of a job that runs, with a query and a savepoint."""
     recorded = Recorded(scope="")  # a query needs one history for all runs
     three_stages(recorded)
-    query = Query(
+    query = QueryRecord(
         uid="totals",
         locations=(QueryLocation(path="query/totals/1-abc", branch=0, sink="file:/data/out", format="parquet"),),
     )
@@ -63,7 +63,7 @@ def shown(connection: str = "checkpoint_default") -> list[Command]:
     ]
 
 
-def words(command: Command) -> list[str]:
+def words(command: ShownCommand) -> list[str]:
     return shlex.split(command.text)
 
 

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import listing
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import Polls, Reading
+from airflow_checkpoint_provider.ui.polling import HistoryReading, Polls
 from airflow_checkpoint_provider.ui.views.jobs import JobRow, JobsPage, Storage, job_row
 from tests.support.faults import FaultyStore, served
 from tests.support.recorded import RUN, Recorded, finished_and_running, second_attempt, three_stages
@@ -82,7 +82,7 @@ def test_older_run_is_shown_beside_a_newest_one_that_is_broken(
 
 
 def test_row_that_fails_hides_no_other(store: MemoryStore, readable: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails_for_orders(connection: str, reading: Reading, now: str) -> JobRow:
+    def fails_for_orders(connection: str, reading: HistoryReading, now: str) -> JobRow:
         if reading.found.state.job == ORDERS:
             raise ZeroDivisionError
         return job_row(connection, reading, now)
@@ -206,7 +206,7 @@ def test_history_that_fails_hides_the_other_runs_and_not_the_page(
     newest = finished_and_running(store, 30)
     place, poll = HistoryReference(CONNECTION, newest.keys.prefix), Polls._poll
 
-    def fails_for_the_other(polls: Polls, connection: str, prefix: str) -> Reading:
+    def fails_for_the_other(polls: Polls, connection: str, prefix: str) -> HistoryReading:
         if prefix != newest.keys.prefix:
             raise ZeroDivisionError
         return poll(polls, connection, prefix)

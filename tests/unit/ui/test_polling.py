@@ -13,7 +13,7 @@ import pytest
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, StoreUnavailable
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import polling
-from airflow_checkpoint_provider.ui.polling import Polls, Reading
+from airflow_checkpoint_provider.ui.polling import HistoryReading, Polls
 from airflow_checkpoint_provider.ui.threads import USER
 from tests.support.faults import FaultyStore, served
 from tests.support.recorded import Recorded, second_attempt, three_stages
@@ -50,7 +50,7 @@ def run(question: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_many_viewers_cost_one_poll(finished: Recorded, store: FaultyStore) -> None:
-    async def look() -> list[Reading]:
+    async def look() -> list[HistoryReading]:
         polls = opened(store, every=NEVER)
         return await asyncio.gather(*(polls.history("c", finished.keys.prefix) for _ in range(50)))
 
@@ -76,7 +76,7 @@ def test_poll_of_a_finished_history_costs_one_request(finished: Recorded, store:
 def test_poll_of_a_running_job_costs_its_heartbeat_and_its_pending_checkpoint_too(
     running: Recorded, store: FaultyStore
 ) -> None:
-    async def look() -> Reading:
+    async def look() -> HistoryReading:
         polls = opened(store)
         await polls.history("c", running.keys.prefix)
         store.requests.clear()
@@ -155,7 +155,7 @@ def hanging() -> Iterator[Hanging]:
 def test_store_that_hangs_is_reported_and_holds_no_other_connection(
     hanging: Hanging, finished: Recorded, store: FaultyStore
 ) -> None:
-    async def look() -> Reading:
+    async def look() -> HistoryReading:
         stores: dict[str, Store] = {"hangs": hanging, "works": store}
         polls = Polls(stores.__getitem__, every=ALWAYS, limit=0.05)
         for number in range(20):
@@ -201,13 +201,13 @@ def test_broken_history_is_an_error_and_is_read_again(running: Recorded, store: 
     key = running.keys.entry(1)
     body = store.read(key) or b""
 
-    async def look() -> Reading:
+    async def look() -> HistoryReading:
         polls = opened(store)
         store.overwrite(key, body[:-9])
         with pytest.raises(Damaged):
             await polls.history("c", running.keys.prefix)
         store.overwrite(key, body)
-        reading: Reading = await polls.history("c", running.keys.prefix)
+        reading: HistoryReading = await polls.history("c", running.keys.prefix)
         return reading
 
     assert run(look()).found.state.job == running.job
@@ -248,7 +248,7 @@ def test_late_answer_of_the_old_store_leaves_no_reader_behind(
         await polls.jobs("c")  # looks the connection up again
         hanging.answers.set()
         await late
-        reading: Reading = await polls.history("c", running.keys.prefix)
+        reading: HistoryReading = await polls.history("c", running.keys.prefix)
         return reading.root
 
     assert run(look()) == running.store.uri

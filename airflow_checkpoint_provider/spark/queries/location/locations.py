@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, location_path
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.query_records import Query
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_copy, refuse_sealed
@@ -102,7 +102,7 @@ class Locations:
             self._name(located, query, start)
         return located
 
-    def _copied(self, start: Start, query: Query | None) -> Located:
+    def _copied(self, start: Start, query: QueryRecord | None) -> Located:
         """Copy what the query needs into a new location, from the one in which it ran, or from a checkpoint."""
         uid, path = start.uid, self._new_path(start.uid)
         own, chain, gone_back = self._at(path), tuple[Location, ...](), None
@@ -120,7 +120,7 @@ class Locations:
         start.sink.location = own
         return Located(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
 
-    def _compare(self, start: Start, query: Query | None, located: Located) -> None:
+    def _compare(self, start: Start, query: QueryRecord | None, located: Located) -> None:
         """Raise an error unless the query can go on there: its sources have the rows, and its sink has the batches. If it has gone back,
         the sink was looked at before.
         """
@@ -138,7 +138,7 @@ class Locations:
 
     def _reading(
         self,
-        query: Query | None,
+        query: QueryRecord | None,
         own: Location,
         position: Position,
         gone_back: GoneBack | None = None,
@@ -186,17 +186,17 @@ class Locations:
                     " from the checkpoint"
                 )
 
-    def _chain(self, query: Query, adopt: str | None) -> tuple[Location, ...]:
+    def _chain(self, query: QueryRecord, adopt: str | None) -> tuple[Location, ...]:
         """Return the newest location, and those from which it was copied. Raises ``NotNamed``."""
         return chain_at(self._attempt.store, self._attempt.keys, query, adopt)
 
-    def _older(self, query: Query) -> tuple[Location, ...]:
+    def _older(self, query: QueryRecord) -> tuple[Location, ...]:
         return tuple(self._at(location.path) for location in query.locations)
 
     def _at(self, path: str) -> Location:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
-    def _follow(self, query: Query, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
+    def _follow(self, query: QueryRecord, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
         """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
 
         In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
@@ -256,7 +256,7 @@ class Locations:
                 return position
             empty(own)
 
-    def _go_back(self, query: Query, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
+    def _go_back(self, query: QueryRecord, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
         """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
         restored, sink = start.restored, start.sink
         to = position_of(restored)
@@ -270,7 +270,7 @@ class Locations:
         self._copy_checkpoint(start, own, number - to.committed)
         return Position(number + to.begun - to.committed, number), gone_back
 
-    def _sealed(self, query: Query) -> tuple[int, float]:
+    def _sealed(self, query: QueryRecord) -> tuple[int, float]:
         """Return the newest batch that has begun in the newest location of a query, and since when that is sealed.
 
         The first query seals for all that an older attempt started, so that the second looks do not add up.
@@ -292,7 +292,7 @@ class Locations:
         poison = Poison(state.incarnation, uid, secrets.token_hex(16), by)
         return seal(location, poison, self._attempt.catch_up), time.monotonic()
 
-    def _stands_there(self, query: Query, position: Position, restored: StateSnapshot | None) -> bool:
+    def _stands_there(self, query: QueryRecord, position: Position, restored: StateSnapshot | None) -> bool:
         """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
 
         In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
@@ -319,7 +319,7 @@ class Locations:
             move.carry_out(own)
         return position
 
-    def _name(self, located: Located, query: Query | None, start: Start) -> None:
+    def _name(self, located: Located, query: QueryRecord | None, start: Start) -> None:
         """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
         adopted = located.chain[0].uri if located.chain and not query else None
         command = c.LocateQuery(
@@ -375,7 +375,7 @@ def _met(start: Start, location: Location) -> Position:
             return position
 
 
-def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | None) -> None:
+def _refuse_loss(query: QueryRecord, position: Position, restored: StateSnapshot | None) -> None:
     """Raise ``Damaged`` if the newest location lacks batches that the journal or the restored checkpoint knows."""
     newest, saved = query.newest, restored.query if restored else None
     known = max(newest.committed, saved.batch if saved and saved.location == newest.path else NOTHING)
@@ -387,7 +387,7 @@ def _refuse_loss(query: Query, position: Position, restored: StateSnapshot | Non
         )
 
 
-def _known_sinks(query: Query | None, restored: StateSnapshot | None) -> set[str | None]:
+def _known_sinks(query: QueryRecord | None, restored: StateSnapshot | None) -> set[str | None]:
     """Return the paths and tables to which the query has written."""
     return {query.newest.sink if query else None, restored.query.path if restored and restored.query else None}
 

@@ -28,7 +28,7 @@ CHANGES = ("added-data-files", "deleted-data-files")  # in the summary of a snap
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class IcebergSnapshot:
     """A snapshot of a table: its id, that of the one before, when it was made (since 1970), and its summary."""
 
     id: int
@@ -71,14 +71,14 @@ class IcebergTable:
         with _typed_errors(name):
             return cls(spark, jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
 
-    def snapshots(self) -> Iterator[Snapshot]:
+    def snapshots(self) -> Iterator[IcebergSnapshot]:
         """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""
         # The format of this text is Iceberg's specification. One call, where the objects would need five for each snapshot
         with _typed_errors(self.name):
             metadata = str(self._to_json(self._table.operations().refresh()))
         yield from snapshots_in(metadata, f"the metadata of the table {self.name}")
 
-    def written(self, query_id: str) -> Iterator[tuple[int, Snapshot]]:
+    def written(self, query_id: str) -> Iterator[tuple[int, IcebergSnapshot]]:
         """Yield the batches that a query has written, the newest first, and their snapshots."""
         for snapshot in self.snapshots():
             if snapshot.summary.get(QUERY) == query_id:
@@ -90,7 +90,7 @@ class IcebergTable:
             self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
 
 
-def snapshots_in(metadata: str, what: str) -> Iterator[Snapshot]:
+def snapshots_in(metadata: str, what: str) -> Iterator[IcebergSnapshot]:
     """Yield the snapshots in the metadata of a table, from the current one on. Raises ``Damaged``, naming ``what``."""
     with readable(what, "Iceberg"):
         about = json.loads(metadata)  # a schema in it may be deep
@@ -98,7 +98,7 @@ def snapshots_in(metadata: str, what: str) -> Iterator[Snapshot]:
         number = about.get("current-snapshot-id")
         while snapshot := known.pop(number, None):  # each is yielded once, also if one is its own parent
             before, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary", {})
-            yield Snapshot(
+            yield IcebergSnapshot(
                 number, before, long(snapshot["timestamp-ms"]), {str(name): str(summary[name]) for name in summary}
             )
             number = before
