@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-def look_up_connection(conn_id: str) -> Connection | None:
+def find_connection(conn_id: str) -> Connection | None:
     """Return the connection; None only if every secrets backend answered that it does not exist.
 
     Airflow's own look-up logs the error of a backend at debug level and then says "isn't defined"; this one raises the error.

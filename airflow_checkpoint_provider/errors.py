@@ -14,7 +14,7 @@ LONGEST_MESSAGE = 2_000  # characters of a message, which may quote a stored tex
 LONGEST_SEARCHED = 10_000  # characters in which secrets are looked for
 _USERINFO = re.compile(
     r"""\b(?:
-        (s3[an]?:)/{0,3}(?=[^/@:\s]+[:@])  # a bucket has no port; keys are also written behind fewer slashes
+        (s3[an]?:)/{0,3}(?=[^/@:\s]+[:@])  # a bucket has no port; keys are also written after fewer slashes
         | ([a-z][a-z0-9+.-]{0,30}:)//(?!(?:\[[0-9a-f:.]+\]|[^/@:\s]*)(?::[0-9]*)?(?:[/\s]|\Z))  # more than host and port
     )\S*@""",  # a secret may hold a slash and an @
     re.IGNORECASE | re.VERBOSE,

@@ -92,7 +92,7 @@ class Requests:
 
 
 def written(keys: Keys, number: int, before: int) -> tuple[str, ...]:
-    """Return the keys of what checkpoint ``number`` writes behind entry ``before``."""
+    """Return the keys of what checkpoint ``number`` writes after entry ``before``."""
     return keys.entry(before + 1), keys.acknowledgement(number, ""), keys.seal(number), keys.entry(before + 2)
 
 

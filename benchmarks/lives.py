@@ -20,7 +20,7 @@ from tests.support.garbage import expire
 from tests.support.histories import at, launch, start
 from tests.support.journals import KEYS, open_journal
 
-DEEP = SEGMENT // 2  # entries behind the last boundary where a history is measured: a fresh start reads them all
+DEEP = SEGMENT // 2  # entries after the last boundary where a history is measured: a fresh start reads them all
 
 
 class Life:
@@ -63,7 +63,7 @@ class Life:
         self.coordinator.journal.append(c.EndAttempt(epoch=self.state.last_epoch, outcome="finished", exit_code=0))
 
     def begin_deep(self) -> None:
-        """Begin a run that is measured, ``DEEP`` entries behind a boundary: launches that are replaced fill up the segment."""
+        """Begin a run that is measured, ``DEEP`` entries after a boundary: launches that are replaced fill up the segment."""
         while (self.state.n + 3) % SEGMENT != DEEP:
             number = self.state.next_launch
             self.coordinator.journal.append(launch(f"run-{number:07d}", run_after=at(number)))

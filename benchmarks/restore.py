@@ -1,6 +1,6 @@
 """How soon does a restored job have its rows? Beside the same job without a restore, which reads them by hand. Runs on Linux.
 
-The job has one stage of many keys. It failed behind that stage, and is started again.
+The job has one stage of many keys. It failed after that stage, and is started again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What do start and end of a driver take? Beside a driver that only needs Spark. Runs on Linux.
 
-Five stages without work. A retry finds them all; behind many checkpoints, all are retained.
+Five stages without work. A retry finds them all; after many checkpoints, all are retained.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.drivers import LOCAL, S3, Driver, Drivers, drivers_on
 from benchmarks.rounds import Measured, Run, Variant, joined, measure
 
 ROUNDS = {Size.TINY: 1, Size.SMALL: 1, Size.FULL: 3}
-CHECKPOINTS = {Size.TINY: (5,), Size.SMALL: (0, 100), Size.FULL: (0, 300)}  # behind the stages of a retried job
+CHECKPOINTS = {Size.TINY: (5,), Size.SMALL: (0, 100), Size.FULL: (0, 300)}  # after the stages of a retried job
 KEEP_ALL = {"spark.checkpointed.checkpointing": '{"retention":{"keep":"all"}}'}
 PLAIN, FIRST = "Spark alone", "first start"
 IMPORT, ENTER, LEAVE = "import, ms", "enter, ms", "leave, ms"
@@ -49,7 +49,7 @@ class Starts:
         self._drivers = drivers
 
     def failed(self, checkpoints: int) -> str:
-        """Return the root of a job that failed behind its stages and so many checkpoints more."""
+        """Return the root of a job that failed after its stages and so many checkpoints more."""
         root = self._drivers.new_root()
         self._drivers.run("five.py", "ours", root, code=1, BENCHMARK_FAILS="1", BENCHMARK_CHECKPOINTS=str(checkpoints))
         return root

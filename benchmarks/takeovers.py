@@ -2,7 +2,7 @@
 
 Each round kills a driver with -9 in the middle of a batch, and starts the next one at once: what Airflow takes to notice is not part
 of it. The time is that from the kill until the next driver has committed a batch. Plain Spark goes on in the location of the
-killed driver. With this package, the next driver seals that location, copies it, and goes on in the copy.
+killed driver. With this package, the next driver fences that location, copies it, and goes on in the copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ ROUNDS = {Size.TINY: 1, Size.SMALL: 1, Size.FULL: 3}
 BACKLOG = 4  # files: for the batch before the kill, for the one that is killed, and for the next driver
 OURS_AGAIN, PLAIN_AGAIN = "the next driver", "the next driver, Spark alone"
 ENTER, START = "s to enter `with`", "s in `start_query`"
-SECONDS = {"seal": "s to seal", "copy_files": "s to copy", "heal": "s to heal"}  # of those in start_query
+SECONDS = {
+    "fence": "s to fence",
+    "copy_files": "s to copy",
+    "fetch_missing_state": "s to fetch",
+}  # of those in start_query
 COPIED, SIZE, REQUESTS = "files copied", "MB copied", "requests"
 FLINK = "Flink 2, another run: 2.3 tuned, 14 by default"
 
@@ -92,7 +96,7 @@ def compared(found: Measured) -> list[Finding]:
     return [
         found.compared(OURS_AGAIN, PLAIN_AGAIN),
         Finding("from the kill to a committed batch", found.seconds(OURS_AGAIN), "s", known=FLINK),
-        Finding("of which to seal, copy and heal", taking_over, "s"),
+        Finding("of which to fence, copy and fetch", taking_over, "s"),
     ]
 
 

@@ -96,7 +96,7 @@ def restore(store: Store, job: str, run: str | None, source: RestoreSource, appr
     found, key = locate.find_history(store, job, run)
     coordinator = open_history(store, found.keys.prefix, entry_author())
     going = RestoreTarget(coordinator, source.text, key or found.newest_run)
-    base = going.look(coordinator.journal.catch_up())
+    base = going.verify(coordinator.journal.catch_up())
     names = going.names(source.rename)
     command = _restoring(going, base, source)
     if source.claim:
@@ -123,7 +123,7 @@ def _restoring(going: RestoreTarget, base: Point | None, source: RestoreSource) 
     token = _token()
 
     def command(state: State) -> c.Restore:
-        if going.look(state) != base:
+        if going.verify(state) != base:
             now = going.restored.point or "nothing"
             raise Refused(
                 f"{source.text} now means {now}, not {base or 'nothing'}. Nothing was changed; run the command again"

@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
             own.add_argument(*flags, **options)
         own.add_argument(
             "--root", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )  # people also write it behind the verb
+        )  # people also write it after the verb
         own.set_defaults(verb=verb)
     return top
 

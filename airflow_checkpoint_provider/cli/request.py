@@ -230,7 +230,7 @@ class _Dialogue:
         interrupts, and the error of an outcome that is no success."""
         deadline = time.monotonic() + seconds
         try:
-            outcome = self._request.wait(deadline, EVERY, on_look=self._show, sleep=time.sleep)
+            outcome = self._request.wait(deadline, EVERY, on_outcome=self._show, sleep=time.sleep)
         except KeyboardInterrupt:
             raise self._left("interrupted") from None
         match outcome:

@@ -165,7 +165,7 @@ def _pointer(store: Store, options: Namespace) -> str:
     if not by_pointer(options):
         return show.pointer(store, pointer, options.run, options.id)
     if options.run is not None:
-        raise InvalidName(f"{options.run!r} behind a pointer means nothing. Write POINTER alone, or JOB [RUN] chk-7")
+        raise InvalidName(f"{options.run!r} after a pointer means nothing. Write POINTER alone, or JOB [RUN] chk-7")
     return pointer
 
 
@@ -213,7 +213,7 @@ _ID = _argument("id", metavar="ID", nargs="?", help="checkpoint id, such as chk-
 _POINTER = _argument(
     "pointer",
     metavar="POINTER",
-    help="URI of a checkpoint or savepoint, as `show JOB ID` prints it; or the job, with RUN and ID behind it",
+    help="URI of a checkpoint or savepoint, as `show JOB ID` prints it; or the job, with RUN and ID after it",
 )
 _DEEP = _argument("--deep", action="store_true", help="read all rows too, and compare each page with its checksum")
 _LIMIT = _argument("--limit", type=_positive, default=LIMIT, metavar="N", help=f"lines to print (default: {LIMIT})")
@@ -293,7 +293,7 @@ _FOLDER = _argument(
 _ADOPTED = _argument(
     "--adopted",
     metavar="LOCATION",
-    help="the location that adopt= named; needed until the query has caught up here, and if the takeover stopped behind the seal",
+    help="the location that adopt= named; needed until the query has caught up here, and if the takeover stopped after the fence",
 )
 _SINK = _argument("sink", metavar="SINK", help="path or URI to which the query writes its files")
 _TAKEN = _argument(

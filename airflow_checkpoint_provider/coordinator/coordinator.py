@@ -59,7 +59,7 @@ class Coordinator:
         ``run``: only an attempt of this run may take it. Raises ``Queued`` while the request waits for its turn; asking again
         then costs a read. Raises ``MinPause`` for the timer's request if ``pause_left_s`` seconds of the pause remain.
         """
-        if requests.place_in_queue(self.state, request.token):
+        if requests.turn_in_queue(self.state, request.token):
             self.journal.poll()
             self._refuse_waiting(request.token)
         if request.name and not request.name.isprintable():
@@ -84,7 +84,7 @@ class Coordinator:
         return replace(request, folder=self.store.beside(request.folder).uri, nonce=self.journal.nonce()[:8])
 
     def _refuse_waiting(self, token: str) -> None:
-        if found := requests.place_in_queue(self.state, token):
+        if found := requests.turn_in_queue(self.state, token):
             place, length = found
             raise errors.Queued(
                 f"{self.state.job}: the request waits, {place} of {length}; ask again when a checkpoint has its outcome"

@@ -7,7 +7,7 @@ deletions. There are five verbs:
   (an entry), in this order, so that nobody restores from what is half gone.
 * *delete*: the files of what was condemned.
 * *remove orphans*: folders that nothing refers to, and what aborted savepoints have left at their targets.
-* *compact*: the entries of the journal behind its newest boundaries; see ``compaction``.
+* *compact*: the entries of the journal after its newest boundaries; see ``compaction``.
 * *dispose*: a savepoint, by its owner; see ``savepoint.dispose``.
 """
 
@@ -27,14 +27,14 @@ from airflow_checkpoint_provider.coordinator.compaction import compact
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Held, NotItsClaim, StoreError
-from airflow_checkpoint_provider.location import fence as sealing
+from airflow_checkpoint_provider.location import fence
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.decisions import decide
 from airflow_checkpoint_provider.protocol.deletion import held, held_claims, policy_of
 from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, Keys, SavepointPointer, file_set_epoch
-from airflow_checkpoint_provider.protocol.lifetime import outlived, unsettled
+from airflow_checkpoint_provider.protocol.lifetime import open_checkpoints, outlived
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import apply
 from airflow_checkpoint_provider.storage.base import Store, exists
@@ -132,8 +132,8 @@ def _condemned(state: State) -> Expired:
 
 def closable(state: State, now: str, without: Collection[int] = ()) -> bool:
     """Return whether the history may be closed, once the checkpoints ``without`` are deleted."""
-    unsettled_ids = {checkpoint.id for checkpoint in unsettled(state)}.difference(without)
-    return not state.closing and not unsettled_ids and outlived(state, policy_of(state), datetime.fromisoformat(now))
+    open_ids = {checkpoint.id for checkpoint in open_checkpoints(state)}.difference(without)
+    return not state.closing and not open_ids and outlived(state, policy_of(state), datetime.fromisoformat(now))
 
 
 def folders_of(store: Store, keys: Keys) -> Iterator[str]:
@@ -146,7 +146,7 @@ def folders_of(store: Store, keys: Keys) -> Iterator[str]:
     for kind in [kind for kind in (STATE, QUERY) if kind in top]:
         for uid in store.folders(f"{keys.prefix}/{kind}"):
             folder = f"{keys.prefix}/{kind}/{uid}"
-            for name in sealing.not_emptied(store, folder) if kind == QUERY else store.folders(folder):
+            for name in fence.not_deleted(store, folder) if kind == QUERY else store.folders(folder):
                 yield f"{kind}/{uid}/{name}"
     yield from top
 
@@ -322,9 +322,9 @@ def delete_folders(
 
 
 def _delete_folder(store: Store, keys: Keys, folder: str) -> None:
-    """Delete a folder of a history. Of a location of a query, the poison stays."""
+    """Delete a folder of a history. Of a location of a query, the fence stays."""
     if folder.startswith(f"{QUERY}/"):
-        sealing.empty(Location(store, f"{keys.prefix}/{folder}"))
+        fence.delete_location(Location(store, f"{keys.prefix}/{folder}"))
     else:
         store.delete_under(f"{keys.prefix}/{folder}")
 

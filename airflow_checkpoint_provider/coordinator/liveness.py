@@ -304,7 +304,7 @@ class Liveness:
         self._sightings: dict[str, _Sighting] = {}
         self._began = time.monotonic()
 
-    def look(self, keys: Iterable[str]) -> Beat | None:
+    def observe(self, keys: Iterable[str]) -> Beat | None:
         """Read each beat and return the first that exists. Raises ``StoreError``; a store that fails does not count as silence."""
         first: Beat | None = None
         for key in keys:
@@ -378,7 +378,7 @@ class Liveness:
             for keys in tuple(undecided):
                 alive: bool | StoreDenied | None
                 try:
-                    self.look(keys)
+                    self.observe(keys)
                     alive = self.alive(keys, bound)
                 except StoreDenied as error:
                     alive = error

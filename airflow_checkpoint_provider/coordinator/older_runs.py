@@ -177,7 +177,7 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
     if state.n < 0 or state.suspended or not quiet(state, moment):
         return OlderRun(state.scope)
     keys = beat_keys(coordinator.keys, state)
-    liveness.look(keys)
+    liveness.observe(keys)
     alive = liveness.alive(keys)
     if alive is not False:
         return OlderRun(state.scope, undecided=alive is None)

@@ -23,7 +23,7 @@ Fields = dict[int, Any]
 """A struct of Thrift: the values by the numbers of the fields."""
 
 PLAIN_FOOTER, ENCRYPTED_FOOTER = b"PAR1", b"PARE"
-TRAILER = 8  # bytes behind the footer: its length, and the letters above
+TRAILER = 8  # bytes after the footer: its length, and the letters above
 GUESS = 64 * 1024  # bytes that hold most footers, and every header of a page
 PIECE = 8 * 1024 * 1024  # bytes of a column that are read at once
 LONGEST_FOOTER = 64 * 1024 * 1024  # bytes
@@ -41,10 +41,10 @@ LEVEL_ENCODINGS = {3, 4}  # RLE; BIT_PACKED in columns without levels
 
 
 def footer_of(read: Read, size: int) -> tuple[Footer, int | None]:
-    """Return length and checksum of what lies behind the pages: indexes, which decide which pages are read, and the footer.
+    """Return length and checksum of what lies after the pages: indexes, which decide which pages are read, and the footer.
 
     Return also the number of rows that the footer tells; None if it is encrypted. Cost: one read, or up to three if what lies
-    behind the pages is longer than 64 KiB. Raises ``Damaged``.
+    after the pages is longer than 64 KiB. Raises ``Damaged``.
     """
     tail, footer = _footer(read, size)
     with _readable():
@@ -161,8 +161,8 @@ def _check_page(window: _Window, at: int, end: int, totals: _Totals, width: int 
     thrift = Thrift(window.bytes(at, min(GUESS, end - at)), integers=PAGE_INTEGERS)
     header = thrift.struct()
     kind, length = header[1], int(header[3])
-    behind = at + thrift.at + length
-    if length < 0 or behind > end:
+    after = at + thrift.at + length
+    if length < 0 or after > end:
         raise Damaged(f"has a page at byte {at} that is longer than its column")
     if crc_at(window.bytes, at + thrift.at, length) != header[4] + (1 << 32 if header[4] < 0 else 0):  # it is signed
         raise Damaged(f"has a page at byte {at} that does not match its checksum")
@@ -174,7 +174,7 @@ def _check_page(window: _Window, at: int, end: int, totals: _Totals, width: int 
     totals.bytes += thrift.at + header[2]
     totals.values += about[1] if kind != DICTIONARY_PAGE else 0
     totals.encodings[kind == DICTIONARY_PAGE, about[4 if kind == DATA_PAGE_V2 else 2]] += 1
-    return behind
+    return after
 
 
 class _Window:

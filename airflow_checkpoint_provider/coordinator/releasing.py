@@ -3,11 +3,11 @@
 A release takes the same steps as a takeover. If it was killed, repeat it with the same folder: it resumes. At worst, an unused copy
 stays behind.
 
-1. The newest location here is sealed, and copied into the folder, with the batch that had begun.
+1. The newest location here is fenced, and copied into the folder, with the batch that had begun.
 2. An entry of the journal names the folder: no attempt starts the query any more, but with ``adopt=``.
 3. An older driver that still ran may have finished that batch in the sink. Then its state is fetched.
 
-Of a query that was adopted and has no location here yet, it is the adopted one that is copied. What seals it is never deleted.
+Of a query that was adopted and has no location here yet, it is the adopted one that is copied. What fences it is never deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.location.copying import chain_at, copy_position, fetch_state
-from airflow_checkpoint_provider.location.fence import Poison, poison_of, reached, seal, stays_sealed
+from airflow_checkpoint_provider.location.fence import FenceEntry, fence, fence_entry_of, reached, stays_fenced
 from airflow_checkpoint_provider.location.files import Location, Position, location_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER
@@ -45,7 +45,7 @@ class ReleasePlan:
 class Release:
     """The release of the query ``uid`` into the folder ``to``, a path or URI.
 
-    ``coordinator`` is that of its history. ``adopted`` is what ``adopt=`` named: it is needed where the query was sealed there, and has
+    ``coordinator`` is that of its history. ``adopted`` is what ``adopt=`` named: it is needed where the query was fenced there, and has
     no location here yet, or one that still needs files there.
     """
 
@@ -61,7 +61,7 @@ class Release:
         Raises ``CheckpointNotFound``, ``Refused``, ``NotNamed``, ``Damaged``, and ``JobAlreadyRunning``.
         """
         state = self._coordinator.journal.catch_up()
-        plan = self._released(state) or self._here(state) or self._sealed_elsewhere(state)
+        plan = self._released(state) or self._here(state) or self._fenced_elsewhere(state)
         self._coordinator.journal.foresee(_command(plan))
         if not plan.done:
             refuse_living(self._coordinator, self._liveness, f"query '{self._uid}' was not released")
@@ -74,7 +74,7 @@ class Release:
         plan = self.plan()
         if not plan.done:
             if plan.path is not None:
-                self._seal(plan, by)
+                self._fence(plan, by)
                 plan = self.plan()  # a batch may have begun in between
             copy_position(plan.chain, plan.position, plan.to)
             self._coordinator.journal.append(_command(plan))
@@ -111,23 +111,23 @@ class Release:
             )
         return ReleasePlan(query.uid, self._to, chain, position, query.newest.path)
 
-    def _sealed_elsewhere(self, state: State) -> ReleasePlan:
-        """Return a query that was sealed in the adopted location, and got no further."""
+    def _fenced_elsewhere(self, state: State) -> ReleasePlan:
+        """Return a query that was fenced in the adopted location, and got no further."""
         if self._adopted is None:
             raise CheckpointNotFound(
-                f"query '{self._uid}' has no location in the history of {state.job or 'this job'}. If adopt= has sealed its old one, name"
+                f"query '{self._uid}' has no location in the history of {state.job or 'this job'}. If adopt= has fenced its old one, name"
                 " that with --adopted"
             )
-        poison = poison_of(self._adopted)
-        if poison is None or (poison.incarnation, poison.uid) != (state.incarnation, self._uid):
-            by = f"sealed by {poison.by} for query '{poison.uid}'" if poison else "not sealed: the query can run there"
+        entry = fence_entry_of(self._adopted)
+        if entry is None or (entry.incarnation, entry.uid) != (state.incarnation, self._uid):
+            by = f"fenced by {entry.by} for query '{entry.uid}'" if entry else "not fenced: the query can run there"
             raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
         return ReleasePlan(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
 
-    def _seal(self, plan: ReleasePlan, by: str) -> None:
+    def _fence(self, plan: ReleasePlan, by: str) -> None:
         incarnation = self._coordinator.state.incarnation
-        poison = Poison(incarnation, plan.uid, secrets.token_hex(16), by)
-        while not stays_sealed(plan.chain[0], seal(plan.chain[0], poison, lambda: None), time.monotonic()):
+        entry = FenceEntry(incarnation, plan.uid, secrets.token_hex(16), by)
+        while not stays_fenced(plan.chain[0], fence(plan.chain[0], entry, lambda: None), time.monotonic()):
             pass
 
     def _chain(self, query: QueryRecord | Released) -> tuple[Location, ...]:

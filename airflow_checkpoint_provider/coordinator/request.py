@@ -6,10 +6,10 @@ One waiter for every face. Each builds a ``CheckpointRequest``, and turns the ou
 - a task that is given a checkpoint (sensors, finalize, abort): ``CheckpointRequest.of(...)``, then ``resolve()`` at each poke;
 - a trigger, which changes nothing: ``poll()`` in a thread, until an outcome is over or the driver is lost. The task that it
   wakes calls ``resolve(suspected=True)``;
-- the command line: ``submit()`` and ``wait(deadline, every, on_look=print it)``.
+- the command line: ``submit()`` and ``wait(deadline, every, on_outcome=print it)``.
 
 Whether the driver lives is asked of ``Liveness``. A store that does not answer ends no wait: the outcome is then ``Unreadable``,
-with the first error since the last look that saw something.
+with the first error since the last poll that saw something.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CheckpointRequest:
         folder: str | None = None,
         awaited: Awaited = Awaited.COMPLETED,
     ) -> CheckpointRequest:
-        """Return the request behind checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that folder."""
+        """Return the request of checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that folder."""
         request = cls(connect, awaited=awaited)
         request.number, request._folder = number, folder
         return request
@@ -97,7 +97,7 @@ class CheckpointRequest:
         """
         assert self._trigger
         try:
-            self.number = self._trigger_settled(self._trigger)
+            self.number = self._trigger_once(self._trigger)
         except errors.Queued:
             return self._unserved(self.state)
         except errors.RequestWasDropped as error:
@@ -106,7 +106,7 @@ class CheckpointRequest:
             return outcomes.RequestRefused(error)
         return self._seen(self.state)
 
-    def _trigger_settled(self, trigger: Callable[[Coordinator], int]) -> int:
+    def _trigger_once(self, trigger: Callable[[Coordinator], int]) -> int:
         try:
             return trigger(self.coordinator)
         except errors.CommitStateUnknown:  # a repeated request is answered with what was written
@@ -114,8 +114,8 @@ class CheckpointRequest:
 
     def _unserved(self, state: State) -> Outcome:
         """Return the outcome of a request that was in the queue."""
-        if place := requests.place_in_queue(state, self._token):
-            return outcomes.InQueue(*place)
+        if turn := requests.turn_in_queue(state, self._token):
+            return outcomes.InQueue(*turn)
         dropped = next((request for request in reversed(state.dropped_requests) if request.token == self._token), None)
         if dropped:
             return outcomes.Dropped(dropped.reason)
@@ -142,7 +142,7 @@ class CheckpointRequest:
 
         Raises ``CheckpointNotFound``, and errors that no later look can avoid.
         """
-        return self._tolerant(self._look)
+        return self._tolerant(self._poll)
 
     def resolve(self, *, suspected: bool = False) -> Outcome:
         """Look once. If the driver is lost, abort the checkpoint, or complete it if it is fully acknowledged. If it
@@ -157,25 +157,25 @@ class CheckpointRequest:
         deadline: float | None,
         every: float,
         *,
-        on_look: Callable[[Outcome], object] = lambda outcome: None,
+        on_outcome: Callable[[Outcome], object] = lambda outcome: None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> Outcome:
         """Resolve every ``every`` seconds, until the outcome is over or the monotonic clock reaches ``deadline``
         (None: no limit). Return the last outcome.
 
-        ``on_look`` is called with each outcome before the wait continues.
+        ``on_outcome`` is called with each outcome before the wait continues.
         """
         while True:
             outcome = self.resolve()
             remaining = math.inf if deadline is None else deadline - time.monotonic()
             if outcome.over or remaining <= 0:
                 return outcome
-            on_look(outcome)
+            on_outcome(outcome)
             sleep(min(every, remaining))
 
-    def _tolerant(self, look: Callable[[], Outcome]) -> Outcome:
+    def _tolerant(self, poll: Callable[[], Outcome]) -> Outcome:
         try:
-            outcome = look()
+            outcome = poll()
         except errors.CheckpointError as error:
             if error.permanent or not isinstance(error, errors.StoreError | ConnectionError):
                 raise
@@ -197,7 +197,7 @@ class CheckpointRequest:
             raise
         return self._listed(self.state)
 
-    def _look(self) -> Outcome:
+    def _poll(self) -> Outcome:
         state = self.coordinator.journal.poll()
         return self._unserved(state) if self.number is None else self._seen(state)
 
@@ -264,14 +264,14 @@ class CheckpointRequest:
     def _driver_lives(self, checkpoint: Checkpoint) -> bool | None:
         liveness = self._observer()
         if time.monotonic() - self._read_beat >= liveness.beats.every:
-            self._beat = liveness.look(self._heartbeats(checkpoint))
+            self._beat = liveness.observe(self._heartbeats(checkpoint))
             self._read_beat = time.monotonic()
         return liveness.alive(self._heartbeats(checkpoint))
 
     def _may_live(self, keys: Sequence[str]) -> bool:
         """Return whether a launch beats, or it is too early to say."""
         liveness = self._observer()
-        liveness.look(keys)
+        liveness.observe(keys)
         return liveness.alive(keys) is not False
 
     def _observer(self) -> Liveness:
@@ -287,13 +287,13 @@ class CheckpointRequest:
         return not checkpoint.request.gated or bool(self.coordinator.missing(checkpoint))
 
     def _resolve(self, suspected: bool) -> Outcome:
-        outcome = self._look()
+        outcome = self._poll()
         if isinstance(outcome, outcomes.InQueue):
-            return self._look() if self._driver_of_queue_lost() else outcome
+            return self._poll() if self._driver_of_queue_lost() else outcome
         if abandoned := self._abandoned(outcome, suspected):
             if abandoned.status == PENDING:
                 self._give_up(abandoned)
-                outcome = self._look()
+                outcome = self._poll()
             else:
                 outcome = self._commits(abandoned, lost=True)
         if self._awaited in (Awaited.PUBLISHED, Awaited.ENDED) and isinstance(

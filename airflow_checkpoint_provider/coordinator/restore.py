@@ -145,7 +145,7 @@ def _own_point(number: int, state: State, restore: str) -> Point:
 
 
 def locate_checkpoint(pointer: Pointer, home: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
-    """Return the completed checkpoint behind a pointer, with the coordinator of its history. Only a journal tells
+    """Return the completed checkpoint of a pointer, with the coordinator of its history. Only a journal tells
     that it is completed.
 
     The credentials of ``home`` are used for its store. ``pending``: accept a pending checkpoint too.
@@ -204,7 +204,7 @@ def examine(
         why = f"and not needed, because its queries continue after it ({damage.message})"
         return Restored(point, candidates=(*unsealed, Candidate(chosen, "chosen", why, None), *older))
     return Restored(
-        point, seal, *place(coordinator, chosen), (*unsealed, Candidate(chosen, "chosen", "", files), *older)
+        point, seal, *stored_at(coordinator, chosen), (*unsealed, Candidate(chosen, "chosen", "", files), *older)
     )
 
 
@@ -234,7 +234,7 @@ def _is_passed(state: State, checkpoint: Checkpoint) -> bool:
 
 @dataclass(frozen=True)
 class Opened:
-    """The verified checkpoint or savepoint behind a pointer. The ``files`` files of its seal lie at ``keys`` in ``store``."""
+    """The verified checkpoint or savepoint of a pointer. The ``files`` files of its seal lie at ``keys`` in ``store``."""
 
     checkpoint: Checkpoint
     seal: Seal
@@ -246,7 +246,7 @@ class Opened:
 def open_pointer(
     pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False, deep: bool = False
 ) -> Opened:
-    """Return the checkpoint behind a pointer, after its digest and the names, sizes and footers of its files were compared.
+    """Return the checkpoint of a pointer, after its digest and the names, sizes and footers of its files were compared.
 
     ``deep``: all pages of the files too. The credentials of ``home`` are used for its store. A savepoint is read without a
     journal. With ``pending``, a checkpoint that is acknowledged and not sealed yet is accepted too. Raises
@@ -258,7 +258,7 @@ def open_pointer(
         return Opened(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
     coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending)
     seal, files = verified(coordinator, checkpoint, deep=deep)
-    return Opened(checkpoint, seal, *place(coordinator, checkpoint), files)
+    return Opened(checkpoint, seal, *stored_at(coordinator, checkpoint), files)
 
 
 def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, home: Store) -> Restored:
@@ -290,7 +290,7 @@ def _as_listed(savepoint: Savepoint) -> Checkpoint:
     )
 
 
-def place(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys]:
+def stored_at(coordinator: Coordinator, checkpoint: Checkpoint) -> tuple[Store, Keys]:
     """Return where the file sets of a completed checkpoint lie: below its history; for a savepoint, at its target."""
     if checkpoint.target is None:
         return coordinator.store, coordinator.keys
@@ -332,7 +332,7 @@ def verified(coordinator: Coordinator, checkpoint: Checkpoint, *, deep: bool = F
 
 def _whole(coordinator: Coordinator, checkpoint: Checkpoint, deep: bool) -> tuple[Seal, int]:
     seal, _ = coordinator.contents(checkpoint)
-    return seal, verify(*place(coordinator, checkpoint), seal.states.values(), deep=deep)
+    return seal, verify(*stored_at(coordinator, checkpoint), seal.states.values(), deep=deep)
 
 
 def unusable(

@@ -51,7 +51,7 @@ class RestoreTarget:
         self.restored = Restored()
         self._names: dict[str, str] = {}
 
-    def look(self, state: State) -> Point | None:
+    def verify(self, state: State) -> Point | None:
         """Return the verified point. Raises ``CheckpointNotFound``, ``Damaged``."""
         base, self._names = _named_point(self._where, state, self._run, self._coordinator.store)
         if self.state.n < 0 or base != self.restored.point:
@@ -71,7 +71,7 @@ class RestoreTarget:
     def command(
         self, token: Token, by: str, reason: str, *, claim: bool, rename: Mapping[str, str], rewind_sink: bool
     ) -> Restore:
-        """Return the command that restores the point of the last look.
+        """Return the command that restores the point that was verified last.
 
         Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
         ``SourceMoved`` if Kafka has deleted rows that a query would read again; ``NotSupportedYet`` if a query cannot go back.
@@ -123,15 +123,15 @@ class RestoreTarget:
                 continue
             self._refuse_deleted(query.uid, saved)
             if saved.batch == NOTHING:
-                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
+                raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW))
             if saved.sink == FOREACH_BATCH:
-                raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.OWN_FUNCTION))
+                raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.OWN_FUNCTION))
             if saved.sink in (*FILE_SINKS, DELTA, ICEBERG) and not rewind_sink:
                 why = wording.sink_is_ahead(query.uid, saved.path, saved)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
 
     def _refuse_deleted(self, uid: str, saved: QueryDetail) -> None:
-        """Raise ``SourceMoved`` if the newest heartbeat proves that rows behind the checkpoint are gone: Kafka gives none back."""
+        """Raise ``SourceMoved`` if the newest heartbeat proves that Kafka has deleted rows after the checkpoint."""
         found = FoundHistory(self._coordinator.keys, self.state)
         for known in earliest_offsets(self._coordinator.store, found) if saved.kafka_sources else ():
             sources = known.sources.keys() - set(known.loss_allowed) if known.uid == uid else set[str]()

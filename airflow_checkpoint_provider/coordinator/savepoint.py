@@ -240,7 +240,7 @@ def _listed_at(home: Store, pointer: SavepointPointer) -> tuple[Coordinator, int
             coordinator = open_history(home, prefix)
             for savepoint in coordinator.journal.catch_up().checkpoints:
                 listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)
-                if listed and _place(home, target_of(savepoint)) == _place(home, pointer):
+                if listed and _spelled(home, target_of(savepoint)) == _spelled(home, pointer):
                     return coordinator, savepoint.id
     return None
 
@@ -262,7 +262,7 @@ def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Co
     checkpoint = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
     if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED) or not checkpoint.target:
         return None
-    return (coordinator, checkpoint.id) if _place(home, target_of(checkpoint)) == _place(home, pointer) else None
+    return (coordinator, checkpoint.id) if _spelled(home, target_of(checkpoint)) == _spelled(home, pointer) else None
 
 
 def _condemn(coordinator: Coordinator, number: int, by: str, now: str) -> None:
@@ -277,7 +277,7 @@ def _forget(coordinator: Coordinator, number: int) -> None:
     coordinator.journal.append(c.Forget(ids=(number,)))
 
 
-def _place(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
+def _spelled(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
     """Return the place of a savepoint in one spelling."""
     return home.beside(pointer.root, limited=False).uri, pointer.name
 

@@ -1,7 +1,7 @@
 """The log of a file sink: which batches it has, and which files they wrote. Runs anywhere.
 
 Spark 4.2 writes ``_spark_metadata/N`` for each batch: a line ``v1``, and a line of JSON for each file. Every tenth entry is
-``N.compact``: it holds the lines of all entries before it. A reader begins with the newest ``.compact``, and needs every entry behind
+``N.compact``: it holds the lines of all entries before it. A reader begins with the newest ``.compact``, and needs every entry after
 it. Where the log has two of them, their distance is taken for that of all.
 """
 
@@ -166,11 +166,11 @@ class FileSinkLog:
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def sweep(self) -> None:
+    def delete_temporary_entries(self) -> None:
         """Delete temporary entries: an older driver may be about to rename one over an entry of ours."""
         self.files_of.delete([f"{LOG}/{name}" for name in self.files_of.hidden(LOG) if name.endswith(TEMPORARY)])
 
-    def fill_up(self, up_to: int, files: Sequence[SinkFile] = ()) -> None:
+    def mark_batches_written(self, up_to: int, files: Sequence[SinkFile] = ()) -> None:
         """Put entries for the batches up to ``up_to`` that the sink does not have. Only the last one names ``files``: until it is
         there, the sink counts as empty.
 
@@ -216,7 +216,7 @@ class FileSinkLog:
         return "/".join(quote(name, safe=_NOT_QUOTED) for name in self._names(file.path))
 
     def key(self, below: str) -> str:
-        """Return the key of what ``below`` returned. Raises ``Damaged`` if that is not a data file of the sink, or lies behind a link."""
+        """Return the key of what ``below`` returned. Raises ``Damaged`` if that is not a data file of the sink, or lies beyond a link."""
         if not _PATH.fullmatch(below):
             raise self._foreign(below)
         key = "/".join(self._refuse_foreign(below, _walk(unquote(below))))
@@ -245,7 +245,7 @@ class FileSinkLog:
 
 
 def next_number(begun: int, interval: int) -> int:
-    """Return the number of the second batch behind ``begun`` that is compacted, if one in ``interval`` is."""
+    """Return the number of the second batch after ``begun`` that is compacted, if one in ``interval`` is."""
     return ((begun + 1) // interval + 2) * interval - 1
 
 
@@ -273,7 +273,7 @@ def refuse_other_size(path: str, found: int, size: int) -> None:
 
 
 def walked(uri: str) -> tuple[tuple[str, str], tuple[str, ...]]:
-    """Return scheme and host of a URI that is not encoded, and the names in its path. Hadoop writes one slash behind ``file:``, or three.
+    """Return scheme and host of a URI that is not encoded, and the names in its path. Hadoop writes one slash after ``file:``, or three.
     Its names of S3 mean the same.
     """
     scheme, _, rest = uri.partition(":")

@@ -9,7 +9,7 @@ Spark reads no folder whose name begins like that. The steps, of which each may 
 
 1. put the manifest, if there is none: it decides what is moved;
 2. copy the entries of the log;
-3. let the log end behind all batches that anybody has begun, with the files that stay. Readers see them from now on;
+3. let the log end after all batches that anybody has begun, with the files that stay. Readers see them from now on;
 4. move the files.
 
 The entries of the log stay where they are. A reader begins with the newest compacted one, so it sees none of them, and a driver
@@ -93,7 +93,7 @@ def all_aside(folder: SinkFolder) -> list[Aside]:
 
 
 def without_manifest(folder: SinkFolder, found: Iterable[Aside]) -> list[str]:
-    """Return the names of such folders that are not ``found``: somebody deleted the manifest, or a driver woke up behind a person."""
+    """Return the names of such folders that are not ``found``: somebody deleted the manifest, or a driver woke up after a person."""
     known = {aside.name for aside in found}
     return [name for name in _names(folder) if name not in known]
 

@@ -120,7 +120,7 @@ class CheckpointStorageHook(BaseHook):
         return self._connected() or _folder()
 
     def get_checkpoint(self, checkpoint: object, owner: str, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
-        """Return the request behind the checkpoint of an XCom or a pointer. Its entries name ``owner``. Nothing is read yet.
+        """Return the request of the checkpoint of an XCom or a pointer. Its entries name ``owner``. Nothing is read yet.
 
         Raise ``InvalidConfig`` or ``InvalidName`` if ``checkpoint`` names none.
         """
@@ -211,7 +211,7 @@ class CheckpointStorageHook(BaseHook):
                 f'{{"root": "/shared/checkpoints"}} or {{"root": "s3://bucket/prefix"}}. It says: {root!r}.'
             )
         roots = extra.pop("savepoint_roots", None)
-        if roots is not None and not _are_places(roots):
+        if roots is not None and not _are_roots(roots):
             raise StoreMisconfigured(
                 f"{where}: savepoint_roots is the list of the places where savepoints may lie besides the root, absolute paths or"
                 f' URIs: ["s3://bucket/savepoints"]. It says: {roots!r}.'
@@ -232,7 +232,7 @@ class CheckpointStorageHook(BaseHook):
             )
 
 
-def _are_places(roots: object) -> bool:
+def _are_roots(roots: object) -> bool:
     return isinstance(roots, list) and all(isinstance(root, str) and SHARED.match(root) for root in roots)
 
 

@@ -33,7 +33,7 @@ def find_connection(conn_id: str) -> Connection | None:
     Airflow retries.
     """
     try:
-        return _airflow.look_up_connection(conn_id)
+        return _airflow.find_connection(conn_id)
     except Exception as error:
         raise ConnectionUnreadable(
             f"Airflow could not say whether connection {conn_id!r} exists ({type(error).__name__}: {error})."

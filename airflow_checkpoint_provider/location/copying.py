@@ -33,23 +33,23 @@ def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0
     """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files. ``by`` is
     added to the numbers of their batches.
 
-    Files that name others are copied behind them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
+    Files that name others are copied after them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
     changed or deleted meanwhile.
     """
 
     def order(name: str) -> tuple[bool, str]:
-        return _names_others(name), found.place(name).key
+        return _names_others(name), found.location_of(name).key
 
     wanted = sorted(names, key=order)
     for _, together in groupby(wanted, order):
         group = list(together)
-        pairs = [(found.places[name].name(name), target.name(renumbered(name, by))) for name in group]
-        copy_all(found.places[group[0]].store, target.store, pairs, linked=True)
+        pairs = [(found.locations[name].name(name), target.name(renumbered(name, by))) for name in group]
+        copy_all(found.locations[group[0]].store, target.store, pairs, linked=True)
     copied = target.sizes()
     for name in wanted:
         if copied.get(renumbered(name, by)) != found.sizes[name]:
             raise Damaged(
-                f"{found.places[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(renumbered(name, by))} were copied; somebody"
+                f"{found.locations[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(renumbered(name, by))} were copied; somebody"
                 " changes it"
             )
 
@@ -84,7 +84,7 @@ def copy_saved(saved: StateSnapshot, store: Store, keys: Keys, own: Location, *,
     return copied
 
 
-def saved_place(saved: StateSnapshot, store: Store, keys: Keys) -> Location | None:
+def saved_location(saved: StateSnapshot, store: Store, keys: Keys) -> Location | None:
     """Return where the id of a query lies in a checkpoint whose file sets lie at ``keys``; None if the checkpoint holds none."""
     holds = (part.path for part in saved.file_sets if any(file.name == METADATA for file in part.files))
     return next((Location(store, keys.file_set(path)) for path in holds), None)
@@ -140,7 +140,7 @@ def fetch_state(own: Location, chain: tuple[Location, ...], position: Position) 
     if has_state(own, chain, position):
         return
     found = Found(own, *chain)
-    missing = [name for name in found.state(position) if found.places[name] is not own]
+    missing = [name for name in found.state(position) if found.locations[name] is not own]
     above = ((own.name(name).rpartition("/")) for name in missing)
     own.store.delete([f"{folder}/{hidden}{name}.crc" for folder, _, name in above for hidden in ("", ".")])
     copy_files(found, own, missing)

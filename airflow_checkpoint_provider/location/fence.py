@@ -1,14 +1,14 @@
-"""The end of a query's checkpoint location: after it is sealed, no further batch can begin there. Runs anywhere.
+"""The fence of a query's checkpoint location: no later batch can begin there. Runs anywhere.
 
 Spark begins a batch by writing ``offsets/N``: it looks whether the name is free, writes a temporary file, looks again, and
 renames the file, which replaces what is there. So an old driver that was suspended may still hold a batch that it is about to
-begin. The *poison* is an entry of the same name that no Spark can read. It takes the number of the next batch:
+begin. The *fence* is an entry of the same name that no Spark can read. It takes the number of the next batch:
 
 1. put it at the first free number, if that is absent;
 2. delete temporary files: whoever has looked already has its file there, and finds nothing to rename;
-3. look again: the poison must be the newest entry, else a batch was faster, and all begins anew.
+3. look again: the fence must be the newest entry, else a batch was faster, and all begins anew.
 
-The poison is never deleted, also not with the location: a driver that sleeps for a year still finds it.
+The fence is never deleted, also not with the location: a driver that sleeps for a year still finds it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
-from airflow_checkpoint_provider.location.files import NOTHING, OFFSETS, POISON, Location, Position
+from airflow_checkpoint_provider.location.files import NOTHING, OFFSETS, UNREADABLE, Location, Position
 from airflow_checkpoint_provider.location.foreign import loads
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
-MAGIC = "sealed by airflow-checkpoint-provider"
+MAGIC = "fenced by airflow-checkpoint-provider"
 TEMPORARY = ".tmp"  # how the names of Spark's temporary files end
-LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was sealed
+LATE_COPY = 10.0  # seconds for which S3 may still carry out a copy that it had begun before the location was fenced
 
 
 @dataclass(frozen=True)
-class Poison:
-    """The entry that seals a location. It names history, query and sealer, for people, and no two are equal."""
+class FenceEntry:
+    """The entry that fences a location. It names, for people, the history, the query and the process. No two are equal."""
 
     incarnation: str
     uid: str
@@ -38,25 +38,25 @@ class Poison:
     by: str
 
     def to_bytes(self) -> bytes:
-        """Return the poison. Its first line is a version that no Spark knows, which gives a clear error."""
-        return POISON + canonical({"magic": MAGIC, **vars(self)}) + b"\n"
+        """Return the entry. Its first line is a version that no Spark knows, which gives a clear error."""
+        return UNREADABLE + canonical({"magic": MAGIC, **vars(self)}) + b"\n"
 
 
-def poison_in(body: bytes | None) -> Poison | None:
-    """Return the poison of this package, of whatever history, that an entry of ``offsets`` is; None if it is another entry."""
-    if body is None or not body.startswith(POISON):
+def fence_entry_in(body: bytes | None) -> FenceEntry | None:
+    """Return the fence that an entry of ``offsets`` is, of any history; None if the entry is a batch."""
+    if body is None or not body.startswith(UNREADABLE):
         return None
     try:
-        about = loads(body.removeprefix(POISON))
+        about = loads(body.removeprefix(UNREADABLE))
     except (ValueError, RecursionError):
         return None
     if not isinstance(about, dict) or about.get("magic") != MAGIC:
         return None
-    return Poison(*(str(about.get(known.name, "")) for known in fields(Poison)))
+    return FenceEntry(*(str(about.get(known.name, "")) for known in fields(FenceEntry)))
 
 
 def newest_batch(location: Location) -> tuple[int, bool]:
-    """Return the newest batch that has begun, and whether the location is sealed behind it. Raises ``Damaged``."""
+    """Return the newest started batch, and whether the location is closed to later batches. Raises ``Damaged``."""
     numbers = location.batches(OFFSETS)
     if not numbers:
         return NOTHING, False
@@ -64,14 +64,14 @@ def newest_batch(location: Location) -> tuple[int, bool]:
         raise Damaged(
             f"{location.name(OFFSETS)}/{numbers[-1]} follows {numbers[-2]}, and Spark leaves out no batch. If somebody put it there, delete it"
         )
-    sealed = poison_in(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}"))) is not None
-    return (numbers[-1] - 1 if sealed else numbers[-1]), sealed
+    fenced = fence_entry_in(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}"))) is not None
+    return (numbers[-1] - 1 if fenced else numbers[-1]), fenced
 
 
-def poison_of(location: Location) -> Poison | None:
-    """Return the poison behind the newest batch; None if the location is not sealed."""
+def fence_entry_of(location: Location) -> FenceEntry | None:
+    """Return the fence after the newest batch; None if the location is not fenced."""
     begun, _ = newest_batch(location)
-    return poison_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}")))
+    return fence_entry_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}")))
 
 
 def reached(location: Location) -> Position:
@@ -80,26 +80,26 @@ def reached(location: Location) -> Position:
     return Position(begun, location.committed(begun))
 
 
-def seal(location: Location, poison: Poison, check: Callable[[], object]) -> int:
-    """Seal a location. Return the newest batch that has begun there, -1 if none; no other will ever begin.
+def fence(location: Location, entry: FenceEntry, check: Callable[[], object]) -> int:
+    """Fence a location. Return the newest batch that has begun there, -1 if none; no other will ever begin.
 
-    ``check`` raises if this process may not go on; it is called after the poison was put and before anything is deleted. May be
-    repeated, by this process or another one, and after a sealer that was killed. Raises ``CommitStateUnknown``.
+    ``check`` raises if this process may not go on; it is called after the fence was put and before anything is deleted. May be
+    repeated, by this process or another one, also after a process that was killed here. Raises ``CommitStateUnknown``.
     """
     while True:
-        begun, sealed = newest_batch(location)
-        if not sealed and not _put(location, begun + 1, poison):
+        begun, fenced = newest_batch(location)
+        if not fenced and not _put(location, begun + 1, entry):
             continue  # a batch has just begun
         check()
-        sweep(location)
+        delete_temporary_entries(location)
         if newest_batch(location) == (begun, True):
             return begun
 
 
-def stays_sealed(location: Location, begun: int, since: float) -> bool:
-    """Return whether no batch behind ``begun`` has appeared in a location that is sealed ``since`` then.
+def stays_fenced(location: Location, begun: int, since: float) -> bool:
+    """Return True if no batch later than ``begun`` appeared after the location was fenced at ``since``.
 
-    In S3 that may happen shortly afterwards, so it waits.
+    In S3 such a batch may appear some seconds later, so it waits.
     """
     if not _copies_late(location.store):
         return True
@@ -111,10 +111,10 @@ def _copies_late(store: Store) -> bool:
     return store.uri.startswith("s3:")
 
 
-def _put(location: Location, number: int, poison: Poison) -> bool:
-    """Put the poison at ``number``. Return False if a batch or another poison has that number."""
+def _put(location: Location, number: int, entry: FenceEntry) -> bool:
+    """Put the fence at ``number``. Return False if a batch or another fence has that number."""
     key = location.name(f"{OFFSETS}/{number}")
-    outcome, _ = put(location.store, key, poison.to_bytes())
+    outcome, _ = put(location.store, key, entry.to_bytes())
     if outcome is Put.UNKNOWN:
         raise CommitStateUnknown(
             f"the store did not say whether {key} was written, so nobody knows whether the old attempt can still begin a batch;"
@@ -123,17 +123,17 @@ def _put(location: Location, number: int, poison: Poison) -> bool:
     return outcome is Put.STORED
 
 
-def sweep(location: Location) -> None:
+def delete_temporary_entries(location: Location) -> None:
     """Delete the temporary files of batches that are about to begin."""
     hidden = location.store.hidden(location.name(OFFSETS))
     location.store.delete([key for key in hidden if key.endswith(TEMPORARY)])
 
 
-def empty(location: Location) -> None:
-    """Delete a location that nothing needs any more, all but the poison."""
+def delete_location(location: Location) -> None:
+    """Delete a location that nothing needs any more, except for the fence."""
     store, offsets = location.store, location.name(OFFSETS)
     newest = next((f"{offsets}/{number}" for number in reversed(location.numbers(OFFSETS))), None)
-    kept = newest if newest and poison_in(store.read(newest)) else None
+    kept = newest if newest and fence_entry_in(store.read(newest)) else None
     for folder in store.folders(location.key):
         if folder != OFFSETS:
             store.delete_under(location.name(folder))
@@ -141,10 +141,10 @@ def empty(location: Location) -> None:
     store.delete([key for key in beside if key != kept])
 
 
-def not_emptied(store: Store, key: str) -> Iterator[str]:
-    """Yield the names of the locations below ``key`` that hold more than the poison. Cost: a listing.
+def not_deleted(store: Store, key: str) -> Iterator[str]:
+    """Yield the names of the locations below ``key`` that hold more than the fence. Cost: a listing.
 
-    A single entry of ``offsets`` is taken for the poison: a driver that slept in the middle of a copy may leave another one, of a
+    A single entry of ``offsets`` is taken for the fence: a driver that slept in the middle of a copy may leave another one, of a
     few bytes, and to read them all would cost a request for each location that there ever was.
     """
     files: dict[str, list[str]] = {}

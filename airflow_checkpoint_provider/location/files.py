@@ -33,7 +33,7 @@ NOTHING = -1
 """The number of a batch where there is none."""
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 NO_OFFSET = "-"  # of a source that the batch does not read
-POISON = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
+UNREADABLE = b"v99999\n"  # the first line of an entry that ends a log: no version of Spark reads what follows
 
 LONGEST_MANIFEST = 8 * 1024 * 1024  # bytes of the list of files in a snapshot of RocksDB: of some 50,000 files
 NO_BATCH = 10**15  # greater than the number of any batch: with one each millisecond, after 30,000 years
@@ -228,17 +228,17 @@ class Found:
     def __init__(self, location: Location, *older: Location) -> None:
         self.location = location
         self.sizes = location.sizes()
-        self.places = dict.fromkeys(self.sizes, location)
+        self.locations = dict.fromkeys(self.sizes, location)
         self._contents = dict[str, bytes]()
         self.undivided = set[str]()  # operators whose state is in one partition, whatever its metadata says
         described, partitions = self._partitions() if older else (set(), set())
-        for place in older:
-            for name, size in place.sizes().items():
+        for each in older:
+            for name, size in each.sizes().items():
                 match = _PARTITION.match(name)
                 # Before the query was rescaled, the state had other partitions. They are not needed
                 rescaled = match and match[1] in described and match[0] not in partitions
                 if name.startswith("state/") and name not in self.sizes and not rescaled:
-                    self.sizes[name], self.places[name] = size, place
+                    self.sizes[name], self.locations[name] = size, each
         self._stores = self._group()
 
     def _partitions(self) -> tuple[set[str], set[str]]:
@@ -263,27 +263,27 @@ class Found:
     def _expected(self) -> Iterator[str]:
         """Yield the folders of all state stores that the operators name, also those that have no version yet. Raises ``Damaged``."""
         for operator, name in state_metadata.newest(self.sizes).items():
-            place = self.places[name]
+            location = self.locations[name]
             body, only = self._content(name), f"state/{operator}/0"
             schema = f"{only}/_metadata/schema"
-            of_rows = self._content(schema) if schema in self.places else None
-            if state_metadata.is_undivided(body, of_rows, place.name(name)):
+            of_rows = self._content(schema) if schema in self.locations else None
+            if state_metadata.is_undivided(body, of_rows, location.name(name)):
                 self.undivided.add(operator)
                 yield only
             else:
-                yield from state_metadata.stores(body, name, place.name(name))
+                yield from state_metadata.stores(body, name, location.name(name))
 
     def _content(self, name: str) -> bytes:
         """Return the content of a small file, which is read once. Raises ``Damaged``."""
         if name not in self._contents:
-            self._contents[name] = self.places[name].read(name)
+            self._contents[name] = self.locations[name].read(name)
         return self._contents[name]
 
     def _parts(self, name: str) -> list[str]:
         """Return the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""
-        place = self.places[name]
-        with readable(place.name(name)):
-            with zipfile.ZipFile(io.BytesIO(place.read(name))) as archive, archive.open("metadata") as file:
+        location = self.locations[name]
+        with readable(location.name(name)):
+            with zipfile.ZipFile(io.BytesIO(location.read(name))) as archive, archive.open("metadata") as file:
                 text = file.read(LONGEST_MANIFEST + 1)
             if len(text) > LONGEST_MANIFEST:  # a small archive may hold a file of any size
                 raise ValueError("its list of files is too long")
@@ -291,11 +291,11 @@ class Found:
             kinds = (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName"))
             return [f"{folder}/{part[key]}" for folder, kind, key in kinds for part in manifest.get(kind, ())]
 
-    def place(self, name: str) -> Location:
+    def location_of(self, name: str) -> Location:
         """Return the location that holds a file. Raises ``Damaged`` if none does."""
-        if name not in self.places:
+        if name not in self.locations:
             raise _missing(self.location, name)
-        return self.places[name]
+        return self.locations[name]
 
     def snapshot(self, folder: str, version: int) -> list[str]:
         """Return the files of a whole snapshot of a state store. Raises ``Damaged`` if it is not there."""
@@ -361,7 +361,7 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
 def _beginnings(found: Found) -> Iterator[str]:
     """Yield where each source of Kafka begins: Spark writes that before the first batch. A file source finds its files again."""
     for name in found.sizes:
-        if BEGINNING.fullmatch(name) and found.places[name].read(name).startswith(b"\0"):
+        if BEGINNING.fullmatch(name) and found.locations[name].read(name).startswith(b"\0"):
             yield name
 
 

@@ -59,8 +59,8 @@ def read_again(
 
 
 def _paths(saved: StateSnapshot, offsets: Offsets, store: Store, keys: Keys, left: Location | None) -> Iterable[str]:
-    """Return the files of the batch that had begun, and those that the query has read behind the checkpoint."""
-    places = [Location(store, keys.file_set(part.path)) for part in saved.file_sets]
+    """Return the files of the batch that had begun, and those that the query has read after the checkpoint."""
+    locations = [Location(store, keys.file_set(part.path)) for part in saved.file_sets]
     names = (file.name for part in saved.file_sets for file in part.files)
     folders = {int(match[1]) for name in names if (match := SOURCE.fullmatch(name))}
     wanted = dict[str, None]()
@@ -68,9 +68,9 @@ def _paths(saved: StateSnapshot, offsets: Offsets, store: Store, keys: Keys, lef
         entry = offsets.newest_log_entry(folder)
         if entry is None:
             continue  # Kafka's, or one of several places that read a folder
-        wanted |= dict.fromkeys(path for place in places for path in logged_files(place, folder, entry))
+        wanted |= dict.fromkeys(path for location in locations for path in logged_files(location, folder, entry))
         if left is not None:
-            known = {path for place in places for path in logged_files(place, folder)}
+            known = {path for location in locations for path in logged_files(location, folder)}
             wanted |= dict.fromkeys(path for path in logged_files(left, folder) if path not in known)
     return wanted
 

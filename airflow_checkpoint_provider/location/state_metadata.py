@@ -39,7 +39,7 @@ def renamed(name: str, batch: int) -> str:
 
 
 def newest(names: Iterable[str], batch: int | None = None) -> dict[str, str]:
-    """Return the newest metadata of each operator, by its number; not that of batches behind ``batch``."""
+    """Return the newest metadata of each operator, by its number; not that of batches after ``batch``."""
     found: dict[str, tuple[int, str]] = {}
     for name in names:
         if match := _METADATA.fullmatch(name):

@@ -90,7 +90,7 @@ def check_rendered(name: str, value: object) -> None:
         )
 
 
-def place_of_checkpoint(connection: str, checkpoint: object) -> HistoryReference | None:
+def reference_of_checkpoint(connection: str, checkpoint: object) -> HistoryReference | None:
     """Return the history of the checkpoint that a task's parameter names; None if there is none."""
     return HistoryReference(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None
 
@@ -126,8 +126,8 @@ class OfCheckpoint(Linked):
         super().__init__(**kwargs)
         self.checkpoint, self.checkpoint_conn_id = checkpoint, checkpoint_conn_id
 
-    def place(self, ti: Any) -> HistoryReference | None:
-        return place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
+    def reference(self, ti: Any) -> HistoryReference | None:
+        return reference_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
 
     def _request(self, ti: Any) -> CheckpointRequest:
         return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(

@@ -63,7 +63,7 @@ class DriverMonitor:
     def _read_heartbeat(self, state: State) -> None:
         self._read_beat = time.monotonic()
         self._keys = beat_keys(self._journal.keys, state) or self._keys
-        beat = self._liveness.look(self._keys)
+        beat = self._liveness.observe(self._keys)
         if beat and beat != self._newest:
             self._launch.metrics.update_protection(beat)
             self._launch.metrics.update_queries(beat)

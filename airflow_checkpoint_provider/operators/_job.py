@@ -84,7 +84,7 @@ class JobOperator(KillGuard):
             return History(self.job_id, self.run)
         return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
 
-    def place(self, ti: Any) -> HistoryReference:
+    def reference(self, ti: Any) -> HistoryReference:
         return HistoryReference(self.checkpoint_conn_id, self.history(ti).prefix)
 
     def cleared(self, context: Any) -> bool:

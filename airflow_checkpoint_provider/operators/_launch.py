@@ -182,7 +182,7 @@ class DriverLaunch:
         liveness, waited = Liveness(self.store, self.beats), False
 
         def verified_plan(state: State) -> c.PlanLaunch:
-            log_check = functools.partial(self.log, [restore_story.looking(state, self.beats.look)])
+            log_check = functools.partial(self.log, [restore_story.waits_for_heartbeat(state, self.beats.look)])
             alive = (not waited or time.monotonic() < deadline) and liveness.wait(
                 beat_keys(self.keys, state), log_check
             )

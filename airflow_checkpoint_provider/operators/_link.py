@@ -24,10 +24,10 @@ class CheckpointsLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         try:
-            place: HistoryReference | None = operator.place(ti_key)
+            reference: HistoryReference | None = operator.reference(ti_key)
         except CheckpointError:  # the task fails of it, and explains it
-            place = None
-        return _address(place) if place else ""
+            reference = None
+        return _address(reference) if reference else ""
 
 
 LINK = CheckpointsLink()
@@ -38,7 +38,7 @@ class Linked(BaseOperator):
 
     operator_extra_links: Collection[BaseOperatorLink] = (LINK,)
 
-    def place(self, ti: Any) -> HistoryReference | None:
+    def reference(self, ti: Any) -> HistoryReference | None:
         """Return the history that this task works on; None if its parameters do not say it."""
         raise NotImplementedError
 
@@ -55,10 +55,10 @@ class Linked(BaseOperator):
             self.log.warning("The link to the checkpoints could not be written: %s", error)
 
 
-def _address(place: HistoryReference) -> str:
+def _address(reference: HistoryReference) -> str:
     """Return the address of a job's page. It has no slash at its beginning: Airflow's own address comes before it.
 
-    The UI shows the page at the path behind ``plugin/checkpoints``; that path begins where the server's paths begin.
+    The UI shows the page at the path after ``plugin/checkpoints``; that path begins where the server's paths begin.
     """
     base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.strip("/")
-    return "/".join(filter(None, ("plugin/checkpoints", base, f"checkpoints/job?{place.query}")))
+    return "/".join(filter(None, ("plugin/checkpoints", base, f"checkpoints/job?{reference.query}")))

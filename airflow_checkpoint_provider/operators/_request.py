@@ -211,7 +211,7 @@ class RequestOperator(JobOperator):
         return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(checkpoint, owner_of(ti), awaited)
 
     def _wait(self, request: CheckpointRequest, event: dict[str, Any], ti: Any) -> None:
-        def look_again(outcome: Outcome) -> None:
+        def show(outcome: Outcome) -> None:
             if self._killed:
                 self._abort_request(request, ti)
                 self.stop_if_killed()
@@ -220,10 +220,10 @@ class RequestOperator(JobOperator):
         outcome = request.resolve(suspected=event.get("silent", False))
         left = seconds_to(event["deadline"])
         if not outcome.over and left > 0:
-            look_again(outcome)
+            show(outcome)
             if self.deferrable:
                 self._defer(event)
-            outcome = request.wait(time.monotonic() + left, self.poke_interval, on_look=look_again, sleep=self._sleep)
+            outcome = request.wait(time.monotonic() + left, self.poke_interval, on_outcome=show, sleep=self._sleep)
         if isinstance(outcome, Aborted):  # a retry of this task requests another checkpoint
             raise AirflowException(str(aborted(request.state, outcome.checkpoint)))
         if not outcome.over:  # deferred or not: the error that Airflow raises after execution_timeout

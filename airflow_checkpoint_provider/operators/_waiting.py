@@ -104,14 +104,14 @@ class JournalSensor(Linked, BaseSensorOperator):
             except NoConnection as error:  # the first launch of a job without a connection creates its folder
                 if error.about.get("named"):
                     raise
-                return self._look_again(error)
+                return self._poke_again(error)
             except (StoreError, ConnectionUnreadable) as error:
                 if error.permanent:
                     raise
-                return self._look_again(error)
+                return self._poke_again(error)
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
-    def _look_again(self, error: CheckpointError) -> PokeReturnValue:
+    def _poke_again(self, error: CheckpointError) -> PokeReturnValue:
         self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
         return PokeReturnValue(is_done=False)
 

@@ -100,7 +100,7 @@ class RestoreOperator(JobOperator):
         claims = self.claim_mode == CLAIM
 
         def command(now: State) -> c.Restore:
-            target.look(now)
+            target.verify(now)
             self.stop_if_killed()
             wanted = target.command(
                 token, token.owner, reason, claim=claims, rename=self.rename, rewind_sink=self.rewind_sink

@@ -41,7 +41,7 @@ from airflow_checkpoint_provider.operators._base import (
     KillGuard,
     failing_for_good,
     owner_of,
-    place_of_checkpoint,
+    reference_of_checkpoint,
     request_of,
 )
 from airflow_checkpoint_provider.operators._request import RequestOperator
@@ -108,12 +108,12 @@ class SavepointRequestOperator(RequestOperator):
         A storage that does not answer ends no wait: its error is raised when the time is over.
         """
 
-        def look_again(outcome: Outcome) -> None:
+        def show(outcome: Outcome) -> None:
             self.stop_if_killed()
             self._warn_if_unreadable(outcome)
 
         bound = time.monotonic() + seconds
-        outcome = request.wait(bound, self.poke_interval, on_look=look_again, sleep=self._sleep)
+        outcome = request.wait(bound, self.poke_interval, on_outcome=show, sleep=self._sleep)
         if isinstance(outcome, Unreadable):
             raise outcome.error
         return outcome
@@ -294,8 +294,12 @@ class DisposeSavepointOperator(KillGuard):
         super().__init__(**kwargs)
         self.pointer, self.checkpoint_conn_id, self.orphan = pointer, checkpoint_conn_id, orphan
 
-    def place(self, ti: Any) -> HistoryReference | None:
-        return place_of_checkpoint(self.checkpoint_conn_id, self.pointer) if isinstance(self.pointer, Mapping) else None
+    def reference(self, ti: Any) -> HistoryReference | None:
+        return (
+            reference_of_checkpoint(self.checkpoint_conn_id, self.pointer)
+            if isinstance(self.pointer, Mapping)
+            else None
+        )
 
     def execute(self, context: Any) -> None:
         with failing_for_good():

@@ -188,7 +188,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             history = history_of(self.job_id, self.scope, ti, ti.task_id)
             self.history = f"{self._connect()[1].uri}/{history.prefix}"
 
-    def place(self, ti: Any) -> HistoryReference:
+    def reference(self, ti: Any) -> HistoryReference:
         history = history_of(self.job_id, self.scope, ti, ti.task_id)
         return HistoryReference(self.checkpoint_conn_id, history.prefix, ti.run_id)
 

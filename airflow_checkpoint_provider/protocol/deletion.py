@@ -77,7 +77,7 @@ def held(state: State, now: datetime) -> frozenset[int]:
 
 
 def _newest_finalized(state: State) -> frozenset[int]:
-    """Return the gated checkpoint that was completed last: the steps behind its gate may still read it."""
+    """Return the gated checkpoint that was completed last: the steps after its gate may still read it."""
     finalized = [checkpoint for checkpoint in state.retained if checkpoint.request.gated]
     newest = max(finalized, key=lambda checkpoint: (checkpoint.ended_n, checkpoint.id), default=None)
     return frozenset({newest.id} if newest else ())

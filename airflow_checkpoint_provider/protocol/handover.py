@@ -35,8 +35,8 @@ def job_group(uid: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchPlace:
-    """The place of a launch's journal. A driver of another version can still read it, and record there why it ends.
+class LaunchReference:
+    """Where a launch's journal is. A driver of another version can still read it, and record there why it ends.
 
     ``root`` is a URI, ``history`` the key of the history below it, ``launch`` the launch's number. ``s3`` holds the
     settings of a root in S3 (endpoint, region, ...), without secrets. ``savepoint_roots`` are URIs below which savepoints may
@@ -50,15 +50,15 @@ class LaunchPlace:
     savepoint_roots: tuple[str, ...] | None = None
 
     @classmethod
-    def from_confs(cls, confs: Mapping[str, str]) -> LaunchPlace | None:
+    def from_confs(cls, confs: Mapping[str, str]) -> LaunchReference | None:
         """Return None for a script that no task submitted. Raises ``InvalidConfig`` for confs that no task writes."""
         values = _without_prefix(confs)
         with _as_written():
-            return LaunchPlace(**_place(values)) if "launch" in values else None
+            return LaunchReference(**_reference(values)) if "launch" in values else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchSettings(LaunchPlace):
+class LaunchSettings(LaunchReference):
     """All settings that a task passes to the driver of its launch. If an option is None or False, the script's own applies."""
 
     job: str
@@ -108,7 +108,7 @@ class LaunchSettings(LaunchPlace):
             task = json.loads(values["task"])
             checkpointing = json.loads(values.get("checkpointing", "null"))
             return cls(
-                **_place(values),
+                **_reference(values),
                 job=values["job"],
                 token=Token.from_json(task["token"]),
                 try_number=task["try"],
@@ -136,7 +136,7 @@ def _without_prefix(confs: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value for name, value in confs.items() if name.startswith(PREFIX)}
 
 
-class _Place(TypedDict):
+class _Reference(TypedDict):
     root: str
     history: str
     launch: int
@@ -144,7 +144,7 @@ class _Place(TypedDict):
     savepoint_roots: tuple[str, ...] | None
 
 
-def _place(values: Mapping[str, str]) -> _Place:
+def _reference(values: Mapping[str, str]) -> _Reference:
     s3 = {name.removeprefix(_S3): value for name, value in values.items() if name.startswith(_S3)}
     roots = json.loads(values.get("savepoint_roots", "null"))
     return {

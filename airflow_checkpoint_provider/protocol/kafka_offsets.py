@@ -76,7 +76,7 @@ def gaps(
 
 
 def deleted(needed: str, earliest: str) -> list[Gap]:
-    """Return the partitions whose rows behind the offsets ``needed`` Kafka had deleted by its ``earliest`` offsets.
+    """Return the partitions whose rows after the offsets ``needed`` Kafka had deleted by its ``earliest`` offsets.
 
     A partition that is not among both says nothing: the source of another script may name other topics.
     """

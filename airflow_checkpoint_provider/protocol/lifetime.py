@@ -133,12 +133,12 @@ def _needed(state: State, now: datetime) -> str | None:
         return f"launch {waiting[0]} waits for its driver"
     if state.claims:
         return f"it owns {state.claims[0].pointer}"
-    open_checkpoints = unsettled(state)
-    return f"chk-{open_checkpoints[0].id} is {open_checkpoints[0].status}" if open_checkpoints else None
+    waited = open_checkpoints(state)
+    return f"chk-{waited[0].id} is {waited[0].status}" if waited else None
 
 
-def unsettled(state: State) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints that must be settled or deleted before the history is closed.
+def open_checkpoints(state: State) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints that must be over or deleted before the history is closed.
 
     A published savepoint is self-contained. Before that, its seal exists only here.
     """

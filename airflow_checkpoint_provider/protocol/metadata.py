@@ -56,7 +56,7 @@ StateKind = Annotated[str, Check(_is_state_kind, "kind of a state")]
 
 @dataclass(frozen=True, kw_only=True)
 class Footer(Record):
-    """The last ``bytes`` bytes of a Parquet file, behind its pages: indexes and footer. ``checksum`` is their CRC-32 in hex."""
+    """The last ``bytes`` bytes of a Parquet file, after its pages: indexes and footer. ``checksum`` is their CRC-32 in hex."""
 
     bytes: Number
     checksum: str

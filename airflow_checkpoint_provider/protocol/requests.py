@@ -62,7 +62,7 @@ def _known(state: State, request: e.Request) -> Decision | None:
 
     A later try of its task asks again after its checkpoint was aborted or dropped.
     """
-    if place_in_queue(state, request.token):
+    if turn_in_queue(state, request.token):
         return DoneAlready(0)
     dropped = next((dropped for dropped in reversed(state.dropped_requests) if dropped.token == request.token), None)
     if dropped and request.try_number <= dropped.try_number:
@@ -131,7 +131,7 @@ def in_order(queue: tuple[QueuedRequest, ...]) -> tuple[QueuedRequest, ...]:
     return tuple(sorted(queue, key=lambda queued: (not _is_savepoint(queued), _is_periodic(queued))))
 
 
-def place_in_queue(state: State, token: str) -> tuple[int, int] | None:
+def turn_in_queue(state: State, token: str) -> tuple[int, int] | None:
     """Return the place of a request in the queue, 1 for the next, and the length of the queue; None if it is not queued."""
     waiting = [queued.request.token for queued in in_order(state.queue)]
     return (waiting.index(token) + 1, len(waiting)) if token in waiting else None

@@ -39,10 +39,10 @@ _TYPED: ContextVar[tuple[str, str] | None] = ContextVar("typed", default=None)
 
 
 @contextlib.contextmanager
-def typed(before: str, behind: str = "") -> Iterator[None]:
-    """Inside this block, let printed commands look like the one that the person typed: ``before`` precedes the verb, ``behind`` ends
+def typed(before: str, after: str = "") -> Iterator[None]:
+    """Inside this block, let printed commands look like the one that the person typed: ``before`` precedes the verb, ``after`` ends
     the line. This is the only thing that texts take from outside of their arguments."""
-    token = _TYPED.set((before, behind))
+    token = _TYPED.set((before, after))
     try:
         yield
     finally:
@@ -59,7 +59,7 @@ class Name(str):
 
 
 def without_names_as_options(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return ``words`` in two parts. If one of the names begins with a dash, all names are in the second, which belongs behind ``--``.
+    """Return ``words`` in two parts. If one of the names begins with a dash, all names are in the second, which belongs after ``--``.
 
     What is called ``--`` itself cannot be named on a command line: it becomes "…".
     """
@@ -77,9 +77,9 @@ def command(verb: str, *words: str, state: State | None = None) -> str:
     """Return a command to type. Jobs that Airflow launched are found through its connection. The word "…" stands for any."""
     spec = state.launches[-1].spec if state and state.launches else None
     known = ("airflow checkpoints", of_connection(spec.connection)) if spec and spec.token.dag else ALONE
-    before, behind = _TYPED.get() or known
+    before, after = _TYPED.get() or known
     first, last = ([_quoted(word) for word in part] for part in without_names_as_options(words))
-    return " ".join((before, verb, *first)) + " ".join((behind, *last))
+    return " ".join((before, verb, *first)) + " ".join((after, *last))
 
 
 def _quoted(word: str) -> str:
@@ -141,7 +141,7 @@ _OTHERWISE = (
 
 
 def rows_are_deleted(uid: str, batch: int, at: str, lost: Iterable[Gap]) -> str:
-    """Say why a query does not go back behind ``batch``: Kafka had no longer, at the time ``at``, what it would read again."""
+    """Say why a query cannot go back to ``batch``: at the time ``at``, Kafka no longer had the rows that it would read again."""
     return (
         f"query '{uid}': by what Kafka had at {at}, it does not have all rows since batch {batch}: {', '.join(map(str, lost))}. Nothing was"
         " changed. A newer checkpoint may still have all its rows: `checkpoints list` says which. To go back without these rows, start the"
@@ -189,7 +189,7 @@ def take_out(table: str, commit: str | None) -> str | None:
     return None
 
 
-def cannot_go_back(uid: str, why: str) -> str:
+def cannot_be_rewound(uid: str, why: str) -> str:
     """Say that a query cannot go back, whatever is allowed, and what can be done instead."""
     return (
         f"query '{uid}' cannot go back: {why}. To let it continue: `checkpoints restore --from latest`. Or start another job_id from the"

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.operators._base import owner_of, place_of_checkpoint
+from airflow_checkpoint_provider.operators._base import owner_of, reference_of_checkpoint
 from airflow_checkpoint_provider.operators._job import JobOperator, JobReference
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor, CheckpointWait, JournalSensor, Wait
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
@@ -76,8 +76,10 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     def _resolve(self, job: object) -> JobReference:
         return JobReference(None) if job is None else super()._resolve(job)
 
-    def place(self, ti: Any) -> HistoryReference | None:  # type: ignore[override]  # a job's always has one
-        return super().place(ti) if self.by_job else place_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
+    def reference(self, ti: Any) -> HistoryReference | None:  # type: ignore[override]  # a job's always has one
+        return (
+            super().reference(ti) if self.by_job else reference_of_checkpoint(self.checkpoint_conn_id, self.checkpoint)
+        )
 
     def _new_wait(self, context: Any) -> Wait:
         ti = context["ti"]

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
-from airflow_checkpoint_provider.spark.attempt.damage import damage_behind
+from airflow_checkpoint_provider.spark.attempt.damage import damage_of
 from airflow_checkpoint_provider.spark.attempt.settings import Launched
 from airflow_checkpoint_provider.spark.attempt.start import tell_task
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
@@ -95,8 +95,8 @@ class JobEnd:
             if due or self.states.changed() or self.checkpointer.requested():
                 self._take_last_checkpoint()
             due = False
-            self.checkpointer.savepoints.settle()
-            self.checkpointer.manual.wait(self.checkpointer.requested)
+            self.checkpointer.savepoints.wait_begun()
+            self.checkpointer.gated_checkpoints.wait(self.checkpointer.requested)
             if not self.checkpointer.requested() or self.checkpointer.protection.failures:
                 return
 
@@ -116,7 +116,7 @@ class JobEnd:
         else:
             self.queries.end()
         self.checkpointer.close()
-        damage = damage_behind(error, self.attempt, self.states.complete_records())
+        damage = damage_of(error, self.attempt, self.states.complete_records())
         cause = damage or error
         self.attempt.end_failed(exit_code(cause, self.launched))
         self.checkpointer.close_objects()

@@ -185,7 +185,7 @@ class CheckpointedJob:
         self._uids: set[str] = set()
         self._unsaid = state_messages.not_paced(settings.config)  # until there is a stage
         self._progress = Progress(self.spark, self._attempt, self._checkpointer.protection)
-        self._attempt.on_state = self._look
+        self._attempt.on_state = self._on_watch
         self._end = JobEnd(
             self.spark,
             self._attempt,
@@ -233,7 +233,7 @@ class CheckpointedJob:
             raise
         CheckpointedJob._finished = True
 
-    def _look(self, state: State) -> None:
+    def _on_watch(self, state: State) -> None:
         """Report progress and serve the checkpoints. The attempt's watch calls it once a second."""
         self._progress.report(state)
         self._queries.report()

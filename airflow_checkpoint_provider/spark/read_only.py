@@ -169,5 +169,5 @@ def _refused(script: FrameType, call: str) -> WriteRefused:
     text = linecache.getline(file, line).strip()[:LONGEST]
     return WriteRefused(
         f"{file}, line {line}: {text or call}: {call} may write, and this is a preflight ({PREFLIGHT_VARIABLE} is set). Nothing was"
-        " written. Put the line behind the start of the last query: a preflight ends there"
+        " written. Put the line after the start of the last query: a preflight ends there"
     )

@@ -149,7 +149,7 @@ def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple
     An answer can be lost, and the store can answer "exists" because of our own write, even to the first try. So the object is
     read and compared: equal bytes are ``STORED``, no matter who sent them; other bytes are ``EXISTS``, though ours may have
     been there and been overwritten. Where it matters *who* put them, the bytes hold a nonce, one per entry and not per try.
-    "Absent" settles nothing, since a request may arrive later: then the same bytes are put again.
+    "Absent" proves nothing, since a request may arrive later: then the same bytes are put again.
 
     After ``patience`` seconds the outcome is ``UNKNOWN``, with ``None``: the put may still happen, so the caller must not clean
     up as if it had not. Raises an error only while no try can have had an effect: ``StoreDenied`` and ``StoreMisconfigured``

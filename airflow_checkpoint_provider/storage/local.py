@@ -139,7 +139,7 @@ class LocalStore(StoreBase):
                 for name in objects:
                     with _explained("delete", f"{path}/{name}"), _unless_absent():
                         os.unlink(name, dir_fd=folder)
-                _sweep(folder)  # nobody waits for a deletion: the moment to tidy up after killed writers
+                _delete_leftovers(folder)  # nobody waits for a deletion: the moment to tidy up after killed writers
 
     def delete_under(self, prefix: str) -> None:
         path, (*names, name) = self._path(prefix), prefix.split("/")
@@ -350,7 +350,7 @@ def _has_second_name(name: str, folder: int) -> bool:
         return False
 
 
-def _sweep(folder: int) -> None:
+def _delete_leftovers(folder: int) -> None:
     """Delete the temporary files of killed writers. A writer that was only suspended finds its link refused, and puts again."""
     with suppress(OSError):
         for entry in scan(folder):

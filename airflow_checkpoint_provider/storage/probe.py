@@ -30,23 +30,23 @@ def probe(store: Store) -> None:
 
 def _put_twice(store: Store, key: str) -> None:
     first, second = b"first " + secrets.token_bytes(8), b"second " + secrets.token_bytes(8)
-    if store.read(key) is not None or _settled(store, key, first) != (Put.STORED, first):
+    if store.read(key) is not None or _put(store, key, first) != (Put.STORED, first):
         raise _broken(store, "a new key seemed to exist already")
     if store.read(key) != first:
         raise _broken(store, "an object that was stored could not be read")
-    if _settled(store, key, second) != (Put.EXISTS, first):
+    if _put(store, key, second) != (Put.EXISTS, first):
         raise _broken(store, "a second put of the same key was not refused, so two drivers could both win")
 
 
 def _list(store: Store, scratch: str) -> None:
     for name in LISTED[1:]:
-        _settled(store, f"{scratch}/{name}", b"listed")
+        _put(store, f"{scratch}/{name}", b"listed")
     names = [listed.key.removeprefix(f"{scratch}/") for listed in store.list(scratch)]
     if names != sorted(LISTED):
         raise _broken(store, f"a listing showed {', '.join(names) or 'nothing'} instead of {', '.join(sorted(LISTED))}")
 
 
-def _settled(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
+def _put(store: Store, key: str, body: bytes) -> tuple[Put, bytes | None]:
     outcome, stored = put(store, key, body)
     if outcome is Put.UNKNOWN:
         raise StoreUnavailable(f"{store.uri} gave no clear answer to a put. Check the store, then try again")

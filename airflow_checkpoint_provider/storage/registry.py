@@ -110,11 +110,11 @@ def _check_roots(roots: Sequence[str], other: StoreBase) -> None:
 
 def _within(roots: Sequence[str], store: StoreBase) -> bool:
     """Return whether ``store`` lies below one of ``roots``, which are URIs of stores. Symbolic links in paths are followed."""
-    place = f"{_place(store.uri)}/"
-    return any(place.startswith(f"{_place(root)}/") for root in roots)
+    path = f"{_path(store.uri)}/"
+    return any(path.startswith(f"{_path(root)}/") for root in roots)
 
 
-def _place(uri: str) -> str:
+def _path(uri: str) -> str:
     return f"file://{os.path.realpath(path)}" if (path := uri.removeprefix("file://")) != uri else uri
 
 

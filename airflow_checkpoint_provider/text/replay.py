@@ -1,4 +1,4 @@
-"""Whether the rows behind a checkpoint can be read again, by what Kafka had last. Runs anywhere; no I/O, no clock."""
+"""Whether the rows after a checkpoint can be read again, by what Kafka had last. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[
     return [*lines, *_branch_lines(state, launch), *_since(state, launch, attempt)]
 
 
-def looking(state: State, seconds: float) -> str:
+def waits_for_heartbeat(state: State, seconds: float) -> str:
     """Say that an observer waits for heartbeats, for at most ``seconds``."""
     launch = state.current_launch()
     attempt = state.attempt_of(launch.number) if launch else None

@@ -28,7 +28,7 @@ def cause_in(lines: Sequence[str]) -> str | None:
     """Return the cause of the last error: the last line of a Python traceback, or Java's last "Caused by". None without an error."""
     cause, in_traceback = None, False
     for line in lines:
-        if _TRACEBACK in line:  # also behind "Caused by", if a Python worker failed
+        if _TRACEBACK in line:  # also after "Caused by", if a Python worker failed
             in_traceback = True
         elif in_traceback and _PYTHON.match(line):
             cause, in_traceback = line.strip(), False

@@ -1,4 +1,4 @@
-"""The work behind stages: what a restore point has stored, and what an attempt has really reused. Runs anywhere; no I/O, no clock."""
+"""The work of stages: what a restore point has stored, and what an attempt has really reused. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trigger behind ``checkpoint_asset``: an asset event for each completed checkpoint. Runs in Airflow (DAG processor, triggerer)."""
+"""The trigger of ``checkpoint_asset``: an asset event for each completed checkpoint. Runs in Airflow (DAG processor, triggerer)."""
 
 from __future__ import annotations
 

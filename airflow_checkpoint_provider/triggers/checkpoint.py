@@ -84,7 +84,7 @@ class JournalTrigger(BaseTrigger):
         names = (*self.argument_names, "checkpoint_conn_id", "deadline", "poll_interval")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
-    def look(self) -> Callable[[], bool]:
+    def condition(self) -> Callable[[], bool]:
         """Return the function that a thread calls until it returns True."""
         raise NotImplementedError
 
@@ -93,10 +93,10 @@ class JournalTrigger(BaseTrigger):
         return {"deadline": self.deadline}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        look, unreadable = self.look(), RepeatedError(self.log)
+        over, unreadable = self.condition(), RepeatedError(self.log)
         while (left := seconds_to(self.deadline)) > 0:
             try:
-                if await asyncio.to_thread(look):
+                if await asyncio.to_thread(over):
                     break
                 unreadable.succeeded()
             except CheckpointError as error:
@@ -133,7 +133,7 @@ class CheckpointTrigger(JournalTrigger):
         super().__init__(**kwargs)
         self.checkpoint, self.awaited, self._silent = checkpoint, awaited, False
 
-    def look(self) -> Callable[[], bool]:
+    def condition(self) -> Callable[[], bool]:
         hook = CheckpointStorageHook(self.checkpoint_conn_id)
         request = hook.get_checkpoint(self.checkpoint, "triggerer", Awaited(self.awaited))
 
@@ -173,7 +173,7 @@ class ProgressTrigger(JournalTrigger):
         super().__init__(**kwargs)
         self.job, self.key, self.item, self.run_key, self.after, self.count = job, key, item, run_key, after, count
 
-    def look(self) -> Callable[[], bool]:
+    def condition(self) -> Callable[[], bool]:
         history = History(self.job, self.key, self.item)
         progress = CheckpointStorageHook(self.checkpoint_conn_id).get_progress(history, self.after, "triggerer")
         repetition = Repetition()

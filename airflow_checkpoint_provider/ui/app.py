@@ -112,26 +112,26 @@ ViewerDep = Annotated[Viewer, Depends(_viewer)]
 PollsDep = Annotated[Polls, Depends(_polls)]
 
 
-async def _place(viewer: ViewerDep, connection: str, history: str, run: str = "") -> HistoryReference:
-    """Return the place that an address names, if the user may ask for it: no storage is asked before."""
-    place = _checked(HistoryReference(connection, history, run))
+async def _reference(viewer: ViewerDep, connection: str, history: str, run: str = "") -> HistoryReference:
+    """Return the history that an address names, if the user may ask for it: no storage is asked before."""
+    reference = _checked(HistoryReference(connection, history, run))
     if not await in_thread(viewer.reads_any):
         raise _not_found()
     if connection not in connections.named() and not await in_thread(viewer.administers, connection):
         raise _not_found()
     connections.check_named(connection)
-    return place
+    return reference
 
 
-def _checked(place: HistoryReference) -> HistoryReference:
+def _checked(reference: HistoryReference) -> HistoryReference:
     try:
-        check_prefix(place.history)
+        check_prefix(reference.history)
     except InvalidName as error:
         raise Problem(400, NO_ADDRESS, error.message, error.code) from None
-    return place
+    return reference
 
 
-PlaceDep = Annotated[HistoryReference, Depends(_place)]
+ReferenceDep = Annotated[HistoryReference, Depends(_reference)]
 
 
 # -- the pages -----------------------------------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ async def jobs(
     return await _page(request, "jobs.html", page=page, part=part, jobs=listing.JOBS, every=_pace(page.moves))
 
 
-async def job(request: Request, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
+async def job(request: Request, reference: ReferenceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
     """Show a history."""
-    return await _job(request, place, viewer, polls)
+    return await _job(request, reference, viewer, polls)
 
 
 async def task(
@@ -157,54 +157,58 @@ async def task(
     index = int(map_index) if map_index.isdecimal() and len(map_index) < LONG else -1
     if not await in_thread(viewer.reads, dag):
         raise _not_found()
-    place = await in_thread(connections.place_of, dag, run, task, index)
-    if place is None:
+    reference = await in_thread(connections.reference_of, dag, run, task, index)
+    if reference is None:
         over = await in_thread(connections.has_ended, dag, run, task, index)
         every = None if over else EVERY
         return await _page(request, "nothing.html", dag=dag, run=run, task=task, over=over, every=every)
-    connections.check_named(place.connection)
-    return await _job(request, _checked(place), viewer, polls)
+    connections.check_named(reference.connection)
+    return await _job(request, _checked(reference), viewer, polls)
 
 
 async def files(
-    request: Request, place: PlaceDep, number: Annotated[int, Query(alias="id")], viewer: ViewerDep, polls: PollsDep
+    request: Request,
+    reference: ReferenceDep,
+    number: Annotated[int, Query(alias="id")],
+    viewer: ViewerDep,
+    polls: PollsDep,
 ) -> Response:
     """Show the files of a checkpoint."""
-    reading = await _read(place, viewer, polls)
+    reading = await _read(reference, viewer, polls)
     checkpoint = reading.found.state.checkpoint(number)
     if checkpoint is None:
         raise _not_found()
     seal = await _readable(
-        place, viewer, polls, lambda: polls.seal(place.connection, place.history, number), known=True
+        reference, viewer, polls, lambda: polls.seal(reference.connection, reference.history, number), known=True
     )
-    row = await in_thread(checkpoint_row, reading, checkpoint, Commands(place.connection, reading.found.state))
+    row = await in_thread(checkpoint_row, reading, checkpoint, Commands(reference.connection, reading.found.state))
     page = await in_thread(files_page, row, seal)
-    return await _page(request, "files.html", page=page, place=place)
+    return await _page(request, "files.html", page=page, reference=reference)
 
 
-async def chart(name: str, theme: str, place: PlaceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
+async def chart(name: str, theme: str, reference: ReferenceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
     """Draw a chart of a history. No browser keeps it for its next user; a page that stays open keeps what it shows."""
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
-    reading = await _read(place, viewer, polls)
+    reading = await _read(reference, viewer, polls)
     state = drawn(reading, utc_now())
-    image = await in_thread(charts.DRAWINGS[name], state, place.run, theme)
+    image = await in_thread(charts.DRAWINGS[name], state, reference.run, theme)
     return Response(image, media_type="image/svg+xml", headers={"Content-Security-Policy": IMAGE_POLICY})
 
 
-async def _job(request: Request, place: HistoryReference, viewer: Viewer, polls: Polls) -> Response:
-    reading = await _read(place, viewer, polls)
-    values = await _values(place, reading, polls)
-    page = await in_thread(job_page, place, reading, utc_now(), values)
-    others = await listing.other_runs(polls, viewer, place, reading)
-    return await _page(request, "job.html", page=page, others=others, place=place, every=_pace(page.moves))
+async def _job(request: Request, reference: HistoryReference, viewer: Viewer, polls: Polls) -> Response:
+    reading = await _read(reference, viewer, polls)
+    values = await _values(reference, reading, polls)
+    page = await in_thread(job_page, reference, reading, utc_now(), values)
+    others = await listing.other_runs(polls, viewer, reference, reading)
+    return await _page(request, "job.html", page=page, others=others, reference=reference, every=_pace(page.moves))
 
 
-async def _values(place: HistoryReference, reading: HistoryReading, polls: Polls) -> Values:
+async def _values(reference: HistoryReference, reading: HistoryReading, polls: Polls) -> Values:
     """Return the values of the newest checkpoints; without those that cannot be read now, or are just being deleted."""
-    numbers = await in_thread(with_values, reading.found.state, place.run)
+    numbers = await in_thread(with_values, reading.found.state, reference.run)
     answers = await asyncio.gather(
-        *(polls.values(place.connection, place.history, number) for number in numbers), return_exceptions=True
+        *(polls.values(reference.connection, reference.history, number) for number in numbers), return_exceptions=True
     )
     return {number: answer for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, dict)}
 
@@ -217,18 +221,23 @@ def _pace(moves: bool) -> float:
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-async def _read(place: HistoryReference, viewer: Viewer, polls: Polls) -> HistoryReading:
+async def _read(reference: HistoryReference, viewer: Viewer, polls: Polls) -> HistoryReading:
     """Return a history. Raise ``Problem``: the same one if there is none, or the user may not see it."""
     reading: HistoryReading = await _readable(
-        place, viewer, polls, lambda: polls.history(place.connection, place.history)
+        reference, viewer, polls, lambda: polls.history(reference.connection, reference.history)
     )
-    if not await in_thread(viewer.sees, reading.found.state, place.connection):
+    if not await in_thread(viewer.sees, reading.found.state, reference.connection):
         raise _not_found()
     return reading
 
 
 async def _readable(
-    place: HistoryReference, viewer: Viewer, polls: Polls, read: Callable[[], Awaitable[Any]], *, known: bool = False
+    reference: HistoryReference,
+    viewer: Viewer,
+    polls: Polls,
+    read: Callable[[], Awaitable[Any]],
+    *,
+    known: bool = False,
 ) -> Any:
     """Return what ``read`` returns; raise its error as a page.
 
@@ -238,8 +247,8 @@ async def _readable(
     try:
         return await read()
     except CheckpointError as error:
-        full = await in_thread(viewer.administers, place.connection)
-        if not (full or known or await _fails_for_all(polls, place.connection, error)):
+        full = await in_thread(viewer.administers, reference.connection)
+        if not (full or known or await _fails_for_all(polls, reference.connection, error)):
             raise _not_found() from None
         status = 404 if isinstance(error, CheckpointNotFound | NoConnection) else 503
         text = error.message if full else meaning(type(error))

@@ -39,7 +39,7 @@ def open_store(connection: str) -> Store:
     return CheckpointStorageHook(connection).get_store_beside()
 
 
-def place_of(dag: str, run: str, task: str, map_index: int) -> HistoryReference | None:
+def reference_of(dag: str, run: str, task: str, map_index: int) -> HistoryReference | None:
     """Return the history that a task works on, as its link says; None if the task has not said it yet."""
     query = XComModel.get_many(run_id=run, key=LINK_KEY, task_ids=task, dag_ids=dag, map_indexes=map_index, limit=1)
     with create_session() as session:

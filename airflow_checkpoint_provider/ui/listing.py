@@ -36,15 +36,17 @@ async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
     return JobsPage([storage for storage in storages if not storage.empty])
 
 
-async def other_runs(polls: Polls, viewer: Viewer, place: HistoryReference, reading: HistoryReading) -> list[JobRow]:
+async def other_runs(
+    polls: Polls, viewer: Viewer, reference: HistoryReference, reading: HistoryReading
+) -> list[JobRow]:
     """Return the newest other histories of the job of a page; none if that fails unexpectedly."""
     job = reading.found.state.job
     try:
-        found = await _histories(polls, place.connection, job)
+        found = await _histories(polls, reference.connection, job)
         others = [each for each in found if isinstance(each, HistoryReading) and each.found.keys != reading.found.keys]
-        return await in_thread(_rows, viewer, place.connection, others, len(others))
+        return await in_thread(_rows, viewer, reference.connection, others, len(others))
     except Exception:  # noqa: BLE001 - the page itself is whole
-        _log.exception("the other runs of job %s of connection %s", printable(job), place.connection)
+        _log.exception("the other runs of job %s of connection %s", printable(job), reference.connection)
         return []
 
 

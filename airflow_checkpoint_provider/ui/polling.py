@@ -78,7 +78,7 @@ class Reader:
         found = FoundHistory(self._keys, state)
         keys, beat = beat_keys(self._keys, state), None
         with suppress(StoreError):  # no heartbeat is not known, and hides nothing
-            beat = self._liveness.look(keys)
+            beat = self._liveness.observe(keys)
         return HistoryReading(
             found,
             self._store.uri,

@@ -96,7 +96,7 @@ def ours(spark: SparkSession, root: str, out: str, inbox: str) -> None:
 def observed() -> dict[str, float]:
     """Return what is noted from now on: the seconds of checkpoints and of the parts of taking over, and what that copies."""
     from airflow_checkpoint_provider.location import copying
-    from airflow_checkpoint_provider.location.fence import seal
+    from airflow_checkpoint_provider.location.fence import fence
     from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
     from airflow_checkpoint_provider.spark.queries.location import locations
 
@@ -121,8 +121,8 @@ def observed() -> dict[str, float]:
     copy_files = copying.copy_files
     for owner, name, call in (
         (Checkpointer, "checkpoint", Checkpointer.checkpoint),
-        (locations.Locations, "heal", locations.Locations.heal),
-        (locations, "seal", seal),
+        (locations.Locations, "fetch_missing_state", locations.Locations.fetch_missing_state),
+        (locations, "fence", fence),
         (copying, "copy_files", counted),
     ):
         setattr(owner, name, timed(name, call))

@@ -20,7 +20,14 @@ from airflow_checkpoint_provider.file_sink.rewinding import all_aside, move_asid
 from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
 from airflow_checkpoint_provider.location import state_metadata
 from airflow_checkpoint_provider.location.copying import copy_files, copy_position, fetch_state, write_beginnings
-from airflow_checkpoint_provider.location.fence import Poison, empty, newest_batch, poison_of, reached, seal
+from airflow_checkpoint_provider.location.fence import (
+    FenceEntry,
+    delete_location,
+    fence,
+    fence_entry_of,
+    newest_batch,
+    reached,
+)
 from airflow_checkpoint_provider.location.files import Found, Location, Offsets, Position, needed_files
 from airflow_checkpoint_provider.location.rescaling import copy_logs, take_state
 from airflow_checkpoint_provider.location.source_files import logged_files
@@ -36,7 +43,7 @@ from tests.unit.protocol import golden_files
 KEY, OWN = "jobs/orders/job/query/rows/1-abc", "jobs/orders/job/query/rows/2-abc"
 LONGEST = 20.0  # seconds that a reader may take on a busy machine; a loop to 10**12 takes hours
 BEGUN, COMMITTED = 5, 4
-POISON = Poison("1ncarnation", "rows", "nonce", "attempt 2 of orders")
+FENCE = FenceEntry("1ncarnation", "rows", "nonce", "attempt 2 of orders")
 NUMBERS = [str(number) for number in (0, 7, 10**6, 10**12, 10**15, 2**63 - 1, 2**63, 10**30)] + [
     "9" * 4301,
     "-1",
@@ -131,12 +138,12 @@ def hurt_location(chance: random.Random) -> dict[str, bytes]:
 
 def take_over(own: Location, old: Location) -> None:
     """Do as a driver that takes a query over."""
-    begun = seal(old, POISON, lambda: None)
+    begun = fence(old, FENCE, lambda: None)
     copy_position((old,), Position(begun, old.committed(begun)), own)
     position = reached(own)
     fetch_state(own, (old,), position)
-    poison_of(old)
-    empty(old)
+    fence_entry_of(old)
+    delete_location(old)
 
 
 def go_back(own: Location, old: Location) -> None:

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, 
 from airflow_checkpoint_provider.protocol import keys
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig, seconds
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import LaunchPlace, LaunchSettings
+from airflow_checkpoint_provider.protocol.handover import LaunchReference, LaunchSettings
 from airflow_checkpoint_provider.protocol.records import canonical, parse
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.plan_diff import LONGEST, difference_from_stored
@@ -134,7 +134,7 @@ def handover(chance: random.Random) -> None:
         confs.pop(name)
         confs |= {} if value is None else {name: value}
         with contextlib.suppress(CheckpointError):
-            LaunchPlace.from_confs(confs)
+            LaunchReference.from_confs(confs)
         with contextlib.suppress(CheckpointError):
             LaunchSettings.from_confs(confs)
         if not confs:

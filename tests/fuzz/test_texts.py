@@ -106,7 +106,7 @@ def of_state(state: State) -> Iterator[str]:
     yield from messages.suspended(state)
     if state.closing:
         yield messages.closed(state, state.closing)
-    yield restore_story.looking(state, 3.0)
+    yield restore_story.waits_for_heartbeat(state, 3.0)
 
 
 def of_command_line(state: State) -> Iterator[Any]:

@@ -5,7 +5,7 @@ ends by itself when all files are read, but for ``STREAM_FOREVER``. With ``STREA
 still while the file ``STREAM_HOLD`` exists; the name of a file beside it ends with the id of the query's run. If it is in the file,
 the batch fails. With ``STREAM_COPY``, another query reads what the first one writes, and writes it to ``OUT-copy``. With
 ``STREAM_BLIND``, the driver does not notice that it was replaced. ``STREAM_SINK`` names a function of ``SINKS``, by which batches are
-written instead; some of them stand still behind the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
+written instead; some of them stand still after the rows while the file ``STREAM_WRITTEN`` exists. With ``STREAM_PLAIN``, the query
 runs without this package in that location, and with ``STREAM_ADOPT`` it is taken over from there. With ``STREAM_KAFKA``, the address
 of a broker, the rows come from its topic ``STREAM_TOPIC``; the sink ``kafka`` writes them to its topic ``STREAM_TOPIC-out``. The sink
 ``delta`` makes ``OUT`` a Delta table, and ``iceberg`` writes to the Iceberg table ``STREAM_TABLE``, which it makes. With

@@ -1,7 +1,7 @@
 """Whether a table has the rows that a query reads again, asked after each thing that a person does to it. Runs in the Spark driver.
 
 ``table_rows.py FOLDER`` reads the Delta table ``FOLDER/table``, or the Iceberg table ``TABLE``, by a query without this package. Then it
-goes back behind the first rows, and prints as its result what the table lacks after each step.
+goes back after the first rows, and prints as its result what the table lacks after each step.
 """
 
 from __future__ import annotations

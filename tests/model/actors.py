@@ -157,7 +157,7 @@ class Watched(Journal):
 
 
 def task(process: Process, tries: tuple[Try, ...], memory: Memory = NOTHING, asked: bool = False) -> Next | None:
-    """Each try in turn plans its launch, asks once more where the answer was lost, and prunes behind itself."""
+    """Each try in turn plans its launch, asks once more where the answer was lost, and prunes after itself."""
     journal, mine = Watched(process, memory), tries[0]
     try:
         journal.append(mine.plan())
@@ -329,10 +329,10 @@ class AtWork:
             return self.known
         own = {file_set_path("a", self.epoch, str(number)) for number in range(1, state.next_id)}
         file_sets = FileSets(own | {paths[number] for number in attempt.held_file_sets if number in paths})
-        file_sets.release(state, Acknowledgement.from_bytes(self.known).states)
-        for path in file_sets.released():
+        file_sets.mark_unneeded(state, Acknowledgement.from_bytes(self.known).states)
+        for path in file_sets.unneeded():
             self.process.says_for_good("released", self.epoch, path)
-        garbage.delete_folders(self.process, KEYS, file_sets.released(), garbage.unchecked)
+        garbage.delete_folders(self.process, KEYS, file_sets.unneeded(), garbage.unchecked)
         return self.known
 
     def end(self, how: str) -> bytes:

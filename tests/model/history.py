@@ -430,7 +430,7 @@ class History:
         if found.gated and self.writer is not None:
             self._break(f"P1: chk-{event.id} is gated, and attempt {self.writer} completed it")
         if not found.gated and not found.savepoint and (newer := self._newer(event.id, found.branch)):
-            self._break(f"P5: chk-{event.id} completed behind chk-{newer[0]}")
+            self._break(f"P5: chk-{event.id} completed after chk-{newer[0]}")
         if not found.savepoint:
             attempt.first = attempt.first or event.id
         for number in event.subsumed:

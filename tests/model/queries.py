@@ -21,10 +21,9 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.errors import AlreadyFinished, CheckpointError
 from airflow_checkpoint_provider.file_sink import rewinding
-from airflow_checkpoint_provider.location import copying
-from airflow_checkpoint_provider.location import fence as sealing
+from airflow_checkpoint_provider.location import copying, fence
 from airflow_checkpoint_provider.location import files as query_location
-from airflow_checkpoint_provider.location.fence import newest_batch, not_emptied, poison_in
+from airflow_checkpoint_provider.location.fence import fence_entry_in, newest_batch, not_deleted
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
@@ -173,9 +172,9 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
     with (
         mock.patch.object(locations, "secrets", nonces),
         mock.patch.object(locations, "time", sleep),
-        mock.patch.object(sealing, "time", sleep),
+        mock.patch.object(fence, "time", sleep),
         mock.patch.object(copying, "copy_all", one_after_the_other),
-        mock.patch.object(sealing, "_copies_late", return_value=kind.s3),
+        mock.patch.object(fence, "_copies_late", return_value=kind.s3),
         mock.patch.object(running, "say", print_nothing),
         mock.patch.object(queries_, "say", print_nothing),
         mock.patch.object(sink, "say", print_nothing),
@@ -290,7 +289,7 @@ class Rules:
 
     Q1  The sink holds each row once, from the first on, without a gap.
     Q2  A batch has one range of rows, in whichever named location.
-    Q3  A location from which another was taken is sealed behind the batch that had begun.
+    Q3  A location from which another was taken is fenced after the batch that had begun.
     Q4  In a named location, nobody but its attempt begins a batch.
     Q5  A batch never runs on another state than the one before it left.
     Q6  An attempt that is left alone gets to the end; then no location but the newest has more than one small file.
@@ -303,7 +302,7 @@ class Rules:
 
     def world(self, disk: Disk, claims: frozenset[Claim]) -> str | None:
         located = self._located(disk)
-        return next(chain(self._sink(disk), self._offsets(disk, located), self._sealed(disk, located)), None)
+        return next(chain(self._sink(disk), self._offsets(disk, located), self._fenced(disk, located)), None)
 
     def claim(self, disk: Disk, claim: Claim) -> str | None:
         return str(claim.what[1]) if claim.what[0] == "broken" else None
@@ -313,7 +312,7 @@ class Rules:
         if rows != TOTAL:
             return f"Q6: {rows} of {TOTAL} rows are in the sink in the end"
         newest = self._located(disk)[-1].path.rpartition("/")[2]
-        others = [name for name in not_emptied(_store(disk), f"{KEYS.prefix}/query/{UID}") if name != newest]
+        others = [name for name in not_deleted(_store(disk), f"{KEYS.prefix}/query/{UID}") if name != newest]
         if others:
             return f"Q6: {others[0]} stays for ever"
         return next(_lost(disk), None)
@@ -334,14 +333,14 @@ class Rules:
             if key not in disk.objects:
                 yield f"Q8: {key} is gone, and the log of the sink names it"
             if next_row != first:
-                yield f"Q1: {key} holds rows {first} to {last} behind row {next_row}"
+                yield f"Q1: {key} holds rows {first} to {last} after row {next_row}"
             next_row = last
 
     def _offsets(self, disk: Disk, located: list[e.QueryLocated]) -> Iterator[str]:
         ranges: dict[int, bytes] = {}
         for location in located:
             for batch, body in _entries(disk, f"{KEYS.file_set(location.path)}/offsets").items():
-                if poison_in(body):
+                if fence_entry_in(body):
                     continue
                 if ranges.setdefault(batch, body) != body:
                     yield f"Q2: batch {batch} has two ranges of rows"
@@ -349,13 +348,13 @@ class Rules:
                 if batch > location.begun and _author(body) != f"attempt-{epoch}":
                     yield f"Q4: {_author(body)} has begun batch {batch} in {location.path}"
 
-    def _sealed(self, disk: Disk, located: list[e.QueryLocated]) -> Iterator[str]:
+    def _fenced(self, disk: Disk, located: list[e.QueryLocated]) -> Iterator[str]:
         for location in located:
             if location.taken_from:
                 entries = _entries(disk, f"{KEYS.file_set(location.taken_from)}/offsets")
                 known = location.gone_back or not entries or max(entries) == location.begun + 1
-                if not entries or not known or not poison_in(entries[max(entries)]):
-                    yield f"Q3: {location.taken_from} is not sealed behind batch {location.begun}"
+                if not entries or not known or not fence_entry_in(entries[max(entries)]):
+                    yield f"Q3: {location.taken_from} is not fenced after batch {location.begun}"
 
 
 def _sink_rows(disk: Disk) -> Iterator[tuple[str, int, int]]:

@@ -12,9 +12,8 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.file_sink.log import FileSinkLog, SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import Aside
-from airflow_checkpoint_provider.location import copying
-from airflow_checkpoint_provider.location import fence as sealing
-from airflow_checkpoint_provider.location.fence import Poison
+from airflow_checkpoint_provider.location import copying, fence
+from airflow_checkpoint_provider.location.fence import FenceEntry
 from airflow_checkpoint_provider.location.files import (
     COMMITS,
     NOTHING,
@@ -56,77 +55,77 @@ class Bug:
     schedule: Schedule = ()
 
 
-LOCATE, SEALED, FOLLOW, HEAL = Locations.locate, Locations._sealed, Locations._follow, Locations.heal
-START, STATE, NEWEST, CUT = RunningQuery.start, Found.state, sealing.newest_batch, FileSink._cut
+LOCATE, FENCED, FOLLOW, HEAL = Locations.locate, Locations._fenced, Locations._follow, Locations.fetch_missing_state
+START, STATE, NEWEST, CUT = RunningQuery.start, Found.state, fence.newest_batch, FileSink._cut
 
 
-# -- sealing -----------------------------------------------------------------------------------------------------------
+# -- fencing -----------------------------------------------------------------------------------------------------------
 
 
-def sealed_once(look_again: bool = True, swept: bool = True, known: bool = True) -> Callable[..., int]:
-    """Return ``seal`` without some of its steps."""
+def fenced_once(look_again: bool = True, swept: bool = True, known: bool = True) -> Callable[..., int]:
+    """Return ``fence`` without some of its steps."""
 
-    def seal(location: Location, poison: Poison, check: Callable[[], object]) -> int:
+    def fence_once(location: Location, entry: FenceEntry, check: Callable[[], object]) -> int:
         while True:
-            begun, sealed = NEWEST(location)
-            if not (sealed and known):
-                begun = begun + 1 if sealed else begun
-                if not sealing._put(location, begun + 1, poison):
+            begun, fenced = NEWEST(location)
+            if not (fenced and known):
+                begun = begun + 1 if fenced else begun
+                if not fence._put(location, begun + 1, entry):
                     continue
             check()
             if swept:
-                sealing.sweep(location)
+                fence.delete_temporary_entries(location)
             if not look_again or NEWEST(location) == (begun, True):
                 return begun
 
-    return seal
+    return fence_once
 
 
-def not_sealed(location: Location, poison: Poison, check: Callable[[], object]) -> int:
+def not_fenced(location: Location, entry: FenceEntry, check: Callable[[], object]) -> int:
     check()
     return NEWEST(location)[0]
 
 
-def own_poison_read_back(location: Location, poison: Poison, check: Callable[[], object]) -> int:
-    """The poison stands, but perhaps not before anything: the log went on and was purged meanwhile."""
+def own_fence_read_back(location: Location, entry: FenceEntry, check: Callable[[], object]) -> int:
+    """The fence stands, but perhaps not before anything: the log went on and was purged meanwhile."""
     while True:
-        begun, sealed = NEWEST(location)
-        if not sealed and not sealing._put(location, begun + 1, poison):
+        begun, fenced = NEWEST(location)
+        if not fenced and not fence._put(location, begun + 1, entry):
             continue
         check()
-        sealing.sweep(location)
-        if sealing.poison_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}"))):
+        fence.delete_temporary_entries(location)
+        if fence.fence_entry_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}"))):
             return begun
 
 
 PAST_ITS_LAST_LOOK = (("input", "input/2"), ("A1", "rename jobs"))
-SEALING = {
-    "not sealed": Bug("a location that was taken over is not sealed", replaced(locations, "seal", not_sealed), "Q3"),
+FENCING = {
+    "not fenced": Bug("a location that was taken over is not fenced", replaced(locations, "fence", not_fenced), "Q3"),
     "not swept": Bug(
-        "temporary files stay: a driver passes its last look, sleeps, and renames over the poison",
-        replaced(locations, "seal", sealed_once(swept=False)), "Q3", STATELESS, (*PAST_ITS_LAST_LOOK, ("A2", "hidden sink"), ("A1", "")),
+        "temporary files stay: a driver passes its last look, sleeps, and renames over the fence",
+        replaced(locations, "fence", fenced_once(swept=False)), "Q3", STATELESS, (*PAST_ITS_LAST_LOOK, ("A2", "hidden sink"), ("A1", "")),
     ),
     "not looked again": Bug(
-        "the poison is not looked for once more", replaced(locations, "seal", sealed_once(look_again=False)), "Q3", STATELESS,
+        "the fence is not looked for once more", replaced(locations, "fence", fenced_once(look_again=False)), "Q3", STATELESS,
         (*PAST_ITS_LAST_LOOK, ("A2", "hidden jobs"), ("A1", "overwrite"), ("A2", "")),
     ),
-    "own poison": Bug(
-        "the poison is read back, and not looked for as the newest entry",
-        replaced(locations, "seal", own_poison_read_back), "Q", STATELESS,
+    "own fence": Bug(
+        "the fence is read back, and not looked for as the newest entry",
+        replaced(locations, "fence", own_fence_read_back), "Q", STATELESS,
         (("input", "input/2"), ("A1", ""), ("A2", "create jobs/j/job/query"), ("input", "input/3"), ("A1", ""),
          ("input", "input/4"), ("A1", ""), ("input", "input/5"), ("A1", ""), ("input", ""), ("A1", ""), ("A2", "")),
     ),
-    "poison unknown": Bug(
-        "the poison of another taker counts as a batch", replaced(locations, "seal", sealed_once(known=False)), "Q"
+    "fence unknown": Bug(
+        "the fence of another taker counts as a batch", replaced(locations, "fence", fenced_once(known=False)), "Q"
     ),
     "one look in S3": Bug(
-        "no second look, though the service may still carry out a copy", replaced(locations, "stays_sealed", lambda *_: True), "Q", IN_S3,
+        "no second look, though the service may still carry out a copy", replaced(locations, "stays_fenced", lambda *_: True), "Q", IN_S3,
         (("input", "input/2"), ("A1", "landed"), ("A2", "hidden sink"), ("input", "")),
     ),
 }  # fmt: skip
 
 
-# -- copying and healing -----------------------------------------------------------------------------------------------
+# -- copying and fetching -----------------------------------------------------------------------------------------------
 
 
 def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
@@ -156,7 +155,7 @@ def nothing(*_: object) -> None:
     """Do nothing."""
 
 
-def healed_without_commit(self: Locations, located: Located) -> bool:
+def fetched_without_commit(self: Locations, located: Located) -> bool:
     """The state is fetched only while the batch is not committed."""
     begun = located.position.begun
     own = located.own
@@ -172,12 +171,12 @@ FINISHED_BY_ANOTHER = (
     ("A1", "commits"), ("A2", ""),
 )  # fmt: skip
 COPYING = {
-    "sealed location alone": Bug(
-        "what the sealed location lacks is not taken from those before it",
+    "fenced location alone": Bug(
+        "what the fenced location lacks is not taken from those before it",
         newest_alone, "Q",
     ),
     "parent alone": Bug(
-        "the state is fetched from the newest of the older locations alone", replaced(Locations, "heal", parent_alone), "Q", STATEFUL,
+        "the state is fetched from the newest of the older locations alone", replaced(Locations, "fetch_missing_state", parent_alone), "Q", STATEFUL,
         (("input", "input/2"), ("A1", "overwrite jobs/j/job/query/q/1-A1-1-1/state"), ("A2", "hidden sink"), ("A3", "hidden sink"),
          ("A1", "commits"), ("A3", "")),
     ),
@@ -185,9 +184,9 @@ COPYING = {
         "the state of the batch that had begun is neither copied nor fetched",
         replaced(Found, "state", up_to_the_commit), "Q",
     ),
-    "not healed": Bug("nothing is fetched from the older locations", replaced(Locations, "heal", lambda self, located: None), "Q"),
-    "healed without commit": Bug(
-        "the state is fetched only while the batch is not committed", replaced(Locations, "has_state", healed_without_commit),
+    "not fetched": Bug("nothing is fetched from the older locations", replaced(Locations, "fetch_missing_state", lambda self, located: None), "Q"),
+    "fetched without commit": Bug(
+        "the state is fetched only while the batch is not committed", replaced(Locations, "has_state", fetched_without_commit),
         "Q", STATEFUL, FINISHED_BY_ANOTHER,
     ),
     "not started again": Bug("a query that lost a race has failed", replaced(running, "STARTS", 1), "Q7", STATEFUL, FINISHED_BY_ANOTHER),
@@ -210,7 +209,7 @@ def anyone(state: State, command: c.LocateQuery) -> Decision:
     )
 
 
-def with_its_poison(location: Location) -> None:
+def with_its_fence(location: Location) -> None:
     location.store.delete_under(location.key)
     location.store.delete([*location.store.hidden(location.name(OFFSETS))])
 
@@ -224,16 +223,19 @@ def given_up_at_once(self: RunningQuery) -> None:
 
 
 @contextmanager
-def deleted_with_its_poison() -> Iterator[None]:
-    with patch.object(locations, "empty", with_its_poison), patch.object(sealing, "empty", with_its_poison):
+def deleted_with_its_fence() -> Iterator[None]:
+    with (
+        patch.object(locations, "delete_location", with_its_fence),
+        patch.object(fence, "delete_location", with_its_fence),
+    ):
         yield
 
 
 NAMING = {
     "named first": Bug("the entry is written before the copy", replaced(Locations, "locate", named_first), "Q"),
     "two takers": Bug("whoever comes may name a location", decided(c.LocateQuery, anyone), "Q", STATELESS),
-    "poison deleted": Bug(
-        "the poison goes with its location", deleted_with_its_poison, "Q", STATELESS
+    "fence deleted": Bug(
+        "the fence goes with its location", deleted_with_its_fence, "Q", STATELESS
     ),
     "given up at once": Bug("older locations go before their batch is committed", replaced(RunningQuery, "start", given_up_at_once), "Q"),
     "orphans stay": Bug("copies that no entry names stay", replaced(garbage, "QUERY", "nothing"), "Q"),
@@ -247,7 +249,7 @@ def left_open(self: Locations, query: QueryRecord) -> tuple[int, float]:
     """A query that goes back leaves its location open."""
     if self._attempt.state.branch.goes_back(query):
         return NEWEST(self._at(query.newest.path))[0], 0.0
-    return SEALED(self, query)
+    return FENCED(self, query)
 
 
 def not_finished(
@@ -277,7 +279,7 @@ def moved_first(self: FileSink, way: WayBack, name: str, files: Sequence[SinkFil
 
 
 GOING_BACK = {
-    "not sealed": Bug("a query goes back and leaves its location open", replaced(Locations, "_sealed", left_open), "Q", BACK),
+    "not fenced": Bug("a query goes back and leaves its location open", replaced(Locations, "_fenced", left_open), "Q", BACK),
     "not finished": Bug(
         "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
@@ -289,4 +291,4 @@ GOING_BACK = {
 }  # fmt: skip
 
 
-BUGS = SEALING | COPYING | NAMING | GOING_BACK
+BUGS = FENCING | COPYING | NAMING | GOING_BACK

@@ -127,7 +127,7 @@ def a_stop() -> Scenario:
 
 
 def a_queue() -> Scenario:
-    """Two wait behind one; who asked is gone, and so is, perhaps, who would have served them."""
+    """Two wait after one; who asked is gone, and so is, perhaps, who would have served them."""
     disk = asked("checkpoint", "checkpoint", "savepoint", before=running(SAVE_A))
     cast = {
         "driver": at_work(disk, ("go on", "a"), ("go on", "b"), SERVE),

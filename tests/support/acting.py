@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
-from airflow_checkpoint_provider.coordinator.restore import place
+from airflow_checkpoint_provider.coordinator.restore import stored_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -94,7 +94,7 @@ class Job:
         """As the driver does at its barrier: a stage of two files, of a savepoint at its target, and a value."""
         epoch = self.coordinator.epoch or 0
         made_of = file_set_of("clean", epoch, f"nonce{number}")
-        store, keys = place(self.coordinator, self.checkpoint(number))
+        store, keys = stored_at(self.coordinator, self.checkpoint(number))
         for file in made_of.files:
             store.create(f"{keys.file_set(made_of.path)}/{file.name}", ROWS)
         states = (stage("clean", number, made_of=made_of), value("rows", number, rows))

@@ -22,8 +22,7 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator import garbage, savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.location import copying
-from airflow_checkpoint_provider.location import fence as sealing
+from airflow_checkpoint_provider.location import copying, fence
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import job
 from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
@@ -157,9 +156,9 @@ class Steps:
         self._wrap(
             garbage, "_delete_checkpoint", lambda _, __, checkpoint, *___: self._retired(checkpoint.id), "", "deleted"
         )
-        self._wrap(sealing, "_put", lambda *_: "query", "before-poison", "poisoned")
-        self._wrap(sealing, "sweep", lambda *_: "query", "", "swept")
-        self._wrap(locations, "empty", lambda *_: "query", "before-emptying", "emptied")
+        self._wrap(fence, "_put", lambda *_: "query", "before-fence", "fenced")
+        self._wrap(fence, "delete_temporary_entries", lambda *_: "query", "", "swept")
+        self._wrap(locations, "delete_location", lambda *_: "query", "before-emptying", "emptied")
         self._wrap(copying, "copy_files", lambda *_: "query", "before-copy", "copied")  # of a location, of a checkpoint
         self._wrap(rescaling, "take_state", lambda *_: "query", "repartitioned", "state-taken")
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")

@@ -20,7 +20,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dy
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """The archive of classes; ``make`` records it with ``tests.support.classes``."""
 WITH_S3A = {"SPARK_DIST_CLASSPATH": f"{JARS}/*"}
-"""With this in its environment a driver has them, as in a cluster whose image holds them: behind Spark's own."""
+"""With this in its environment a driver has them, as in a cluster whose image holds them: after Spark's own."""
 
 
 def quick_jvms() -> dict[str, str]:

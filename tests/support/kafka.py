@@ -85,14 +85,14 @@ class Kafka:
             self._gateway.java_process.wait(ANSWER)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment with which ``tests/jobs/stream.py`` finds Spark's connector, behind Spark's own jars, and the broker."""
+        """Return the environment with which ``tests/jobs/stream.py`` finds Spark's connector, after Spark's own jars, and the broker."""
         found = (str(jar) for name in CONNECTOR for jar in jars().glob(f"{name}*.jar"))
         return {"SPARK_DIST_CLASSPATH": os.pathsep.join(found), "STREAM_KAFKA": self.servers}
 
     # -- the broker --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start it, or start it again behind a kill. Return when it answers."""
+        """Start it, or start it again after a kill. Return when it answers."""
         with open(self.home / "log", "ab") as log:
             self._broker = subprocess.Popen(
                 ["setpriv", "--pdeathsig=KILL", *self._java("kafka.Kafka", "-Xmx256m"), str(self._properties)],

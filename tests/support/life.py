@@ -73,12 +73,12 @@ class Life:
                 step()
             except CheckpointError as error:
                 self.errors.append(error)
-                self.heal()
+                self.fetch_missing_state()
                 step()
             if self.begun:
-                self.heal()
+                self.fetch_missing_state()
 
-    def heal(self) -> None:
+    def fetch_missing_state(self) -> None:
         if self.begun:
             self._heal()
         self.store.plan, self.begun = served, False

@@ -50,7 +50,7 @@ def sink_in(store: Store) -> FileSink:
 
 
 def saved_at(store: Store, batch: int, newest_file: str | None) -> QueryDetail:
-    """Return the query as a checkpoint behind ``batch`` holds it."""
+    """Return the query as a checkpoint after ``batch`` holds it."""
     return QueryDetail(
         location="query/rows/1-abc",
         batch=batch,

@@ -46,14 +46,14 @@ def test_connections_under_test_are_found() -> None:
     tested = Connection(conn_id="x", conn_type="spark", host="local")
     token = context._preset_connections.set({"x": tested})
     try:
-        assert _airflow.look_up_connection("x") is tested
+        assert _airflow.find_connection("x") is tested
     finally:
         context._preset_connections.reset(token)
 
 
 def test_passwords_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SECRET", '{"conn_type": "spark", "password": "tell-nobody"}')
-    assert _airflow.look_up_connection("secret")
+    assert _airflow.find_connection("secret")
     assert redact("it is tell-nobody") == "it is ***"
 
 

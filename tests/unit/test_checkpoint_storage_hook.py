@@ -86,7 +86,7 @@ def test_unreadable_connection_is_not_missing(monkeypatch: pytest.MonkeyPatch, m
 
 def test_missing_connections_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistyped name of the Spark connection makes the master yarn, which has no place of its own for checkpoints."""
-    monkeypatch.setattr("airflow_checkpoint_provider._airflow.look_up_connection", lambda _: None)
+    monkeypatch.setattr("airflow_checkpoint_provider._airflow.find_connection", lambda _: None)
     with pytest.raises(NoConnection) as error:
         CheckpointStorageHook(master="yarn", spark_conn_id="spark_defualt").get_store()
     both = r"no connection 'checkpoint_default' \(checkpoint_conn_id=\), and no connection 'spark_defualt' \(conn_id=, of Spark"
@@ -95,14 +95,14 @@ def test_missing_connections_are_both_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_missing_connection_names_the_spark_connection_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"spark_cluster": Connection(conn_id="spark_cluster", conn_type="spark")}
-    monkeypatch.setattr("airflow_checkpoint_provider._airflow.look_up_connection", known.get)
+    monkeypatch.setattr("airflow_checkpoint_provider._airflow.find_connection", known.get)
     with pytest.raises(NoConnection, match="the master of connection 'spark_cluster' is yarn"):
         CheckpointStorageHook(master="yarn", spark_conn_id="spark_cluster").get_store()
 
 
 def test_missing_connection_of_an_unknown_job_says_nothing_of_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
     """This text also stands in the log of a task that waits for the job's first launch."""
-    monkeypatch.setattr("airflow_checkpoint_provider._airflow.look_up_connection", lambda _: None)
+    monkeypatch.setattr("airflow_checkpoint_provider._airflow.find_connection", lambda _: None)
     with pytest.raises(NoConnection, match=r"has no job 'orders'\. Start the job first, or add the connection: type"):
         CheckpointStorageHook().get_store_of("orders")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 ANYWHERE = tuple(layer for layer in LAYERS if layer != "spark")
 
 
-def place(module: str) -> str:
+def layer_of(module: str) -> str:
     """Return the layer of a module that travels to the driver; everything else is Airflow's side."""
     folder = module.removeprefix(f"{ROOT}.").split(".")[0]
     return folder if folder in LAYERS else "airflow"
@@ -76,7 +77,7 @@ def imported(file: Path) -> tuple[str, ...]:
 def of(*places: str) -> Iterator[tuple[str, str]]:
     """Return pairs of a module in ``places`` and a name that it imports."""
     for module, file in sorted(MODULES.items()):
-        if place(module) in places:
+        if layer_of(module) in places:
             yield from ((module, name) for name in imported(file))
 
 
@@ -89,7 +90,7 @@ def below(name: str, *modules: str) -> bool:
 
 
 def test_modules_lie_in_all_layers() -> None:
-    assert {place(module) for module in MODULES} == {*LAYERS, "airflow"}
+    assert {layer_of(module) for module in MODULES} == {*LAYERS, "airflow"}
 
 
 def test_only_two_modules_import_more_than_the_standard_library() -> None:
@@ -165,14 +166,34 @@ def test_modules_have_no_import_circle() -> None:
     assert circle({module: knows(module) - {ROOT} for module in MODULES}) == []
 
 
+def named() -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield each class and function of the package, with its module."""
+    for module, file in MODULES.items():
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield module, node
+
+
 def test_no_two_classes_have_one_name() -> None:
     """Who looks for a name finds one thing."""
     classes: dict[str, list[str]] = {}
-    for module, file in MODULES.items():
-        for node in ast.walk(parsed(file)):
-            if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append(module)
+    for module, node in named():
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, []).append(module)
     assert {name: modules for name, modules in classes.items() if len(modules) > 1} == {}
+
+
+def test_names_use_the_words_of_the_table() -> None:
+    table = (PACKAGE.parent / "CONTRIBUTING.md").read_text().split("## One word, one thing")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
+    avoided = {word.strip() for *_, words in rows for word in words.split(",") if word.strip()}
+    assert len(avoided) > 5
+    found = {
+        f"{module}.{node.name}"
+        for module, node in named()
+        if avoided & {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", node.name)}
+    }
+    assert found == set()
 
 
 FOLDERS = sorted(
@@ -258,7 +279,7 @@ def test_first_line_of_a_module_says_where_it_runs(module: str) -> None:
     first = docstring.splitlines()[0]
     spark = ("Runs in the Spark driver", "Runs anywhere")
     words = {"spark": spark, "airflow": ("Runs ",)}
-    assert any(phrase in first for phrase in words.get(place(module), ("Runs anywhere",))), first
+    assert any(phrase in first for phrase in words.get(layer_of(module), ("Runs anywhere",))), first
 
 
 # -- what an import brings -----------------------------------------------------------------------------------------------
@@ -298,7 +319,7 @@ print(json.dumps([sorted(sys.modules), exports, missing]))
 
 
 def side(module: str) -> str:
-    return "anywhere" if place(module) in ANYWHERE else place(module)
+    return "anywhere" if layer_of(module) in ANYWHERE else layer_of(module)
 
 
 @cache

@@ -258,9 +258,9 @@ class Attempt:
         """Delete files of attempts that are over, at most ``limit`` folders. Deleting needs no lock. Raises ``AttemptEnding``."""
         garbage.remove_orphans(self._deleting, limit, self.check_deleting)
 
-    def delete_released(self) -> None:
+    def delete_unneeded(self) -> None:
         """Delete the folders that neither a checkpoint nor this attempt needs. Raises ``AttemptEnding``, and the first ``StoreError``."""
-        deleted, errors = garbage.delete_folders(self.store, self.keys, self.file_sets.released(), self.check_deleting)
+        deleted, errors = garbage.delete_folders(self.store, self.keys, self.file_sets.unneeded(), self.check_deleting)
         self.file_sets.deleted(deleted)
         if errors:
             raise errors[0]

@@ -28,7 +28,7 @@ class StoredFile:
     file: File
 
 
-def damage_behind(error: BaseException | None, attempt: Attempt, states: Iterable[StateSnapshot]) -> Damaged | None:
+def damage_of(error: BaseException | None, attempt: Attempt, states: Iterable[StateSnapshot]) -> Damaged | None:
     """Return the error to end with, if ``error`` comes from a damaged file of ``states`` that a retry would read again.
 
     Otherwise log what was found, if ``error`` names a stored file at all. The script handles what it catches, so ``sys.exit``

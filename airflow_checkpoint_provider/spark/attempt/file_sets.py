@@ -28,7 +28,7 @@ class FileSets:
         self._read = set[str]()  # by DataFrames that the script was given: they stay until the attempt is over
         self._in_stage = set[str]()  # what the stage that runs now may read, and what it writes
         self._acknowledged: dict[int, set[str]] = {}  # checkpoint without an outcome -> what it refers to
-        self._released = set[str]()  # folders that are not deleted yet
+        self._unneeded = set[str]()  # folders that are not deleted yet
 
     @contextmanager
     def stage(self, uid: str, current: Mapping[str, StateSnapshot]) -> Iterator[None]:
@@ -62,18 +62,18 @@ class FileSets:
         with self._lock:
             self._acknowledged.setdefault(number, set()).update(_paths(states))
 
-    def release(self, state: State, current: Iterable[StateSnapshot]) -> bool:
+    def mark_unneeded(self, state: State, current: Iterable[StateSnapshot]) -> bool:
         """Give up what neither a checkpoint nor this attempt needs. Return whether there is something to delete.
 
         Call it while no checkpoint and no savepoint is being written. ``current``: the states as they are now.
         """
         with self._lock:
-            self._released |= {f"chk-{number}" for number in self._ended(state)}
+            self._unneeded |= {f"chk-{number}" for number in self._ended(state)}
             needed = self._read.union(self._in_stage, _paths(current), _retained(state), *self._acknowledged.values())
-            released = self._kept - needed
-            self._kept -= released
-            self._released |= released
-            return bool(self._released)
+            given_up = self._kept - needed
+            self._kept -= given_up
+            self._unneeded |= given_up
+            return bool(self._unneeded)
 
     def _ended(self, state: State) -> list[int]:
         """Take out the checkpoints that have their outcome. Return those that were aborted: nobody reads them."""
@@ -84,15 +84,15 @@ class FileSets:
                 del self._acknowledged[number]
         return aborted
 
-    def released(self) -> tuple[str, ...]:
+    def unneeded(self) -> tuple[str, ...]:
         """Return the folders to delete."""
         with self._lock:
-            return tuple(sorted(self._released))
+            return tuple(sorted(self._unneeded))
 
     def deleted(self, folders: Iterable[str]) -> None:
         """Note that ``folders`` are deleted."""
         with self._lock:
-            self._released.difference_update(folders)
+            self._unneeded.difference_update(folders)
 
 
 def _paths(states: Iterable[StateSnapshot]) -> set[str]:

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, Wrong
 from airflow_checkpoint_provider.policies.retention import retention_from_json
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchPlace, LaunchSettings
+from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchReference, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_credentials
 from airflow_checkpoint_provider.text import state_messages
@@ -62,12 +62,12 @@ class Launched:
 
 def launched(spark: SparkSession) -> Launched | None:
     """Return where the task reads a refusal; None for a script without Airflow."""
-    place = LaunchPlace.from_confs(_confs(spark))
-    if place is None:
+    reference = LaunchReference.from_confs(_confs(spark))
+    if reference is None:
         return None
-    s3 = s3_credentials.received(place.s3, take_keys(spark))
-    store = open_store(place.root, s3=s3, savepoint_roots=place.savepoint_roots)
-    return Launched(store, place.history, place.launch)
+    s3 = s3_credentials.received(reference.s3, take_keys(spark))
+    store = open_store(reference.root, s3=s3, savepoint_roots=reference.savepoint_roots)
+    return Launched(store, reference.history, reference.launch)
 
 
 def take_keys(spark: SparkSession) -> Mapping[str, str]:

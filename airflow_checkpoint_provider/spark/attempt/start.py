@@ -208,7 +208,7 @@ def _another_driver_lives(liveness: Liveness, journal: Journal, state: State, la
 
 
 def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:
-    return liveness.wait(keys, functools.partial(say, restore_story.looking(state, liveness.beats.look)))
+    return liveness.wait(keys, functools.partial(say, restore_story.waits_for_heartbeat(state, liveness.beats.look)))
 
 
 def _started(journal: Journal, driver: str, restored: Restored, settings: Settings) -> Attempt:

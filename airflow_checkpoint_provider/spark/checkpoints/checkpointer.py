@@ -104,7 +104,7 @@ class Checkpointer:
         self.protection = self._context.protection
         self.pause = Pause(config.min_pause_s, lambda: attempt.state, clock)
         self._config = config
-        self.manual, self.savepoints = self._context.manual, self._context.savepoints
+        self.gated_checkpoints, self.savepoints = self._context.gated_checkpoints, self._context.savepoints
         self._deletions = self._context.deletions
         # Let the streaming queries read to their end if a stop drains; stop them before its savepoint; and start them again if
         # it fails
@@ -193,7 +193,7 @@ class Checkpointer:
         if not declined:
             self._registered.expect_outcome(savepoint.id)
         self.wait()
-        self.savepoints.settle()
+        self.savepoints.wait_begun()
         listed = self._attempt.state.checkpoint(savepoint.id)
         if listed and listed.completed_at:
             self.notify_last()
@@ -217,7 +217,7 @@ class Checkpointer:
 
     def _number_for_objects(self, task: CheckpointTask) -> int | None:
         """Return the id that registered objects are given; None if there are none, or the store does not give it."""
-        if self._registered and self._context.unsettled is None:  # else an earlier barrier's checkpoint is in the way
+        if self._registered and self._context.unknown is None:  # else an earlier barrier's checkpoint is in the way
             with contextlib.suppress(CheckpointError):  # the task tries it again, and logs it
                 return task.number()
         return None
@@ -247,8 +247,8 @@ class Checkpointer:
     def _not_yet(self, barrier: str) -> Turn | None:
         """Ask for the timer's checkpoint, unless a request waits already. Return why it cannot be taken now; None if it can."""
         state = self._attempt.state
-        behind = len(state.with_status(CONDEMNED)) > self._config.max_concurrent
-        if state.queue or (behind and self._deletions.within(self._config.timeout_s)):
+        crowded = len(state.with_status(CONDEMNED)) > self._config.max_concurrent
+        if state.queue or (crowded and self._deletions.within(self._config.timeout_s)):
             return Turn.WAITS
         try:
             self._context.request(PERIODIC, barrier, self.pause.left_s())
@@ -278,18 +278,18 @@ class Checkpointer:
         self._writers.submit(call)
 
     def wait(self) -> bool:
-        """Wait for the checkpoint in flight, settle unknown outcomes if the store answers, and notify registered objects.
+        """Wait for the checkpoint in flight, read unknown outcomes if the store answers, and notify registered objects.
 
         Return False if the checkpoint in flight has not returned in time.
         """
         with self._lock:
             if not self.await_in_flight():
                 return False
-            settled = self._context.settle()
-            if isinstance(settled, TakenCheckpoint):
-                self._states.completed(settled.states)
+            outcome = self._context.read_outcome()
+            if isinstance(outcome, TakenCheckpoint):
+                self._states.completed(outcome.states)
                 self._saved = True
-            self._release_file_sets()
+            self._mark_unneeded()
             with self._script() as stands:
                 if stands:
                     self._registered.notify(self._attempt.state)
@@ -327,17 +327,17 @@ class Checkpointer:
         error = StoreUnavailable(f"{NOT_RETURNED}. The job continues without waiting for it")
         self.protection.failed(f"the checkpoint at {barrier}", error)
 
-    def _release_file_sets(self) -> None:
+    def _mark_unneeded(self) -> None:
         """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
         if self.savepoints.taken or self.savepoints.stopping():
             return
-        if self._attempt.file_sets.release(self._attempt.state, tuple(self._states.snapshots.values())):
-            self._deletions.submit(self._attempt.delete_released)
+        if self._attempt.file_sets.mark_unneeded(self._attempt.state, tuple(self._states.snapshots.values())):
+            self._deletions.submit(self._attempt.delete_unneeded)
 
     def on_watch(self) -> None:
         """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
-        self.manual.on_watch()
-        self.pause.look()
+        self.gated_checkpoints.on_watch()
+        self.pause.update()
         self._deletions.report_late(self._config.timeout_s)
         if task := self._task:
             task.expire_late()

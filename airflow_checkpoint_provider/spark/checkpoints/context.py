@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.checkpoints.deletions import NOT_DELETED, Deletions
-from airflow_checkpoint_provider.spark.checkpoints.gated import ManualCompletion
+from airflow_checkpoint_provider.spark.checkpoints.gated import GatedCheckpoints
 from airflow_checkpoint_provider.spark.checkpoints.savepoints import Savepoints
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.state.registered import Registered
@@ -62,14 +62,14 @@ class CheckpointContext:
     clock: Callable[[], float] = time.monotonic
     closing: threading.Event = field(default_factory=threading.Event)  # the attempt ends
     awaited: threading.Event = field(default_factory=threading.Event)  # the job waits for the checkpoint in flight
-    unsettled: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
-    deadline: float = 0.0  # of the unsettled checkpoint, a moment of ``clock``
+    unknown: int | None = None  # id of an acknowledged checkpoint whose outcome the store did not tell
+    deadline: float = 0.0  # of the unknown checkpoint, a moment of ``clock``
     # Checkpoints that wait for another barrier, because an object declined -> when their first barrier was reached
     waiting_since: dict[int, float] = field(default_factory=dict)
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.manual = ManualCompletion(self.attempt, self.clock)
+        self.gated_checkpoints = GatedCheckpoints(self.attempt, self.clock)
         self.savepoints = Savepoints(self.attempt, self.acknowledgement)
         self.deletions = Deletions(self.not_deleted, self.clock)
 
@@ -82,7 +82,7 @@ class CheckpointContext:
 
     def unserved(self) -> tuple[Checkpoint, ...]:
         """Return the pending checkpoints that no barrier has served yet."""
-        served = self.manual.deadlines.keys() | self.savepoints.taken
+        served = self.gated_checkpoints.deadlines.keys() | self.savepoints.taken
         return tuple(checkpoint for checkpoint in self.attempt.state.pending if checkpoint.id not in served)
 
     def acknowledgement(self, number: int, records: Records) -> Acknowledgement:
@@ -107,20 +107,20 @@ class CheckpointContext:
         request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)
         return self.attempt.trigger_unless_pending(request, pause_left_s)
 
-    def settle(self) -> Outcome | None:
+    def read_outcome(self) -> Outcome | None:
         """Complete or abort the checkpoint whose outcome is unknown. Return the outcome; None if there is no such checkpoint."""
-        if self.unsettled is None:
+        if self.unknown is None:
             return None
-        number = self.unsettled
+        number = self.unknown
         try:
-            outcome = self._settled(number)
+            outcome = self._outcome(number)
         except errors.CheckpointError as error:
             self.protection.failed(f"chk-{number}", error)
             return Retry()
-        self.unsettled = None
+        self.unknown = None
         return outcome
 
-    def _settled(self, number: int) -> Outcome:
+    def _outcome(self, number: int) -> Outcome:
         checkpoint = self.attempt.catch_up().checkpoint(number)
         if checkpoint and not checkpoint.over and not checkpoint.completed_at:
             checkpoint = self._complete_or_abort(number)

@@ -175,8 +175,8 @@ def import_states(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[s
     if files and restored.point:
         say(messages.copying_from_elsewhere(restored.point, files, total))
     with attempt.copying(str(restored.point)):
-        place = NewFileSets(attempt, str(restored.point), source, total)
-        return {uid: place.copy(record, attempt.leave_if_over) for uid, record in kept.items()}
+        folder = NewFileSets(attempt, str(restored.point), source, total)
+        return {uid: folder.copy(record, attempt.leave_if_over) for uid, record in kept.items()}
 
 
 def total_bytes(records: Iterable[StateSnapshot]) -> int:

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.text import messages
 ABORT_TIME = 10.0  # seconds that the abort of an expired checkpoint may take at the end of the job
 
 
-class ManualCompletion:
+class GatedCheckpoints:
     """The gated checkpoints that this attempt has acknowledged. Each waits for its finalize task until its timeout."""
 
     def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:

@@ -19,15 +19,15 @@ class Pause:
         self._length_s, self._state, self._clock = length_s, state, clock
         self._completed, self._ends = self._count(), clock()
 
-    def look(self) -> None:
-        """Begin anew if another checkpoint was completed. Call it often: the pause counts from the look that sees it."""
+    def update(self) -> None:
+        """Begin anew if another checkpoint was completed. Call it often: the pause counts from the call that sees it."""
         completed = self._count()
         if completed != self._completed:
             self._completed, self._ends = completed, self._clock() + self._length_s
 
     def left_s(self) -> float:
         """Return the seconds that remain, as far as the journal was read."""
-        self.look()
+        self.update()
         return max(0.0, self._ends - self._clock())
 
     def _count(self) -> int:

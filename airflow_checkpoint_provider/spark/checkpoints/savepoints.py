@@ -65,13 +65,13 @@ class Savepoints:
             elif savepoint.id not in self.taken and (stop or not stops):
                 self.taken.add(savepoint.id)
                 self._begun.append(self._thread.submit(self._stop if stops else self._take, savepoint, snapshots))
-        # ``settle`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
+        # ``wait_begun`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
         self._begun = [begun for begun in self._begun if not begun.done() or begun.exception()]
         self._begun.append(self._thread.submit(snapshots.discard))
         if any(not savepoint.published for savepoint in self._attempt.state.savepoints):
             self._begun.append(self._thread.submit(self.publish))
 
-    def settle(self) -> None:
+    def wait_begun(self) -> None:
         """Wait for the savepoints that have begun. Do not wait for one of which a call of the store does not return."""
         while self._begun and not self._hangs():
             if wait(self._begun[:1], LOOK).done:

@@ -103,7 +103,7 @@ class CheckpointTask:
         """Retry while the store fails and the script does not wait: the next barrier may be hours away."""
         pause, tried = FIRST_WAIT, False
         while True:
-            outcome = self._settle(snapshots)
+            outcome = self._read_outcome(snapshots)
             if tried and isinstance(outcome, TakenCheckpoint):
                 return
             if not isinstance(outcome, Retry):
@@ -112,9 +112,9 @@ class CheckpointTask:
                 return
             pause = min(2 * pause, LONGEST_WAIT)
 
-    def _settle(self, snapshots: BarrierSnapshots) -> Outcome | None:
+    def _read_outcome(self, snapshots: BarrierSnapshots) -> Outcome | None:
         self._begin_step()
-        outcome = self._context.settle()
+        outcome = self._context.read_outcome()
         if isinstance(outcome, TakenCheckpoint):
             snapshots.completed(outcome.states)
         return outcome
@@ -143,8 +143,8 @@ class CheckpointTask:
             )
         except errors.TooLarge as error:  # its coordinator has aborted it
             self._failed(error)
-            settled = self._settle(snapshots)
-            return settled if isinstance(settled, TakenCheckpoint) else AbandonedCheckpoint()
+            known = self._read_outcome(snapshots)
+            return known if isinstance(known, TakenCheckpoint) else AbandonedCheckpoint()
         except errors.CheckpointError as error:
             self._failed(error)
         return outcome
@@ -224,13 +224,13 @@ class CheckpointTask:
         counted = self._acknowledge(acknowledgement)
         if counted is None:
             return AbandonedCheckpoint()
-        context.unsettled, context.deadline = number, self._deadline(number)
+        context.unknown, context.deadline = number, self._deadline(number)
         try:
             checkpoint = self._attempt.complete(number).checkpoint(number)
         except errors.NotPending:
-            context.unsettled = None
+            context.unknown = None
             return AbandonedCheckpoint()
-        context.unsettled = None
+        context.unknown = None
         own = counted.nonce == acknowledgement.nonce
         if own:
             context.registered.holds_newest(number)
@@ -262,14 +262,14 @@ class CheckpointTask:
         for checkpoint in state.pending:
             requested = checkpoint.id < number or checkpoint.request.token in self._requests
             due = checkpoint.request.gated and checkpoint.id < ahead and requested
-            if due and checkpoint.id not in self._context.manual.deadlines:
+            if due and checkpoint.id not in self._context.gated_checkpoints.deadlines:
                 with self._written_in_time(checkpoint.id):
                     records = self._records(checkpoint.id, snapshots)
                     if records is None:
                         continue
                     self._context.registered.expect_outcome(checkpoint.id)
                     if self._acknowledge(self._context.acknowledgement(checkpoint.id, records)):
-                        self._context.manual.acknowledged(checkpoint)
+                        self._context.gated_checkpoints.acknowledged(checkpoint)
 
     def _expire(self) -> None:
         """Condemn the checkpoints that the retention policy no longer keeps, and let them be deleted."""
@@ -309,9 +309,9 @@ class CheckpointTask:
         Whatever else waits is asked for again at the next barrier.
         """
         self._begin_step()
-        settled = self._context.settle()
+        outcome = self._context.read_outcome()
         try:
-            if self._context.unsettled is None and number not in self._expired:
+            if self._context.unknown is None and number not in self._expired:
                 number = number or self.number()
                 self._context.registered.expect_outcome(number)
                 self._abort(number, DECLINED, declined.message)
@@ -319,7 +319,7 @@ class CheckpointTask:
         except errors.CheckpointError as error:
             self._context.protection.failed(f"to decline the checkpoint at {self._barrier}", error)
         self._failed(declined)
-        return settled.states if isinstance(settled, TakenCheckpoint) else None
+        return outcome.states if isinstance(outcome, TakenCheckpoint) else None
 
     def _expire_waiting(self, declined: errors.Declined) -> None:
         """Abort what has waited since an earlier barrier for longer than its timeout."""

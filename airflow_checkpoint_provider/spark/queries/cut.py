@@ -61,7 +61,7 @@ def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], che
         flow, read = flow_between(upstream, downstream), reached(downstream.located.own)
         while upstream.runs():
             committed = reached(upstream.located.own)
-            flow.look([committed], [read])
+            flow.observe([committed], [read])
             if flow.consistent(committed, read):
                 break
             _check(check, f"query '{upstream.uid}' did not commit what '{downstream.uid}' had read")
@@ -107,9 +107,9 @@ class Cut:
         }
         found = self._aligned(check) or self._consistent(check)
         took = time.monotonic() - self._began
-        return {uid: self._place(uid, found, took) for uid in found}
+        return {uid: self._position(uid, found, took) for uid in found}
 
-    def _place(self, uid: str, found: Positions, took: float) -> CutPosition:
+    def _position(self, uid: str, found: Positions, took: float) -> CutPosition:
         flows = [flow for flow in self._flows if flow.downstream.uid == uid]
         return CutPosition(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
 
@@ -124,7 +124,7 @@ class Cut:
         limit = self._config.aligned_timeout_s if self._config.mode == EXACTLY_ONCE else 0.0
         while True:
             ended = {flow.downstream.uid for flow in self._flows} & self._still()  # asked first
-            if found := self._look(lambda flow, *at: flow.aligned(*at)):
+            if found := self._fitting(lambda flow, *at: flow.aligned(*at)):
                 return found
             late = limit is not None and time.monotonic() >= self._began + limit
             if ended or late or self._hurry():
@@ -139,7 +139,7 @@ class Cut:
         """Wait for a cut in which no query has read what is yet to be written; with ``at_least_once``, take the newest batches."""
         exactly = self._config.mode == EXACTLY_ONCE
         while True:
-            if found := self._look(lambda flow, *at: not exactly or flow.consistent(*at)):
+            if found := self._fitting(lambda flow, *at: not exactly or flow.consistent(*at)):
                 return found
             _check(check, f"of the queries {', '.join(self._queries)}, one did not commit what another one had read")
             time.sleep(LOOK)
@@ -148,7 +148,7 @@ class Cut:
         """Return the queries that commit no batch any more."""
         return {uid for uid, query in self._queries.items() if query.paused or not query.runs()}
 
-    def _look(self, fits: Fits) -> Positions | None:
+    def _fitting(self, fits: Fits) -> Positions | None:
         """Return committed batches of the queries that fit, the newest there are; None if there are none. Raises ``Declined`` if none will
         ever be consistent.
         """
@@ -156,14 +156,14 @@ class Cut:
         # Downstream first: what a query has read by then, its upstream has written
         there = {uid: self._committed(uid) for uid in reversed(list(self._queries))}
         for flow in self._flows:
-            flow.look(there[flow.upstream.uid], there[flow.downstream.uid])
+            flow.observe(there[flow.upstream.uid], there[flow.downstream.uid])
         found = chosen({uid: there[uid] for uid in self._queries}, self._flows, fits)
         if not found and self._config.mode == EXACTLY_ONCE:
             refuse_hopeless(there, self._flows, still)
         return found
 
     def _committed(self, uid: str) -> Sequence[Position]:
-        """Return where the query may be cut, the newest first. If it stands still, or catches up, there is one place."""
+        """Return where the query may be cut, the newest first. If it stands still, or catches up, there is one position."""
         query = self._queries[uid]
         own = query.located.own
         if query.paused or not query.caught_up:
@@ -200,7 +200,7 @@ def refuse_hopeless(there: Mapping[str, Sequence[Position]], flows: Sequence[Flo
     for flow in flows:
         up, down = flow.upstream.uid, flow.downstream.uid
         if up in because:
-            fitting = [place for place in left[down] if any(flow.consistent(before, place) for before in left[up])]
+            fitting = [after for after in left[down] if any(flow.consistent(before, after) for before in left[up])]
             if not fitting:
                 raise Declined(
                     f"query '{because[up]}' has ended before it committed what '{down}' has read. Start it again"

@@ -181,7 +181,7 @@ class Queries:
         )
         located = self._locations.locate(start)
         if located.older or located.chain:
-            start.sink.sweep()
+            start.sink.delete_temporary_entries()
         self._tell(located, start.restored)
         running = RunningQuery(self._attempt, self._locations, located, writer, start.sink, reads)
         try:
@@ -323,17 +323,17 @@ class Queries:
             while not self._ending.wait(LOOK):
                 self._end_if_failed()
                 self._settle()
-                self._look()
+                self._take_due()
         except Exception as error:  # noqa: BLE001 - without this thread, nobody would serve a stop
             if not self._ending.is_set():
                 traceback.print_exc()
                 why = f"its queries can take no more checkpoints: {error}"
                 self._attempt.end_now("failed", ExitCode.FAILED, why)
 
-    def _look(self) -> None:
+    def _take_due(self) -> None:
         """Take the checkpoint that is due, or asked for. The timer stands still while no query runs: nothing new could be saved."""
         now = time.monotonic()
-        self._checkpointer.pause.look()
+        self._checkpointer.pause.update()
         due = now >= self._due and any(running.runs() for running in self._running.values())
         asked = now >= self._served and self._checkpointer.requested()
         if not (due or asked) or self._others_wait():

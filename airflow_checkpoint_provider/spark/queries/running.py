@@ -75,11 +75,11 @@ class RunningQuery:
     # -- starting ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start Spark's query. Raises ``WrongUse`` unless Spark runs it batch by batch: only such a query can be sealed."""
+        """Start Spark's query. Raises ``WrongUse`` unless Spark runs it batch by batch: only such a query can be fenced."""
         location = spark_uri(self._attempt.store, self.located.own.key)
         with self._lock:
             if not self.caught_up:
-                self._locations.heal(self.located)
+                self._locations.fetch_missing_state(self.located)
             self._attempt.leave_if_over()
             self._error = None
             self._query = self._writer.option(LOCATION, location).start()

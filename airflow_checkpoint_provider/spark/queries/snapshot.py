@@ -73,8 +73,8 @@ class QuerySnapshot:
         self._cut = cut
         self._record: StateSnapshot | None = None
 
-    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
-        """Copy the files of a committed batch, once, and return their record. A copy at a ``place`` holds what is in flight, too."""
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
+        """Copy the files of a committed batch, once, and return their record. A copy at a ``folder`` holds what is in flight, too."""
         tries = 0
         while self._record is None:
             check()
@@ -84,8 +84,8 @@ class QuerySnapshot:
             except Damaged:  # Spark has deleted a file meanwhile
                 if tries == TRIES or self._cut:  # other queries are cut at the same moment
                     raise
-        record = self._with_in_flight(self._record, check) if place else self._record
-        return StoredSnapshot(record).write(check, place)
+        record = self._with_in_flight(self._record, check) if folder else self._record
+        return StoredSnapshot(record).write(check, folder)
 
     def _taken(self, check: Check) -> StateSnapshot:
         """Copy the files of a committed batch. If no batch was committed since, refer to those from before."""

@@ -88,14 +88,14 @@ class StandingSnapshot:
         self._standing, self._uid, self._barrier, self._before = standing, uid, barrier, before
         self._snapshot: QuerySnapshot | None = None
 
-    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record of the query. Raises ``Declined`` if it cannot be read, and no checkpoint holds it: the next one is taken
         without it.
         """
         record = self._record(check)
-        if place is not None and record.query:
+        if folder is not None and record.query:
             say(state_messages.query_held(self._uid, record.query.batch, record.query.begun))
-        return StoredSnapshot(record).write(check, place)
+        return StoredSnapshot(record).write(check, folder)
 
     def _record(self, check: Check) -> StateSnapshot:
         standing = self._standing

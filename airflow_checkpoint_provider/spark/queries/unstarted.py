@@ -34,7 +34,7 @@ class Unstarted:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Note that the script starts a query inside this block. It may take hours, and the next one comes behind it."""
+        """Note that the script starts a query inside this block. It may take hours, and the next one comes after it."""
         self._since, self._began = math.inf, time.monotonic()
         try:
             yield
@@ -95,14 +95,14 @@ class HandedOn:
     record: StateSnapshot
     upstream: str | None
 
-    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record. Raises ``Declined`` for a savepoint: another job would start from it, and soon a better one can be taken."""
-        if place is not None and self.upstream is not None:
+        if folder is not None and self.upstream is not None:
             raise Declined(
                 f"query '{self.record.uid}' is not started yet, and '{self.upstream}' has gone on, whose rows it reads. Ask again when"
                 f" '{self.record.uid}' is started"
             )
-        return StoredSnapshot(self.record).write(check, place)
+        return StoredSnapshot(self.record).write(check, folder)
 
     def discard(self) -> None:
         """Do nothing: it holds nothing."""

@@ -52,7 +52,7 @@ class Drawn:
     """Tells drawn numbers from others.
 
     A JVM draws by ``java.util.Random``. One of its numbers gives away the generator's state, and two states the number of steps
-    between them. So a number was drawn in this JVM if it is few steps behind the next number of one of Spark's generators. Of other
+    between them. So a number was drawn in this JVM if it is few steps before the next number of one of Spark's generators. Of other
     numbers, one of 2**32 seems so.
     """
 

@@ -45,13 +45,13 @@ def closure(script: bytes, package: str, sources: Sequence[ModuleSource]) -> Clo
         computed = computed or (found.computed and f"{found.computed} in {place}")
         for module in found.names - seen:
             seen.add(module)
-            for name, content, inside in _look_up(module, sources):
+            for name, content, inside in _sources_of(module, sources):
                 modules[name] = content
                 waiting.append((name, inside, content))
     return Closure(modules, computed)
 
 
-def _look_up(module: str, sources: Sequence[ModuleSource]) -> Iterator[tuple[str, bytes, str]]:
+def _sources_of(module: str, sources: Sequence[ModuleSource]) -> Iterator[tuple[str, bytes, str]]:
     """Yield name, content and package of the file of a module; nothing if it is in none of the sources."""
     path = module.replace(".", "/")
     for source in sources:

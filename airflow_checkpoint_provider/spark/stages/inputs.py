@@ -85,8 +85,8 @@ class Listing(Record):
 
 def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     """Return what Spark has listed for the plan of ``df``. The stages of this job are left out: their file sets never change."""
-    look = _Look(Leaves(df.sparkSession._jvm, readbacks))
-    found = [look.at(node) for node in nodes(df._jdf.queryExecution().commandExecuted())]
+    listing = _Listing(Leaves(df.sparkSession._jvm, readbacks))
+    found = [listing.at(node) for node in nodes(df._jdf.queryExecution().commandExecuted())]
     once = [
         part for number, part in enumerate(found) if part not in found[:number]
     ]  # a self-join reads one input twice
@@ -99,7 +99,7 @@ def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     return whole.redacted(redaction(df.sparkSession))
 
 
-class _Look:
+class _Listing:
     """Looks at one leaf: returns what Spark has listed, a name if it has listed nothing, None if there is nothing to list."""
 
     def __init__(self, leaves: Leaves) -> None:

@@ -29,8 +29,8 @@ def read_elsewhere(name: str, folders: Sequence[str]) -> bytes | None:
     if module in OURS:
         return None
     for spec in _specs(module, folders):
-        for root, place in _places(spec, rest):
-            if not _installed(root) and (content := _content(spec, place)) is not None:
+        for root, path in _paths(spec, rest):
+            if not _installed(root) and (content := _content(spec, path)) is not None:
                 return content
     return None
 
@@ -55,7 +55,7 @@ def _specs(module: str, folders: Sequence[str]) -> Iterator[ModuleSpec]:
             yield spec
 
 
-def _places(spec: ModuleSpec, rest: str) -> Iterator[tuple[Path, Path]]:
+def _paths(spec: ModuleSpec, rest: str) -> Iterator[tuple[Path, Path]]:
     """Yield the folder in which a module lies, and its file: in a package's folders, of which a namespace may have many."""
     if spec.submodule_search_locations is not None:
         yield from ((Path(folder).parent, Path(folder, rest)) for folder in spec.submodule_search_locations if rest)
@@ -63,12 +63,12 @@ def _places(spec: ModuleSpec, rest: str) -> Iterator[tuple[Path, Path]]:
         yield Path(spec.origin).parent, Path(spec.origin)
 
 
-def _content(spec: ModuleSpec, place: Path) -> bytes | None:
-    if place.is_file():
-        return place.read_bytes()
+def _content(spec: ModuleSpec, path: Path) -> bytes | None:
+    if path.is_file():
+        return path.read_bytes()
     read = getattr(spec.loader, "get_data", None)  # in an archive
     try:
-        return read(str(place)) if read else None
+        return read(str(path)) if read else None
     except OSError:
         return None
 

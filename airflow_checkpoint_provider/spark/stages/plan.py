@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.spark.stages.schemas import schema_json
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-UNCUT = {  # by default plan texts are cut, and two plans that differ behind the cut would look the same
+UNCUT = {  # by default plan texts are cut, and two plans that differ after the cut would look the same
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
     "spark.sql.maxPlanStringLength": str(2**31 - 16),
 }

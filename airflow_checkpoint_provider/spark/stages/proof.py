@@ -120,10 +120,10 @@ class StageSnapshot:
     proof: Proof
     observed: tuple[Observed, ...] = ()
 
-    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record with the rows and footers of its files, once they are proved, and with the metrics of its plan."""
         file_set = replace(self.record.file_sets[0], files=self.proof.files(check))
-        return StoredSnapshot(replace(self.record, file_sets=(file_set,), stage=self._detail)).write(check, place)
+        return StoredSnapshot(replace(self.record, file_sets=(file_set,), stage=self._detail)).write(check, folder)
 
     @cached_property
     def _detail(self) -> StageDetail | None:

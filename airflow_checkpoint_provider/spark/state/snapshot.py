@@ -30,12 +30,12 @@ class FileSetFolder(Protocol):
 class Snapshot(Protocol):
     """One state at one barrier."""
 
-    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record of the state when all its files are there and verified.
 
-        Runs in the asynchronous part, beside the script and beside the writes of other snapshots. Without a ``place``
+        Runs in the asynchronous part, beside the script and beside the writes of other snapshots. Without a ``folder``
         the record may refer to files that older checkpoints hold. With one, all its files are written there. Called
-        once without a place, and again for each place. May raise what ``check`` raises, and leaves half-written files
+        once without a folder, and again for each place. May raise what ``check`` raises, and leaves half-written files
         to the removal of orphans.
         """
 
@@ -49,10 +49,10 @@ class StoredSnapshot:
 
     record: StateSnapshot
 
-    def write(self, check: Check, place: FileSetFolder | None = None) -> StateSnapshot:
-        if place is None or not self.record.file_sets:
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
+        if folder is None or not self.record.file_sets:
             return self.record
-        return place.copy(self.record, check)
+        return folder.copy(self.record, check)
 
     def discard(self) -> None:
         """Do nothing: the pin holds nothing."""
@@ -67,16 +67,16 @@ class BarrierSnapshots:
         self.newest: Mapping[str, StateSnapshot] | None = None
         """What the newest completed checkpoint holds, perhaps no state; None: none has completed."""
 
-    def records(self, check: Check, place: FileSetFolder | None = None) -> Records:
+    def records(self, check: Check, folder: FileSetFolder | None = None) -> Records:
         """Write all snapshots, several at once, and return their records. Raises the first error, and stops the others."""
-        if place is not None:
-            return self._as_completed(self._write(check, place))
+        if folder is not None:
+            return self._as_completed(self._write(check, folder))
         if self._written is None:
             self._written = self._write(check, None)
         return self._as_completed(self._written)
 
-    def _write(self, check: Check, place: FileSetFolder | None) -> Records:
-        writes = [self._writers.submit(snapshot.write, check, place) for snapshot in self._snapshots]
+    def _write(self, check: Check, folder: FileSetFolder | None) -> Records:
+        writes = [self._writers.submit(snapshot.write, check, folder) for snapshot in self._snapshots]
         try:
             return tuple(write.result() for write in writes)
         finally:

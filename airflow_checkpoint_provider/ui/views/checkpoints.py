@@ -123,7 +123,7 @@ def split(state: State, checkpoint: Checkpoint) -> Split:
         triggered = between(checkpoint.triggered_at, checkpoint.completed_at)
         synchronous = min(synchronous, triggered)
         return Split(None, synchronous, None, queued + triggered - synchronous)
-    # It was triggered behind its synchronous part; its queries looked for a cut after that
+    # It was triggered after its synchronous part; its queries looked for a cut after that
     aligned = min(about.async_s, max((entry.measures.alignment_s for entry in checkpoint.states), default=0.0))
     return Split(queued + aligned, synchronous, about.async_s - aligned)
 

@@ -118,7 +118,7 @@ class JobPage:
     ``version`` has other charts. It ``compares`` checkpoints in charts if there are several.
     """
 
-    place: HistoryReference
+    reference: HistoryReference
     moves: bool
     version: str
     head: Head
@@ -145,26 +145,29 @@ def drawn(reading: HistoryReading, now: str) -> State:
     return replace(state, at=seen) if seen > state.at else state
 
 
-def job_page(place: HistoryReference, reading: HistoryReading, now: str, values: Values | None = None) -> JobPage:
-    """Return the page of the history at ``place``, or of a run in it. ``values`` are those of checkpoints, by their ids."""
-    state, commands = reading.found.state, Commands(place.connection, reading.found.state, place.run)
-    shown, epochs = shown_checkpoints(state, place.run), {attempt.epoch for attempt in attempts_of(state, place.run)}
+def job_page(reference: HistoryReference, reading: HistoryReading, now: str, values: Values | None = None) -> JobPage:
+    """Return the page of the history at ``reference``, or of a run in it. ``values`` are those of checkpoints, by their ids."""
+    state, commands = reading.found.state, Commands(reference.connection, reading.found.state, reference.run)
+    shown, epochs = (
+        shown_checkpoints(state, reference.run),
+        {attempt.epoch for attempt in attempts_of(state, reference.run)},
+    )
     rows = [
         checkpoint_row(reading, checkpoint, commands, (values or {}).get(checkpoint.id))
         for checkpoint in shown[:LISTED]
     ]
-    attempts, about = _attempts(state, place.run, commands), job_row(place.connection, reading, now)
-    beat = running_beat(reading) if _is_newest(place, about) else Beat()
+    attempts, about = _attempts(state, reference.run, commands), job_row(reference.connection, reading, now)
+    beat = running_beat(reading) if _is_newest(reference, about) else Beat()
     return JobPage(
-        place=place,
+        reference=reference,
         moves=about.state.text not in OVER,
         version=f"{state.n}-{drawn(reading, now).at}",
-        head=_head(place, reading, about),
+        head=_head(reference, reading, about),
         pending=[row for row in rows if row.waits_for],
-        queued=[_queued(queued.request) for queued in state.queue if not place.run or queued.epoch in epochs],
+        queued=[_queued(queued.request) for queued in state.queue if not reference.run or queued.epoch in epochs],
         attempts=attempts[:ATTEMPTS],
         attempts_left_out=max(0, len(attempts) - ATTEMPTS),
-        marks_left_out=max(0, len(on_timeline(state, place.run)[1]) - DRAWN),
+        marks_left_out=max(0, len(on_timeline(state, reference.run)[1]) - DRAWN),
         checkpoints=rows,
         checkpoints_left_out=max(0, len(shown) - LISTED),
         compares=sum(bool(checkpoint.completed_at) for checkpoint in shown) > 1,
@@ -201,33 +204,35 @@ def on_timeline(state: State, run: str) -> tuple[Sequence[AttemptRecord], list[C
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
-def _head(place: HistoryReference, reading: HistoryReading, about: JobRow) -> Head:
+def _head(reference: HistoryReference, reading: HistoryReading, about: JobRow) -> Head:
     state = reading.found.state
-    label = about.state if _is_newest(place, about) else Label.of(status(state, state.run(place.run)))
-    keyed = bool(not place.run and state.scope and not state.of_one_run)
-    return Head(state.job, place.run or state.scope, keyed, not state.of_one_run, label, _facts(place, reading, about))
+    label = about.state if _is_newest(reference, about) else Label.of(status(state, state.run(reference.run)))
+    keyed = bool(not reference.run and state.scope and not state.of_one_run)
+    return Head(
+        state.job, reference.run or state.scope, keyed, not state.of_one_run, label, _facts(reference, reading, about)
+    )
 
 
-def _is_newest(place: HistoryReference, about: JobRow) -> bool:
+def _is_newest(reference: HistoryReference, about: JobRow) -> bool:
     """Return whether the page is about the newest run: heartbeats, and problems of today, are that run's."""
-    return place.run in ("", about.run)
+    return reference.run in ("", about.run)
 
 
-def _facts(place: HistoryReference, reading: HistoryReading, about: JobRow) -> list[Fact]:
+def _facts(reference: HistoryReference, reading: HistoryReading, about: JobRow) -> list[Fact]:
     state = reading.found.state
     suspended_at, _, by = (state.suspended or "").partition(" (")
-    launches = (launch for launch in reversed(state.launches) if launch.spec.run == place.run)
-    launch = next(launches, None) if place.run else state.current_launch()
-    shown = shown_checkpoints(state, place.run)
+    launches = (launch for launch in reversed(state.launches) if launch.spec.run == reference.run)
+    launch = next(launches, None) if reference.run else state.current_launch()
+    shown = shown_checkpoints(state, reference.run)
     facts = [
-        *(_facts_of_newest_run(reading, about) if _is_newest(place, about) else ()),
+        *(_facts_of_newest_run(reading, about) if _is_newest(reference, about) else ()),
         _last_checkpoint(shown),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
-        Fact("Task", _task(state, launch, place.run), links=links.of_task(launch)),
+        Fact("Task", _task(state, launch, reference.run), links=links.of_task(launch)),
         Fact("Savepoints", str(sum(checkpoint.savepoint and checkpoint.status == RETAINED for checkpoint in shown))),
         Fact("Suspended by", by.removesuffix(")"), suspended_at),
         Fact("Closed", state.closing.reason if state.closing else "", state.at if state.closing else ""),
-        Fact("Connection", place.connection),
+        Fact("Connection", reference.connection),
         Fact("History", f"{reading.root}/{reading.found.keys.prefix}"),
     ]
     return [fact for fact in facts if fact.text or fact.at]

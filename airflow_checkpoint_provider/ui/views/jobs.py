@@ -34,7 +34,7 @@ class Label:
 class JobRow:
     """The newest run of a job. Empty texts are unknown, or never happened."""
 
-    place: HistoryReference
+    reference: HistoryReference
     job: str
     run: str
     state: Label
@@ -94,7 +94,7 @@ class JobsPage:
 
     @property
     def more(self) -> bool:
-        """Return whether there are jobs behind these."""
+        """Return whether there are jobs after these."""
         return any(storage.left_out for storage in self.storages)
 
     @property
@@ -121,7 +121,7 @@ def job_row(connection: str, reading: HistoryReading, now: str) -> JobRow:
     line = job_line(found, now, silent=silent)
     last = found.state.checkpoint(found.state.newest_completed)
     return JobRow(
-        place=HistoryReference(connection, found.keys.prefix),
+        reference=HistoryReference(connection, found.keys.prefix),
         job=line.job,
         run=line.run,
         state=Label(LAST_SEEN, "busy", last_seen) if last_seen else Label.of(line.state, wrong=silent),

@@ -74,9 +74,9 @@ def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["before-poison", "poisoned", "copied", "before-location", "located"])
+@pytest.mark.parametrize("step", ["before-fence", "fenced", "copied", "before-location", "located"])
 def test_driver_that_is_killed_while_it_adopts_is_followed_by_another(stream: Home, step: str) -> None:
-    """The query outside finishes its batch meanwhile, and ends where its next one would begin; without a poison, it goes on."""
+    """The query outside finishes its batch meanwhile, and ends where its next one would begin; without a fence, it goes on."""
     uri, location = location_of(stream)
     with plain_in_batch_one(stream, FILES) as (plain, hold):
         for name in ("STREAM_PLAIN", "STREAM_HOLD"):
@@ -85,9 +85,9 @@ def test_driver_that_is_killed_while_it_adopts_is_followed_by_another(stream: Ho
         ending(stream)
         killed = stream.run(("kill", f"query/{step}"))
         assert killed.code == -9, killed.log
-        assert newest_batch(location) == (1, step != "before-poison")
+        assert newest_batch(location) == (1, step != "before-fence")
         hold.unlink()
-        if step != "before-poison":
+        if step != "before-fence":
             assert plain.wait().code != 0
             assert max(sink_log(stream.out)) == 1
         again = stream.run()

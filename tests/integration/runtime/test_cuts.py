@@ -125,7 +125,7 @@ def run_to_the_end(home: Home, files: int) -> None:
 
 
 def forked(home: Home, taken: list[Checkpoint]) -> list[dict[str, Counter[Any]]]:
-    """Let a job start from each savepoint, and run to its end. Return, of each, what it wrote behind what the original had written."""
+    """Let a job start from each savepoint, and run to its end. Return, of each, what it wrote after what the original had written."""
     home.env |= {"CHAIN_IN": str(source(home)), "CHAIN_FORKS": " ".join(one.target or "" for one in taken)}
     ended = home.run()
     assert ended.code == 0, ended.log

@@ -131,7 +131,7 @@ def test_killed_query_goes_on_exactly(table: Home, tmp_path: Path, state: str) -
 
 
 def test_zombie_that_finishes_its_batch_is_no_harm(table: Home) -> None:
-    """It is faster in the table, so its state is fetched. Where its next batch would begin, it finds the poison."""
+    """It is faster in the table, so its state is fetched. Where its next batch would begin, it finds the fence."""
     launches = Launches(table.store, "stream", of_run=False)
     running_forever(table, STREAM_STATE="1", STREAM_BLIND="1")
     with in_batch_one(table, launches.plan()) as (zombie, zombies):
@@ -153,7 +153,7 @@ def test_zombie_that_finishes_its_batch_is_no_harm(table: Home) -> None:
 
 
 def test_query_goes_back_when_its_author_has_restored_the_table(table: Home, tmp_path: Path) -> None:
-    """The error names the version. Until the table is restored, nothing is started; then the query goes on behind it, exactly."""
+    """The error names the version. Until the table is restored, nothing is started; then the query goes on after it, exactly."""
     running_forever(table)
     add_files(source(table), 0, 1)
     with table.started() as killed:

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RET
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.checkpoints.gated import ManualCompletion
+from airflow_checkpoint_provider.spark.checkpoints.gated import GatedCheckpoints
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of
@@ -99,14 +99,14 @@ class Source(Own):
 @pytest.mark.parametrize(
     ("at_once", "early", "late", "hold"),
     [
-        pytest.param(2, (), (("plain", False), ("audit", True)), [1, 2, 2], id="behind one that is late, too"),
+        pytest.param(2, (), (("plain", False), ("audit", True)), [1, 2, 2], id="after one that is late, too"),
         pytest.param(1, ("plain", "queued"), (("audit", True),), [1, 1, 1], id="ahead of one that was queued in time"),
     ],
 )
 def test_higher_id_never_holds_older_states(
     at_once: int, early: tuple[str, ...], late: tuple[tuple[str, bool], ...], hold: list[int], script: Script
 ) -> None:
-    """Else a restore would go back behind what objects were told is complete."""
+    """Else a restore would go back after what objects were told is complete."""
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll(), max_concurrent=at_once)) as job:
         source = Source(script, job, *late)
         job.register("source", source)
@@ -144,9 +144,9 @@ def test_end_of_the_job_waits_for_the_finalize_task(
     script: Script, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is acknowledged at the end, because no barrier came before."""
-    waiting, wait = threading.Event(), ManualCompletion.wait
+    waiting, wait = threading.Event(), GatedCheckpoints.wait
 
-    def wait_and_tell(self: ManualCompletion, interrupted: Callable[[], bool]) -> None:
+    def wait_and_tell(self: GatedCheckpoints, interrupted: Callable[[], bool]) -> None:
         waiting.set()
         wait(self, interrupted)
 
@@ -154,7 +154,7 @@ def test_end_of_the_job_waits_for_the_finalize_task(
         assert waiting.wait(60)
         script.coordinator().complete(number, finalize=True)
 
-    monkeypatch.setattr(ManualCompletion, "wait", wait_and_tell)
+    monkeypatch.setattr(GatedCheckpoints, "wait", wait_and_tell)
 
     with script.attempt() as job:
         stage(job, "first")
@@ -210,7 +210,7 @@ def test_job_goes_on_after_a_failed_audit(script: Script, capsys: CaptureFixture
         stage(job, "first")
         job.checkpoint()
         script.coordinator().abort(number, "audit failed", phase="gate", details="too few rows")
-        wait_until(lambda: not job._checkpointer.manual.deadlines, say="the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.gated_checkpoints.deadlines, say="the watch has not seen it")
         stage(job, "second")
     assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"

@@ -82,7 +82,7 @@ def test_query_goes_back_with_its_sink_again_and_again(stream: Home, state: str)
 
 @pytest.mark.slow
 def test_zombie_writes_nothing_behind_a_sink_that_went_back(stream: Home) -> None:
-    """It finishes its batch under a number that no reader of the sink looks at. Where its next batch would begin, it finds the poison."""
+    """It finishes its batch under a number that no reader of the sink looks at. Where its next batch would begin, it finds the fence."""
     launches = Launches(stream.store, "stream", of_run=False)
     running_forever(stream)
     add_files(source(stream), 0, 1)

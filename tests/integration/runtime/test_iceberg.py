@@ -153,7 +153,7 @@ def test_batch_that_was_killed_behind_its_commit_is_not_written_again(job: Job) 
 
 @pytest.mark.parametrize("first", ["the older driver", "the new driver"])
 def test_zombie_that_finishes_its_batch_is_no_harm(job: Job, first: str) -> None:
-    """The table takes the batch from whoever is first. Where its next batch would begin, the zombie finds the poison."""
+    """The table takes the batch from whoever is first. Where its next batch would begin, the zombie finds the fence."""
     launches = Launches(job.home.store, "stream", of_run=False)
     running_forever(job.home, STREAM_STATE="1", STREAM_BLIND="1")
     with in_batch_one(job, launches.plan()) as (zombie, zombies):
@@ -206,7 +206,7 @@ def test_zombie_that_slept_in_the_middle_of_its_commit_writes_its_batch_again(jo
 
 
 def test_query_goes_back_when_its_author_has_rolled_the_table_back(job: Job, tmp_path: Path) -> None:
-    """The error has the command. Until the table is rolled back, nothing is started; then the query goes on behind it, exactly."""
+    """The error has the command. Until the table is rolled back, nothing is started; then the query goes on after it, exactly."""
     running_forever(job.home)
     add_files(source(job.home), 0, 1)
     with job.home.started() as killed:
@@ -274,7 +274,7 @@ def test_query_goes_on_behind_snapshots_that_have_expired(job: Job, tmp_path: Pa
 
 
 def test_batch_that_had_begun_before_snapshots_expired_is_refused(job: Job, tmp_path: Path) -> None:
-    """If it began behind a snapshot that is left, the table would have its own snapshot, too. So it is written again."""
+    """If it began after a snapshot that is left, the table would have its own snapshot, too. So it is written again."""
     running_forever(job.home)
     with in_batch_one(job) as (killed, hold):
         killed.send(signal.SIGKILL)
@@ -296,7 +296,7 @@ def test_batch_that_had_begun_before_snapshots_expired_is_refused(job: Job, tmp_
 
 
 def begin_later(location: Location, seconds: float) -> None:
-    """Let batch 1 have begun so many seconds later, as behind a longer pause."""
+    """Let batch 1 have begun so many seconds later, as after a longer pause."""
     version, about, *sources = location.read("offsets/1").decode().split("\n")
     began = json.loads(about)
     began["batchTimestampMs"] += int(seconds * 1000)

@@ -191,7 +191,7 @@ def test_start_on_a_topic_that_was_made_anew_is_refused_with_numbers(kafka: Kafk
     assert "Spark skips them, because failOnDataLoss=false" in allowed.log
 
 
-def test_query_that_runs_already_is_not_sealed_if_kafka_lacks_its_rows(kafka: Kafka, topic: str, stream: Home) -> None:
+def test_query_that_runs_already_is_not_fenced_if_kafka_lacks_its_rows(kafka: Kafka, topic: str, stream: Home) -> None:
     uri, location = location_of(stream)
     send(kafka, topic, 0, 1)
     stream.env["STREAM_PLAIN"] = uri
@@ -339,7 +339,7 @@ def test_batch_of_a_zombie_is_in_the_kafka_sink_twice_and_nothing_else_is(
     kafka: Kafka, topic: str, stream: Home
 ) -> None:
     """It sleeps in the middle of its batch while another driver writes that one and all others. When it wakes it finishes the batch,
-    and finds the poison behind it. The query goes on.
+    and finds the fence after it. The query goes on.
     """
     tries = launches(stream)
     kafka.create(f"{topic}-out")
@@ -349,7 +349,7 @@ def test_batch_of_a_zombie_is_in_the_kafka_sink_twice_and_nothing_else_is(
     send(kafka, topic, 0, 1)
     with stream.started(confs=tries.plan()) as zombie:
         wait_until(has_committed(stream, 0), 120, zombie.said)
-        sealed = newest(stream)
+        fenced = newest(stream)
         hold.touch()
         send(kafka, topic, 2, 3)
         wait_until(lambda: len(written(kafka, topic)) == 3 * ROWS, 120, zombie.said)
@@ -362,7 +362,7 @@ def test_batch_of_a_zombie_is_in_the_kafka_sink_twice_and_nothing_else_is(
         hold.unlink()
         zombie.send(signal.SIGCONT)
         assert zombie.wait().code == 79, zombie.said()
-    assert newest_batch(sealed) == (1, True)
+    assert newest_batch(fenced) == (1, True)
     again = [id_ for file in (2, 3) for id_ in range(file * ROWS, (file + 1) * ROWS)]
     assert sorted(written(kafka, topic)) == sorted([*expected(6), *again])
     send(kafka, topic, 6, 7)

@@ -30,7 +30,7 @@ def start(job: CheckpointedJob, folder: Path, *uids: str, to: str = "") -> None:
 
 
 def between_the_starts(script: Script, folder: Path) -> int:
-    """Take a checkpoint behind ``one`` and before ``two``, and let the attempt fail there. Return its id."""
+    """Take a checkpoint after ``one`` and before ``two``, and let the attempt fail there. Return its id."""
     with script.failing() as job:
         start(job, folder, "one")
         job.checkpoint()

@@ -117,7 +117,7 @@ def test_savepoint_is_written_to_another_bucket(spark: SparkSession, script: Scr
         s3.requests.clear()
         job.stage("clean", job.spark.range(3))
         job.checkpoint()
-        job._checkpointer.savepoints.settle()
+        job._checkpointer.savepoints.wait_begun()
         assert s3.requests["COPY"] == 4 + 2, "Spark renames each of two files twice; then the service copies it"
     asking.journal.catch_up()
     saved = asking.state.checkpoint(number)
@@ -147,9 +147,9 @@ def test_sink_in_s3_goes_back_and_its_rows_are_put_back(script: Script, root: st
         for batch in range(3):
             batch_sink(out)(spark.range(batch, batch + 1, 1, 1), batch)
         sink = FileSink(spark, "rows", Target("parquet", out))
-        gone_back = sink.look_back(replace(saved_at(store, 0, None), path=sink.path), allowed=True)
+        gone_back = sink.plan_rewind(replace(saved_at(store, 0, None), path=sink.path), allowed=True)
         for _ in range(2):
-            sink.go_back(way_back(gone_back, 29))
+            sink.rewind(way_back(gone_back, 29))
             assert (ids(), ids(f"{out}/_rewound-2-def")) == ([0], [1, 2])
         log = FileSinkLog(StoreFolder(location_at(store, out)))
         (aside,) = all_aside(log.files_of)

@@ -80,7 +80,7 @@ def run(script: Script, folder: Path, **outs: str) -> None:
 
 
 def test_folder_of_a_query_that_is_not_started_is_kept_for_it(script: Script, tmp_path: Path) -> None:
-    """Both stand behind the same batch, so their numbers alone would fit."""
+    """Both stand after the same batch, so their numbers alone would fit."""
     add_files(tmp_path / "in", 0, 1)
     run(script, tmp_path, one="one", two="two")
     taken = r"query '{}' would write to file:.*/one, where query 'one' of this job has written; it is not started yet"

@@ -103,7 +103,7 @@ def ran(script: Script, tmp_path: Path) -> Script:
 
 
 def test_version_that_fits_is_ok(ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of columns may change, and what is done with the rows behind the state."""
+    """Names of columns may change, and what is done with the rows after the state."""
     assert Version(ran, tmp_path).compared(monkeypatch) == {UID: ()}
     other = Version(ran, tmp_path, lambda rows: totals(rows.withColumnRenamed("key", "name"), "name").where("n > 3"))
     assert other.compared(monkeypatch) == {UID: ()}

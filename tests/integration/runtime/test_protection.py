@@ -191,7 +191,7 @@ def test_completed_savepoint_resets_the_count_of_failures(script: Script, store:
         stage(job, "first")
         wait_until(lambda: job._checkpointer.protection.failures, say="nothing failed", every=0.01)
         job._checkpointer.wait()
-        job._checkpointer.savepoints.settle()
+        job._checkpointer.savepoints.wait_begun()
         assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number]
         assert job._checkpointer.protection.failures == 0
         store.plan = served

@@ -70,8 +70,8 @@ def test_next_run_goes_on_behind_the_last_batch(stream: Home) -> None:
 
 
 TAKING_OVER = (
-    "poisoned",
-    "before-poison",
+    "fenced",
+    "before-fence",
     "swept",
     "before-copy",
     "copied",
@@ -170,7 +170,7 @@ def goes_on_behind_batch_one(home: Home, hold: Path) -> Ended:
     ],
 )
 def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool, sink: str) -> None:
-    """It is faster in the sink, so its state is fetched. Where its next batch would begin, it finds the poison."""
+    """It is faster in the sink, so its state is fetched. Where its next batch would begin, it finds the fence."""
     launches = Launches(stream.store, "stream", of_run=False)
     zombies = holding(stream)
     running_forever(stream, STREAM_STATE="1", STREAM_BLIND="1", STREAM_SINK=sink)
@@ -197,8 +197,8 @@ def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool, 
     assert rows_in(stream.out, "key") == expected_keys(FILES)
     queries = f"{History('stream').prefix}/query/rows"
     for name in stream.store.folders(queries):
-        _, sealed = newest_batch(Location(stream.store, f"{queries}/{name}"))
-        assert sealed == (f"query/rows/{name}" not in locations(stream))
+        _, fenced = newest_batch(Location(stream.store, f"{queries}/{name}"))
+        assert fenced == (f"query/rows/{name}" not in locations(stream))
 
 
 def test_checkpoints_are_taken_at_the_pace_of_the_interval(stream: Home) -> None:

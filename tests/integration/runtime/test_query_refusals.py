@@ -33,7 +33,7 @@ def writer(job: CheckpointedJob, folder: Path) -> DataStreamWriter:
 
 @pytest.fixture
 def oldest(script: Script, tmp_path: Path) -> str:
-    """Return the checkpoint behind file 1 of a query that has read four files."""
+    """Return the checkpoint after file 1 of a query that has read four files."""
     for files in (range(2), range(2, 4)):
         add_files(tmp_path / "in", *files)
         run(script, tmp_path)
@@ -199,7 +199,7 @@ def test_query_after_another_one_must_read_what_that_writes(
 
 
 def both(script: Script, folder: Path, to: Path, *, between: bool = False, **options: str) -> None:
-    """Run ``rows``, and ``copy`` behind it. ``between`` the two, the script takes a checkpoint."""
+    """Run ``rows``, and ``copy`` after it. ``between`` the two, the script takes a checkpoint."""
     with script.attempt(**options) as job:
         job.start_query("rows", writer(job, folder).option("path", f"{to}/out")).awaitTermination()
         if between:

@@ -115,11 +115,11 @@ def behind_batch_one(
 
 @pytest.mark.slow
 def test_driver_that_sleeps_between_sink_and_commit_is_no_harm(stream: Home) -> None:
-    """When it wakes it commits its batch, in its own location, and finds the poison behind it."""
+    """When it wakes it commits its batch, in its own location, and finds the fence after it."""
     tries = launches(stream)
     blind(stream)
     with behind_batch_one(stream, "waits", tries.plan()) as (zombie, hold):
-        sealed = newest(stream)
+        fenced = newest(stream)
         add_files(source(stream), *range(4, FILES))
         taking_over(stream)
         stream.env["STREAM_WRITTEN"] = str(hold.with_name("nothing"))
@@ -128,20 +128,20 @@ def test_driver_that_sleeps_between_sink_and_commit_is_no_harm(stream: Home) -> 
         published = sink_log(stream.out)
         hold.unlink()
         assert zombie.wait().code == 79, zombie.said()
-    assert newest_batch(sealed) == (1, True)
+    assert newest_batch(fenced) == (1, True)
     assert sink_log(stream.out) == published
     assert once_each(stream)
 
 
 @pytest.mark.slow
 def test_idle_driver_that_sleeps_while_files_arrive_begins_no_batch(stream: Home) -> None:
-    """Where its next batch would begin, it finds the poison."""
+    """Where its next batch would begin, it finds the fence."""
     tries = launches(stream)
     blind(stream)
     add_files(source(stream), *range(4))
     with stream.started(confs=tries.plan()) as zombie:
         wait_until(has_committed(stream, 1), 120, zombie.said)
-        sealed = newest(stream)
+        fenced = newest(stream)
         zombie.send(signal.SIGSTOP)
         add_files(source(stream), *range(4, FILES))
         taking_over(stream)
@@ -150,14 +150,14 @@ def test_idle_driver_that_sleeps_while_files_arrive_begins_no_batch(stream: Home
         published = sink_log(stream.out)
         zombie.send(signal.SIGCONT)
         assert zombie.wait().code == 79, zombie.said()
-    assert newest_batch(sealed) == (1, True)
+    assert newest_batch(fenced) == (1, True)
     assert sink_log(stream.out) == published
     assert once_each(stream)
 
 
 @pytest.mark.slow
 def test_driver_that_works_on_while_it_is_replaced_is_no_harm(stream: Home) -> None:
-    """Files arrive all the time, until it has met the poison."""
+    """Files arrive all the time, until it has met the fence."""
     tries, numbers = launches(stream), itertools.count(4)
     blind(stream)
     add_files(source(stream), *range(4))
@@ -178,8 +178,8 @@ def test_driver_that_works_on_while_it_is_replaced_is_no_harm(stream: Home) -> N
 
 
 @pytest.mark.slow
-def test_driver_whose_query_ends_in_a_sealed_location_does_not_finish_the_run(stream: Home) -> None:
-    """It was sealed in its last batch, so it never meets the poison, and its script goes on as after a success."""
+def test_driver_whose_query_ends_in_a_fenced_location_does_not_finish_the_run(stream: Home) -> None:
+    """It was fenced in its last batch, so it never meets the fence, and its script goes on as after a success."""
     tries, zombies = launches(stream), holding(stream)
     stream.env |= {"STREAM_STATE": "1", "STREAM_BLIND": "1"}
     zombies.touch()
@@ -213,8 +213,8 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
         held = S3Store(stream.store.bucket, "ckp", s3.settings(endpoint_url=proxy.url))
         with stream.started(confs=Launches(held, "stream", of_run=False).plan()) as zombie:
             wait_until(has_committed(stream, 1), 120, zombie.said)
-            sealed = newest(stream)
-            proxy.hurt("PUT", rf"{sealed.name(OFFSETS)}/2(\?|$)", Harm.HELD, seconds=300.0)
+            fenced = newest(stream)
+            proxy.hurt("PUT", rf"{fenced.name(OFFSETS)}/2(\?|$)", Harm.HELD, seconds=300.0)
             add_files(source(stream), 4, 5)
             wait_until(lambda: any(request.harm for request in proxy.requests), 120, zombie.said)
             add_files(source(stream), *range(6, FILES))
@@ -223,7 +223,7 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
                 wait_until(taker.is_stopped, 120, taker.said)
                 proxy.land()
                 assert zombie.wait().code == 79, zombie.said()
-                assert newest_batch(sealed) == (1, True)
+                assert newest_batch(fenced) == (1, True)
                 assert max(sink_log(stream.out)) == 1
                 taker.send(signal.SIGCONT)
                 ended = taker.wait()
@@ -235,7 +235,7 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["before-location", "before-poison", "copied", "located"])
+@pytest.mark.parametrize("step", ["before-location", "before-fence", "copied", "located"])
 def test_taker_that_sleeps_while_another_one_takes_over_takes_nothing(stream: Home, step: str) -> None:
     tries = launches(stream)
     blind(stream)

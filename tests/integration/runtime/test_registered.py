@@ -106,7 +106,7 @@ def test_gated_checkpoint_holds_the_state_and_notifies_after_finalize(script: Sc
         job.checkpoint()
         assert ("complete", "hook", gated) not in calls
         script.coordinator().complete(gated, finalize=True)
-        wait_until(lambda: not job._checkpointer.manual.deadlines, say="the watch has not seen it")
+        wait_until(lambda: not job._checkpointer.gated_checkpoints.deadlines, say="the watch has not seen it")
     assert held(script, gated)["hook"] == 1
     assert calls.count(("complete", "hook", gated)) == 1
 

@@ -25,7 +25,7 @@ from tests.support.streams import add_files, expected_keys, rows_in
 @pytest.mark.slow
 @EVERYWHERE
 def test_released_query_goes_on_without_this_package_and_comes_back(stream: Home) -> None:
-    """Released in the middle of a batch, and adopted again behind others."""
+    """Released in the middle of a batch, and adopted again after others."""
     running_forever(stream, STREAM_STATE="1")
     hold = killed_in_batch_one(stream)
     hold.unlink()
@@ -50,7 +50,7 @@ def test_released_query_goes_on_without_this_package_and_comes_back(stream: Home
 
 
 @pytest.mark.slow
-def test_query_that_was_sealed_and_never_started_is_released(stream: Home, tmp_path: Path) -> None:
+def test_query_that_was_fenced_and_never_started_is_released(stream: Home, tmp_path: Path) -> None:
     """The batch in which the old application was runs again."""
     uri, location = location_of(stream)
     with plain_in_batch_one(stream, 4) as (plain, hold):

@@ -10,7 +10,7 @@ import pytest
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import SinkMoved
-from airflow_checkpoint_provider.location.fence import newest_batch, not_emptied
+from airflow_checkpoint_provider.location.fence import newest_batch, not_deleted
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from tests.integration.runtime import test_cuts as cuts
@@ -234,7 +234,7 @@ def test_driver_that_is_killed_while_it_rescales_is_followed_by_another(stream: 
         assert rescaled(again.log, 5, 3) == (step in BEFORE_ITS_NAME and files == 8)
         assert exact(stream, files)
     queries = f"{History('stream').prefix}/query/rows"
-    assert [f"query/rows/{name}" for name in not_emptied(stream.store, queries)] == locations(stream)
+    assert [f"query/rows/{name}" for name in not_deleted(stream.store, queries)] == locations(stream)
 
 
 @pytest.mark.slow
@@ -254,13 +254,13 @@ def test_batch_that_had_begun_ends_with_the_old_number_first(stream: Home) -> No
 
 @pytest.mark.slow
 def test_driver_from_before_that_wakes_up_begins_no_batch(stream: Home) -> None:
-    """Where its next batch would begin, it finds the poison."""
+    """Where its next batch would begin, it finds the fence."""
     tries = launches(stream)
     running_forever(stream, **RESCALED, STREAM_BLIND="1")
     add_files(source(stream), *range(4))
     with stream.started(confs=tries.plan() | with_partitions(5)) as zombie:
         wait_until(has_committed(stream, 1), 120, zombie.said)
-        sealed = newest(stream)
+        fenced = newest(stream)
         zombie.send(signal.SIGSTOP)
         add_files(source(stream), *range(4, 8))
         taking_over(stream)
@@ -269,7 +269,7 @@ def test_driver_from_before_that_wakes_up_begins_no_batch(stream: Home) -> None:
         assert rescaled(ended.log, 5, 3)
         zombie.send(signal.SIGCONT)
         assert zombie.wait().code == 79, zombie.said()
-    assert newest_batch(sealed) == (1, True)
+    assert newest_batch(fenced) == (1, True)
     assert exact(stream, 8)
     add_files(source(stream), 8, 9)
     assert not rescaled(run(stream, 3).log, 5, 3)
@@ -314,7 +314,7 @@ def chain(tmp_path: Path) -> Home:
 @pytest.mark.slow
 @pytest.mark.parametrize("aligned", [None, "0 s"])
 def test_queries_of_which_one_is_rescaled_fit_together(chain: Home, aligned: str | None) -> None:
-    """In savepoints from before and from behind it, and in forks that rescale it again."""
+    """In savepoints from before and from after it, and in forks that rescale it again."""
     if aligned:
         chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": aligned}
     chain.confs = with_partitions(2)
@@ -324,7 +324,7 @@ def test_queries_of_which_one_is_rescaled_fit_together(chain: Home, aligned: str
     with chain.started() as running:
         wait_until(lambda: "query 'third' has its state in 5 partitions, 2 before" in running.said(), 120, running.said)
         add_files(source(chain), *range(files, files + 3))
-        taken.append(cuts.savepoint(chain, running, "savepoint behind it"))
+        taken.append(cuts.savepoint(chain, running, "savepoint after it"))
     del chain.env["CHAIN_FOREVER"]
     cuts.run_to_the_end(chain, files + 3)
     chain.confs = with_partitions(3)

@@ -106,7 +106,7 @@ def test_savepoints_are_taken_in_the_order_of_their_ids(script: Script, tmp_path
         numbers = [ask(script, tmp_path / name, name) for name in ("one", "two", "three")]
         stage(job, "first")
         job.checkpoint()
-        job._checkpointer.savepoints.settle()
+        job._checkpointer.savepoints.wait_begun()
         out = [line for line in capsys.readouterr().out.splitlines() if "; target " in line]
         assert [int(line.split()[0].removeprefix("chk-")) for line in out] == numbers
 
@@ -135,7 +135,7 @@ def test_savepoint_that_is_copied_too_slowly_is_aborted_and_deleted(script: Scri
         number = ask(script, tmp_path / "saved", timeout_s=0.0)
         stage(job, "first")
         job.checkpoint()
-        job._checkpointer.savepoints.settle()
+        job._checkpointer.savepoints.wait_begun()
         assert (script.checkpoint(number).status, script.checkpoint(number).reason) == (ABORTED, "expired")
         assert not Path(place(script, number).removeprefix("file://")).exists()
 

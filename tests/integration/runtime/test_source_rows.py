@@ -77,7 +77,7 @@ def stream(script: Script, tmp_path: Path) -> Stream:
 
 
 def refused(stream: Stream, *said: str) -> None:
-    """The next attempt is refused, and the one behind it, and neither changes the sink."""
+    """The next attempt is refused, and the one after it, and neither changes the sink."""
     before = rows_in(stream.out)
     for _ in range(2):
         with pytest.raises(SourceMoved) as error:
@@ -204,7 +204,7 @@ def test_query_goes_back_when_its_files_are_taken_out_of_the_archive(cleaned: St
 
 
 def test_log_of_the_source_that_is_compacted_names_only_what_is_read_again(stream: Stream) -> None:
-    """Older files may be gone. A query that goes back behind a compaction knows the files, too."""
+    """Older files may be gone. A query that goes back after a compaction knows the files, too."""
     add_files(stream.source, *range(3))
     stream.run()
     add_files(stream.source, *range(3, 10))

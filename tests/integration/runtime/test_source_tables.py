@@ -53,4 +53,4 @@ def test_iceberg_table_is_asked_for_snapshots(tmp_path: Path) -> None:
     assert found["all there"] == found["goes on"] == []
     (expired,) = found["expired"]
     assert f"its table {lake.table} does not have all rows since batch 0: the table begins with snapshot " in expired
-    assert ", and the query reads on behind snapshot " in expired
+    assert ", and the query reads on after snapshot " in expired

@@ -184,7 +184,7 @@ def test_value_that_is_set_no_longer(script: Script, capsys: CaptureFixture) -> 
 
 
 def test_value_after_the_last_barrier_is_that_of_the_attempt_that_finishes(script: Script) -> None:
-    """What a dead attempt had set behind the last stage is not in the history."""
+    """What a dead attempt had set after the last stage is not in the history."""
     with script.failing() as job:
         job.stage("a", job.spark.range(10))
         job.value("late", 0).set(7)

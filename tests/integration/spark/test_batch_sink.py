@@ -47,7 +47,7 @@ def test_batch_that_would_be_skipped_behind_later_ones_is_refused(spark: SparkSe
 
 def test_log_that_was_filled_up_to_the_middle_is_filled_up_again(spark: SparkSession, tmp_path: Path) -> None:
     for up_to in (21, 34):  # the first driver was killed at 21
-        SinkLog(spark, str(tmp_path)).fill_up(up_to)
+        SinkLog(spark, str(tmp_path)).mark_batches_written(up_to)
     assert sorted(sink_log(tmp_path)) == [29, 30, 31, 32, 33, 34]
     batch_sink(str(tmp_path))(spark.range(2), 35)
     assert read(spark, tmp_path) == [0, 1]
@@ -57,7 +57,7 @@ def test_newest_file_is_found_at_the_end_of_a_long_entry(spark: SparkSession, tm
     log = SinkLog(spark, str(tmp_path))
     names = [f"file:{tmp_path}/part-{number:0100}" for number in range(1000)]
     log.keep([SinkFile(name, json.dumps({"path": name})) for name in names], 19)
-    log.fill_up(21)
+    log.mark_batches_written(21)
     assert log.newest_file(21) == names[-1]
     assert [file.path for file in log.files()] == names
 

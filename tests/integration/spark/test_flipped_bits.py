@@ -78,7 +78,7 @@ class Driver:
 
 
 def flips(stage: Stage, count: int, seed: int) -> Counter[str]:
-    """Turn over single bits, ``count`` times in the pages or behind them, and count what became of the restores."""
+    """Turn over single bits, ``count`` times in the pages or after them, and count what became of the restores."""
     driver, dice = Driver(stage), random.Random(seed)
     body = stage.first.read_bytes()
     assert driver.file.footer

@@ -51,7 +51,7 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     assert {name for name in target.sizes() if name in map(copy_of, copies)} == set(map(copy_of, copies))
     for _ in range(2):  # the first driver was killed before the log named them
         brought = bring(SinkLog(spark, f"file:{new}"), copies)
-    SinkLog(spark, str(new)).fill_up(up_to, brought)
+    SinkLog(spark, str(new)).mark_batches_written(up_to, brought)
     assert ids(spark, new) == [*range(6)]
     stream(spark, new, tmp_path / "out", tmp_path / "second")
     assert ids(spark, tmp_path / "out") == [*range(6)]

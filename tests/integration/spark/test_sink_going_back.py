@@ -73,7 +73,7 @@ def publishes(spark: SparkSession, path: Path) -> Callable[[], object]:
 
 
 def saved(spark: SparkSession, path: Path) -> QueryDetail:
-    """Return the query as a checkpoint behind batch ``SAVED`` holds it."""
+    """Return the query as a checkpoint after batch ``SAVED`` holds it."""
     return QueryDetail(
         location="query/rows/1-abc",
         batch=SAVED,
@@ -101,10 +101,10 @@ def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
         write(spark.range(batch, batch + 1, 1, 1), batch)
     sink, detail = FileSink(spark, "rows", Target("parquet", str(tmp_path))), saved(spark, tmp_path)
     with pytest.raises(SinkMoved, match="cannot go back to batch 4"):
-        sink.look_back(detail, allowed=False)
-    gone_back, number = sink.look_back(detail, allowed=True), sink.next_number(ZOMBIE)
+        sink.plan_rewind(detail, allowed=False)
+    gone_back, number = sink.plan_rewind(detail, allowed=True), sink.next_number(ZOMBIE)
     sink._log = Disturbed(spark, tmp_path, moment, publishes(spark, tmp_path))
-    sink.go_back(WayBack("orders", "query/rows/2-def", gone_back, number))
+    sink.rewind(WayBack("orders", "query/rows/2-def", gone_back, number))
     assert (tmp_path / "_spark_metadata" / f"{ZOMBIE}.compact").exists(), "the older driver was there"
     assert read(spark, tmp_path) == list(range(SAVED + 1))
     for batch in range(number + 1, number + 12):  # further than to the next compaction
@@ -123,9 +123,9 @@ def test_sink_goes_back_however_its_path_is_written(spark: SparkSession, tmp_pat
     for batch in range(2):
         batch_sink(path)(spark.range(batch, batch + 1, 1, 1), batch)
     sink, detail = FileSink(spark, "rows", Target("parquet", path)), replace(saved(spark, out), batch=0, begun=0)
-    gone_back = sink.look_back(replace(detail, path=sink.path), allowed=True)
+    gone_back = sink.plan_rewind(replace(detail, path=sink.path), allowed=True)
     for _ in range(2):
-        sink.go_back(WayBack("orders", "query/rows/2-def", gone_back, 19))
+        sink.rewind(WayBack("orders", "query/rows/2-def", gone_back, 19))
         assert (read(spark, out), read(spark, out / "_rewound-2-def")) == ([0], [1])
     log = FileSinkLog(StoreFolder(location_at(LocalStore(str(tmp_path)), path)))
     (aside,) = all_aside(log.files_of)
@@ -149,9 +149,9 @@ def test_file_outside_the_sink_is_not_touched(spark: SparkSession, tmp_path: Pat
     (entry.parent / ".1.crc").unlink()
     sink = FileSink(spark, "rows", Target("parquet", f"{tmp_path}/out"))
     detail = replace(saved(spark, tmp_path / "out"), batch=0, begun=0)
-    gone_back = sink.look_back(detail, allowed=True)
+    gone_back = sink.plan_rewind(detail, allowed=True)
     with pytest.raises(Damaged, match="is no data file of the sink"):
-        sink.go_back(WayBack("orders", "query/rows/2-def", gone_back, 19))
+        sink.rewind(WayBack("orders", "query/rows/2-def", gone_back, 19))
     assert (tmp_path / "file").exists()
     assert (tmp_path / "out2" / "file").exists()
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 2, "nothing was moved"

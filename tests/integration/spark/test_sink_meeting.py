@@ -30,7 +30,7 @@ def sink(spark: SparkSession, path: Path, newest: int = NOTHING) -> FileSink:
 def test_sink_may_have_the_batch_that_had_begun_or_not(
     spark: SparkSession, tmp_path: Path, newest: int, begun: int, committed: int
 ) -> None:
-    sink(spark, tmp_path, newest).meet(Position(begun, committed), {f"file:{tmp_path}"})
+    sink(spark, tmp_path, newest).check_can_continue(Position(begun, committed), {f"file:{tmp_path}"})
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_query_whose_rows_would_be_skipped_or_missing_is_refused(
 ) -> None:
     known = {f"file:{tmp_path}"} if committed != NOTHING else set()
     with pytest.raises(SinkMoved, match=says):
-        sink(spark, tmp_path, newest).meet(Position(begun, committed), known)
+        sink(spark, tmp_path, newest).check_can_continue(Position(begun, committed), known)
 
 
 def test_fork_goes_on_in_an_empty_path_alone(spark: SparkSession, tmp_path: Path) -> None:
-    sink(spark, tmp_path / "empty").meet(Position(3, 3), {"file:/data/original"})
+    sink(spark, tmp_path / "empty").check_can_continue(Position(3, 3), {"file:/data/original"})
     with pytest.raises(SinkMoved, match="it would lack 3 of them"):
-        sink(spark, tmp_path / "used", 0).meet(Position(3, 3), {"file:/data/original"})
+        sink(spark, tmp_path / "used", 0).check_can_continue(Position(3, 3), {"file:/data/original"})
 
 
 def detail(path: Path, newest_file: str | None) -> QueryDetail:
-    """Return the query behind batch 1, as a checkpoint holds it."""
+    """Return the query after batch 1, as a checkpoint holds it."""
     return QueryDetail(
         location="query/rows/1-abc",
         batch=1,
@@ -86,11 +86,11 @@ def test_query_does_not_go_back_where_rows_that_it_had_written_are_gone(spark: S
     emptied, others = sink(spark, tmp_path / "emptied"), sink(spark, tmp_path / "others", 0)
     for found, path in ((emptied, tmp_path / "emptied"), (others, tmp_path / "others"), (others, tmp_path / "was")):
         with pytest.raises(SinkMoved, match="lacks files that it had then"):
-            found.look_back(detail(path, newest), allowed=True)
+            found.plan_rewind(detail(path, newest), allowed=True)
 
 
 def test_query_goes_back_into_another_path_that_is_empty(spark: SparkSession, tmp_path: Path) -> None:
-    gone_back = sink(spark, tmp_path / "new").look_back(detail(tmp_path / "was", "file:/was/part-1"), allowed=False)
+    gone_back = sink(spark, tmp_path / "new").plan_rewind(detail(tmp_path / "was", "file:/was/part-1"), allowed=False)
     assert (gone_back.batch, gone_back.sink, gone_back.newest_file) == (1, f"file:{tmp_path}/new", None)
 
 
@@ -98,4 +98,4 @@ def test_query_with_a_function_of_its_own_does_not_go_back(spark: SparkSession, 
     """Nobody knows which batches it has written."""
     own = Sink("rows", Target(FOREACH_BATCH, ""))
     with pytest.raises(NotSupportedYet, match="cannot go back: its foreachBatch may have written later batches"):
-        own.look_back(detail(tmp_path, None), allowed=True)
+        own.plan_rewind(detail(tmp_path, None), allowed=True)

@@ -50,9 +50,9 @@ def ran(spark: SparkSession, tmp_path: Path) -> Callable[[str], tuple[DataStream
     return run
 
 
-def meet(spark: SparkSession, writer: DataStreamWriter, root: Path, position: Position) -> None:
+def check_can_continue(spark: SparkSession, writer: DataStreamWriter, root: Path, position: Position) -> None:
     reading = Reading(Location(LocalStore(str(root)), "location"), position, position.committed)
-    SourceRows(spark, "rows", writer).meet(reading)
+    SourceRows(spark, "rows", writer).check_can_continue(reading)
 
 
 OUTSIDE = [
@@ -75,11 +75,11 @@ def test_begun_batch_that_names_a_file_elsewhere_is_damaged(
 ) -> None:
     writer, location = ran(source)
     planted(location, f"file://{tmp_path}/in/rows.txt")
-    meet(spark, writer, tmp_path / "root", Position(1, 0))
+    check_can_continue(spark, writer, tmp_path / "root", Position(1, 0))
     for outside in OUTSIDE:
         planted(location, outside.format(tmp_path))
         with pytest.raises(Damaged, match="for its next batch, which does not lie below its source"):
-            meet(spark, writer, tmp_path / "root", Position(1, 0))
+            check_can_continue(spark, writer, tmp_path / "root", Position(1, 0))
 
 
 def test_spark_itself_reads_what_lies_beside_the_source(

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import releasing
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.location.fence import Poison, newest_batch, seal
+from airflow_checkpoint_provider.location.fence import FenceEntry, fence, newest_batch
 from airflow_checkpoint_provider.location.files import Location, location_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import GoneBack
@@ -103,8 +103,8 @@ def test_release_with_dry_run_changes_nothing(job: Job, tmp_path: Path, checkpoi
     assert (job.state.n, newest_batch(own(job)), list(tmp_path.glob("new/*"))) == (before, (7, False), [])
 
 
-def test_query_that_was_sealed_and_never_started_goes_on(job: Job, tmp_path: Path, checkpoints: Command) -> None:
-    """As after a kill behind the seal. Without the adopted location, nobody knows what to copy."""
+def test_query_that_was_fenced_and_never_started_goes_on(job: Job, tmp_path: Path, checkpoints: Command) -> None:
+    """As after a kill after the fence. Without the adopted location, nobody knows what to copy."""
     job.end("failed")
     old = written(elsewhere(tmp_path / "old"), *NEEDED)
     command = ("release", "orders", UID, "--to", str(tmp_path / "new"), "--yes")
@@ -113,8 +113,8 @@ def test_query_that_was_sealed_and_never_started_goes_on(job: Job, tmp_path: Pat
     assert "name that with --adopted" in unknown.err
     runs = checkpoints(*command, "--adopted", old.uri)
     assert runs.code == 3
-    assert "not sealed: the query can run there" in runs.err
-    seal(old, Poison(job.state.incarnation, UID, "nonce", "attempt 1 of orders"), lambda: None)
+    assert "not fenced: the query can run there" in runs.err
+    fence(old, FenceEntry(job.state.incarnation, UID, "nonce", "attempt 1 of orders"), lambda: None)
     assert checkpoints(*command, "--adopted", old.uri).code == 0
     assert set(elsewhere(tmp_path / "new").sizes()) == set(NEEDED)
     assert newest_batch(old) == (7, True)
@@ -137,13 +137,13 @@ def test_adopted_location_that_only_the_journal_names_is_not_read(
     assert set(elsewhere(tmp_path / "new").sizes()) == set(NEEDED)
 
 
-def test_location_that_another_query_has_sealed_is_refused(job: Job, tmp_path: Path, checkpoints: Command) -> None:
+def test_location_that_another_query_has_fenced_is_refused(job: Job, tmp_path: Path, checkpoints: Command) -> None:
     job.end("failed")
     old = written(elsewhere(tmp_path / "old"), *NEEDED)
-    seal(old, Poison("another", UID, "nonce", "attempt 1 of another"), lambda: None)
+    fence(old, FenceEntry("another", UID, "nonce", "attempt 1 of another"), lambda: None)
     refused = checkpoints("release", "orders", UID, "--to", str(tmp_path / "new"), "--adopted", old.uri, "--yes")
     assert refused.code == 3
-    assert "sealed by attempt 1 of another" in refused.err
+    assert "fenced by attempt 1 of another" in refused.err
 
 
 def batches_are_missing(job: Job, _: Path) -> None:
@@ -151,7 +151,7 @@ def batches_are_missing(job: Job, _: Path) -> None:
 
 
 def goes_back(job: Job, _: Path) -> None:
-    """Its next attempt was killed behind the entry."""
+    """Its next attempt was killed after the entry."""
     path = location_path(UID, 1, "b")
     command = c.LocateQuery(
         uid=UID, path=path, taken_from=PATH, begun=7, committed=6, epoch=1, gone_back=GoneBack(batch=3)
@@ -214,7 +214,7 @@ def test_job_without_a_shared_history_has_no_queries(tmp_path: Path, checkpoints
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(releasing, "seal"), (releasing, "copy_position"), (Journal, "append"), (releasing, "fetch_state")],
+    [(releasing, "fence"), (releasing, "copy_position"), (Journal, "append"), (releasing, "fetch_state")],
 )
 def test_release_that_is_killed_is_given_again(
     job: Job, tmp_path: Path, place: object, name: str, *, behind: bool

@@ -1,4 +1,4 @@
-"""``list`` and ``show``: whether Kafka still has the rows behind a checkpoint, by the newest heartbeat that says so."""
+"""``list`` and ``show``: whether Kafka still has the rows after a checkpoint, by the newest heartbeat that says so."""
 
 from __future__ import annotations
 

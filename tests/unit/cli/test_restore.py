@@ -308,7 +308,7 @@ def test_restore_is_refused_if_latest_moved_during_the_question(running: Recorde
 
 @pytest.fixture
 def gone_on(job: Job) -> Job:
-    """Return a job whose query has a checkpoint behind offset 120 of ``clicks``, and has committed batches since."""
+    """Return a job whose query has a checkpoint after offset 120 of ``clicks``, and has committed batches since."""
     save(job, '{"clicks":{"0":120,"1":7}}', '{"logOffset":3}')
     path = "query/clicks/1-abc"
     job.coordinator.journal.append(

@@ -26,7 +26,7 @@ def sinks(tmp_path: Path) -> LocalStore:
     for batch in range(4):
         write_batch(store, batch)
     sink = sink_in(store)
-    sink.go_back(way_back(sink.look_back(saved_at(store, 1, None), allowed=True), sink.next_number(3)))
+    sink.rewind(way_back(sink.plan_rewind(saved_at(store, 1, None), allowed=True), sink.next_number(3)))
     write_batch(store, sink.newest_batch() + 1)
     return store
 

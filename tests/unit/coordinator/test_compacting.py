@@ -25,7 +25,7 @@ from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw, writ
 
 
 def compacted(entries: int) -> tuple[MemoryStore, Journal]:
-    """Return a journal of short segments that was compacted once, behind its last entry."""
+    """Return a journal of short segments that was compacted once, after its last entry."""
     store = written(entries, segment=SHORT)
     journal = open_journal(store, segment=SHORT)
     journal.catch_up()

@@ -124,7 +124,7 @@ def test_command_is_built_again_when_the_state_changed() -> None:
 @pytest.mark.parametrize("stubs", [False, True], ids=["boundaries stand", "boundaries are stubs"])
 @pytest.mark.parametrize("slept_at", [1, 2, 3, 5, 6, 7])
 def test_win_is_void_if_the_next_boundary_exists(slept_at: int, stubs: bool) -> None:
-    """B1: the number was free because it was compacted. The command is written behind the entries of all others."""
+    """B1: the number was free because it was compacted. The command is written after the entries of all others."""
     store = MemoryStore()
     sleeper = open_journal(store, segment=SHORT)
     write(sleeper, slept_at)

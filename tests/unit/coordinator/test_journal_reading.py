@@ -95,7 +95,7 @@ def phantom(store: MemoryStore, n: int) -> None:
 
 
 def test_phantom_entry_is_not_believed() -> None:
-    """P7: an entry behind which the next boundary exists is ignored."""
+    """P7: an entry after which the next boundary exists is ignored."""
     store = MemoryStore()
     reader = sleeper(store, 2)
     write(open_journal(store, segment=SHORT), 10)
@@ -107,7 +107,7 @@ def test_phantom_entry_is_not_believed() -> None:
 
 
 def test_reader_passes_a_boundary_that_was_deleted_by_hand_or_reports_it() -> None:
-    """A reader behind the gap goes on; a reader before it raises."""
+    """A reader after the gap goes on; a reader before it raises."""
     store = MemoryStore()
     reader = sleeper(store, 6)
     write(open_journal(store, segment=SHORT), 8)

@@ -307,7 +307,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def look_at(observer: Liveness, store: Store, counter: int) -> bool | None:
     put_beat(store, KEY, counter)
-    observer.look([KEY])
+    observer.observe([KEY])
     return observer.alive([KEY])
 
 
@@ -346,14 +346,14 @@ def test_failed_look_does_not_count_as_silence(clock: SimpleNamespace, fault: Fa
     store = FaultyStore(inner)
     observer = Liveness(store)
     look_at(observer, inner, 5)
-    observer.look([KEY])
+    observer.observe([KEY])
     clock.now += 59
     store.plan = lambda call: fault
     with pytest.raises(error):
-        observer.look([KEY])
+        observer.observe([KEY])
     clock.now += 59
     store.plan = lambda call: Fault.NONE
-    observer.look([KEY])
+    observer.observe([KEY])
     assert observer.alive([KEY]) is None
     assert observer.silent_for([KEY]) == 59
 
@@ -362,28 +362,28 @@ def test_process_of_this_host_is_never_silent(clock: SimpleNamespace) -> None:
     store = MemoryStore()
     beat(store, process=Process.this())
     observer = Liveness(store)
-    observer.look([KEY])
+    observer.observe([KEY])
     clock.now += 600
-    observer.look([KEY])
+    observer.observe([KEY])
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (True, 0.0)
     beat(store, process=replace(Process.this(), start_ticks="another one's"))
-    observer.look([KEY])
+    observer.observe([KEY])
     assert (observer.alive([KEY]), observer.silent_for([KEY])) == (False, math.inf)
 
 
 def test_look_returns_the_first_beat() -> None:
     store = MemoryStore()
     beat(store, counter=7)
-    found = Liveness(store).look([KEYS.driver_beat(1), KEY])
+    found = Liveness(store).observe([KEYS.driver_beat(1), KEY])
     assert found is not None
     assert found.counter == 7
-    assert Liveness(store).look([KEYS.driver_beat(1)]) is None
+    assert Liveness(store).observe([KEYS.driver_beat(1)]) is None
 
 
 def test_driver_without_a_beat_is_silent_since_the_first_look(clock: SimpleNamespace) -> None:
     observer = Liveness(MemoryStore())
     for key in (KEY, KEYS.driver_beat(1)):
-        observer.look([key])
+        observer.observe([key])
     clock.now += 5
     assert observer.silent_for([KEY, KEYS.driver_beat(1)]) == observer.silent_for([KEYS.driver_beat(1)]) == 5
 

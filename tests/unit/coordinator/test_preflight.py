@@ -22,7 +22,7 @@ UID, READ = "orders", b'v1\n{"path":"file:///in/a%20b.json","timestamp":1,"batch
 
 
 def completed(job: Job, number: int) -> None:
-    """Complete a checkpoint of a query behind batch ``number``; the next batch has begun."""
+    """Complete a checkpoint of a query after batch ``number``; the next batch has begun."""
     names = (
         "metadata",
         *(f"offsets/{number + later}" for later in (0, 1)),

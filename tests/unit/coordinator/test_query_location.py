@@ -195,8 +195,8 @@ def test_state_that_only_an_older_location_has_is_found_there() -> None:
     found = Found(newest, older)
     assert not Found(newest).has_state(2)
     assert found.has_state(2)
-    assert [name for name in found.state(Position(1, 0)) if found.places[name] is older] == changes(2)
-    assert found.places["commits/0"] is newest
+    assert [name for name in found.state(Position(1, 0)) if found.locations[name] is older] == changes(2)
+    assert found.locations["commits/0"] is newest
 
 
 def test_partitions_from_before_the_query_was_rescaled_are_not_taken_from_an_older_location() -> None:

@@ -238,7 +238,7 @@ def test_wait_calls_on_look_until_the_outcome(store: FaultyStore, job: Job) -> N
         if len(looks) == 3:
             job.complete(1)
 
-    assert request.wait(None, EVERY, on_look=look) == Completed(job.checkpoint(1))
+    assert request.wait(None, EVERY, on_outcome=look) == Completed(job.checkpoint(1))
     assert len(looks) == 3
     assert all(isinstance(outcome, Pending) for outcome in looks)
 
@@ -517,7 +517,7 @@ def test_stop_waits_on_while_the_store_fails(store: FaultyStore, job: Job) -> No
         store.plan = lambda call: Fault.NONE
         job.end("suspended")
 
-    assert isinstance(request.wait(time.monotonic() + 20, EVERY, on_look=look), Ended)
+    assert isinstance(request.wait(time.monotonic() + 20, EVERY, on_outcome=look), Ended)
     assert [type(outcome) for outcome in looks] == [Unreadable]
 
 

@@ -37,7 +37,7 @@ def state(version: int, partitions: int) -> dict[str, bytes]:
 
 
 def draft_of(partitions: int) -> Location:
-    """Return a draft behind batch 2."""
+    """Return a draft after batch 2."""
     files = {
         **{f"{log}/{batch}": offsets(partitions) for batch in (1, 2) for log in ("offsets", "commits")},
         "metadata": b"id",
@@ -51,7 +51,7 @@ def draft_of(partitions: int) -> Location:
 
 
 def tool(draft: Location, partitions: int) -> None:
-    """Write what Spark's tool writes behind batch 2."""
+    """Write what Spark's tool writes after batch 2."""
     logs = {"offsets/3": offsets(partitions), "commits/3": b"", SECOND.format(3): metadata(2, partitions)}
     put(draft, logs | state(4, partitions))
 

@@ -328,7 +328,7 @@ def go_back(coordinator: Coordinator, where: str, rename: dict[str, str], genera
     going = RestoreTarget(coordinator, where, coordinator.state.runs[-1].key)
 
     def command(state: State) -> c.Restore:
-        base = going.look(state)
+        base = going.verify(state)
         asks = token(task="restore", generation=generation)
         return c.Restore(token=asks, base=base, by="ann", reason="", rename=going.names(rename))
 

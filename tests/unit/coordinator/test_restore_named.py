@@ -99,7 +99,7 @@ def two_tries() -> FaultyStore:
 def test_target_of_a_restore_by_name(where: str, number: int | None) -> None:
     coordinator = bystander(two_tries())
     going = RestoreTarget(coordinator, where, "day-1")
-    found = going.look(coordinator.state)
+    found = going.verify(coordinator.state)
     assert found == (Point(id=number) if number else None)
     assert going.restored.point == found
     assert (going.restored.seal is None) is (number is None)
@@ -110,13 +110,13 @@ def test_run_start_is_the_checkpoint_the_run_began_from() -> None:
     coordinator = bystander(store)
     (run,) = coordinator.state.runs
     state = replace(coordinator.state, runs=(replace(run, started_from=Point(id=2)),))
-    assert RestoreTarget(coordinator, "run-start", "day-1").look(state) == Point(id=2)
+    assert RestoreTarget(coordinator, "run-start", "day-1").verify(state) == Point(id=2)
 
 
 def test_run_start_of_an_unlisted_run_is_refused() -> None:
     coordinator = bystander(two_tries())
     with pytest.raises(CheckpointNotFound, match="run 'day-9' is not listed any more"):
-        RestoreTarget(coordinator, "run-start", "day-9").look(coordinator.state)
+        RestoreTarget(coordinator, "run-start", "day-9").verify(coordinator.state)
 
 
 def test_target_is_read_again_only_if_it_changed() -> None:
@@ -125,11 +125,11 @@ def test_target_is_read_again_only_if_it_changed() -> None:
     coordinator = bystander(store)
     going = RestoreTarget(coordinator, "latest", "day-1")
     first = coordinator.state
-    going.look(first)
+    going.verify(first)
     store.requests.clear()
-    going.look(replace(first, n=first.n + 1))
+    going.verify(replace(first, n=first.n + 1))
     assert store.requests == {}
-    assert going.look(replace(first, checkpoints=first.checkpoints[:2])) == Point(id=2)
+    assert going.verify(replace(first, checkpoints=first.checkpoints[:2])) == Point(id=2)
     assert store.requests["list"] == 1
     assert going.restored.point == Point(id=2)
 

@@ -30,7 +30,7 @@ def store() -> MemoryStore:
 def decided_way(store: Store) -> WayBack:
     """Return the way back to batch ``SAVED`` that the journal names after a look."""
     sink = sink_in(store)
-    gone_back = sink.look_back(saved_at(store, SAVED, f"{store.uri}/{FOLDER}/{KEPT[-1]}"), allowed=True)
+    gone_back = sink.plan_rewind(saved_at(store, SAVED, f"{store.uri}/{FOLDER}/{KEPT[-1]}"), allowed=True)
     return way_back(gone_back, sink.next_number(BATCHES))
 
 
@@ -75,7 +75,7 @@ def copied(store: MemoryStore) -> MemoryStore:
 
 
 def test_rows_behind_a_checkpoint_are_moved_aside_and_nothing_is_deleted(store: MemoryStore) -> None:
-    sink_in(store).go_back(decided_way(store))
+    sink_in(store).rewind(decided_way(store))
     is_gone_back(store)
     assert folder_in(store).names(f"{ASIDE}/_log") == [*map(str, range(BATCHES))]
     assert set(map(str, range(BATCHES))) <= set(folder_in(store).names(LOG)), "older drivers find no number free"
@@ -84,12 +84,12 @@ def test_rows_behind_a_checkpoint_are_moved_aside_and_nothing_is_deleted(store: 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
 def test_driver_that_is_killed_at_any_request_is_followed_by_another(store: MemoryStore, fault: Fault) -> None:
     way = decided_way(store)
-    for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).go_back(way)) + 1):
+    for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).rewind(way)) + 1):
         tried = copied(store)
         with pytest.raises(Killed):
-            sink_in(FaultyStore(tried, killed_at(number, fault))).go_back(way)
+            sink_in(FaultyStore(tried, killed_at(number, fault))).rewind(way)
         named_by(tried)  # a reader finds each file that the log names
-        sink_in(tried).go_back(way)
+        sink_in(tried).rewind(way)
         is_gone_back(tried)
 
 
@@ -97,24 +97,24 @@ def test_driver_that_sleeps_at_any_request_changes_nothing_when_it_wakes_up(stor
     """Meanwhile another one went back, and its query wrote on. So did an older driver that was in the middle of its batch."""
     way = decided_way(store)
     more = [f"day={way.number + 1}/part-0"]
-    for number in range(1, requests_of(store, lambda slow: sink_in(slow).go_back(way)) + 1):
+    for number in range(1, requests_of(store, lambda slow: sink_in(slow).rewind(way)) + 1):
         tried = copied(store)
 
         def others_act(call: Call, at: int = number, tried: MemoryStore = tried) -> Fault:
             if call.number == at:
                 write_batch(tried, BATCHES)
-                sink_in(tried).go_back(way)
+                sink_in(tried).rewind(way)
                 write_batch(tried, way.number + 1)
             return Fault.NONE
 
-        sink_in(FaultyStore(tried, others_act)).go_back(way)
+        sink_in(FaultyStore(tried, others_act)).rewind(way)
         assert named_by(tried) == KEPT + more, f"woke up at request {number}"
 
 
 def test_stored_name_of_a_file_decides_nothing_where_the_log_says_it(store: MemoryStore) -> None:
     """Whoever may write in the journal may have stored it."""
     for planted in (None, f"{store.uri}/{FOLDER}/{ALL[0]}", "elsewhere"):
-        gone_back = sink_in(store).look_back(saved_at(store, SAVED, planted), allowed=True)
+        gone_back = sink_in(store).plan_rewind(saved_at(store, SAVED, planted), allowed=True)
         assert gone_back.newest_file == f"{store.uri}/{FOLDER}/{KEPT[-1]}"
 
 
@@ -128,29 +128,29 @@ def test_stored_nothing_beside_a_log_that_has_files_is_refused(store: MemoryStor
     """The entries of that time are gone. So nobody can tell what the sink held, and it is not emptied."""
     compacted_away(store)
     with pytest.raises(SinkMoved, match=r"lacks files that it had then.*checkpoints rewound"):
-        sink_in(store).look_back(saved_at(store, SAVED, None), allowed=True)
+        sink_in(store).plan_rewind(saved_at(store, SAVED, None), allowed=True)
 
 
 def test_stored_name_of_a_file_counts_where_spark_has_deleted_the_entries(store: MemoryStore) -> None:
     compacted_away(store)
     newest = f"{store.uri}/{FOLDER}/{KEPT[-1]}"
-    gone_back = sink_in(store).look_back(saved_at(store, SAVED, newest), allowed=True)
+    gone_back = sink_in(store).plan_rewind(saved_at(store, SAVED, newest), allowed=True)
     way = way_back(gone_back, sink_in(store).next_number(BATCHES))
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     assert named_by(store) == KEPT
     with pytest.raises(SinkMoved, match="lacks files"):
-        sink_in(store).look_back(saved_at(store, SAVED, "elsewhere"), allowed=True)
+        sink_in(store).plan_rewind(saved_at(store, SAVED, "elsewhere"), allowed=True)
 
 
 def test_rows_are_put_back_and_what_was_written_since_is_moved_aside(store: MemoryStore) -> None:
     way = decided_way(store)
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     write_batch(store, way.number + 1)
     taken = back(store)
     assert taken
     assert taken.name == f"{ASIDE}-after"
     is_put_back(store, [f"day={way.number + 1}/part-0"])
-    assert sink_in(store).look_back(saved_at(store, 8, None), allowed=False).newest_file, (
+    assert sink_in(store).plan_rewind(saved_at(store, 8, None), allowed=False).newest_file, (
         "the old checkpoint fits again"
     )
 
@@ -159,7 +159,7 @@ def test_rows_are_put_back_and_what_was_written_since_is_moved_aside(store: Memo
 @pytest.mark.parametrize("writes", [True, False])
 def test_rows_are_put_back_after_a_kill_at_any_request(store: MemoryStore, fault: Fault, writes: bool) -> None:
     way = decided_way(store)
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     since = [f"day={way.number + 1}/part-0"] if writes else []
     if writes:
         write_batch(store, way.number + 1)
@@ -174,18 +174,18 @@ def test_rows_are_put_back_after_a_kill_at_any_request(store: MemoryStore, fault
 
 def test_lost_answer_is_no_lost_file(store: MemoryStore) -> None:
     way = decided_way(store)
-    for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).go_back(way)) + 1):
+    for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).rewind(way)) + 1):
         tried = copied(store)
         hurt = FaultyStore(tried, killed_at(number, Fault.LOST))
         try:
-            sink_in(hurt).go_back(way)
+            sink_in(hurt).rewind(way)
         except StoreUnavailable:
-            sink_in(tried).go_back(way)
+            sink_in(tried).rewind(way)
         is_gone_back(tried)
 
 
 def test_file_that_somebody_deleted_is_not_put_back_and_nothing_is_changed(store: MemoryStore) -> None:
-    sink_in(store).go_back(decided_way(store))
+    sink_in(store).rewind(decided_way(store))
     store.delete([f"{FOLDER}/{ASIDE}/{TAKEN[0]}"])
     before = dict(store.objects)
     with pytest.raises(Damaged, match=f"{TAKEN[0]} lies neither there nor in {ASIDE}"):
@@ -201,7 +201,7 @@ def test_way_back_that_has_only_begun_is_not_put_back(store: MemoryStore) -> Non
                 store,
                 lambda call: Fault.KILLED_AFTER if "_manifest" in call.key and call.kind == "create" else Fault.NONE,
             )
-        ).go_back(way)
+        ).rewind(way)
     with pytest.raises(Refused, match="has begun to go back"):
         back(store)
 
@@ -212,13 +212,13 @@ def test_way_back_that_has_only_begun_is_not_put_back(store: MemoryStore) -> Non
 def test_planted_manifest_moves_no_file_from_elsewhere(store: MemoryStore, name: str) -> None:
     store.overwrite("secret", b"of others")
     way = decided_way(store)
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     (aside,) = all_aside(folder_in(store))
     manifest = aside.manifest.encoded.replace(TAKEN[0], name)
     store.overwrite(f"{FOLDER}/{ASIDE}/_manifest.json", manifest.encode())
     before = dict(store.objects)
     with pytest.raises(Damaged):
-        sink_in(store).go_back(way)
+        sink_in(store).rewind(way)
     assert store.objects == before
 
 
@@ -229,7 +229,7 @@ def test_file_of_the_sink_that_lies_elsewhere_is_not_moved(store: MemoryStore) -
     store.overwrite(f"{FOLDER}/{LOG}/7", entry)
     way, before = decided_way(store), dict(store.objects)
     with pytest.raises(Damaged, match="is no data file of the sink"):
-        sink_in(store).go_back(way)
+        sink_in(store).rewind(way)
     assert store.objects == before
 
 
@@ -239,11 +239,11 @@ def test_file_of_the_sink_that_lies_elsewhere_is_not_moved(store: MemoryStore) -
 def went_back_twice(store: MemoryStore) -> None:
     """To batch 4, one batch more, and then to batch 2."""
     way = decided_way(store)
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     write_batch(store, way.number + 1)
     sink = sink_in(store)
-    again = sink.look_back(saved_at(store, 2, None), allowed=True)
-    sink.go_back(way_back(again, sink.next_number(way.number + 1), "query/rows/3-abc"))
+    again = sink.plan_rewind(saved_at(store, 2, None), allowed=True)
+    sink.rewind(way_back(again, sink.next_number(way.number + 1), "query/rows/3-abc"))
 
 
 def asides(store: Store) -> dict[str, Aside]:
@@ -276,7 +276,7 @@ def test_what_an_older_folder_needs_is_not_deleted(store: MemoryStore) -> None:
 
 def test_query_that_is_started_before_the_log_is_cut_ends_the_command(store: MemoryStore) -> None:
     way = decided_way(store)
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     log = FileSinkLog(folder_in(store))
 
     def started() -> None:
@@ -285,13 +285,13 @@ def test_query_that_is_started_before_the_log_is_cut_ends_the_command(store: Mem
     with pytest.raises(Refused, match="it was started"):
         put_back(log, asides(store)[ASIDE], "ann", AT, started)
     assert named_by(store) == KEPT
-    sink_in(store).go_back(way)
+    sink_in(store).rewind(way)
     is_gone_back(store)
 
 
 def test_driver_that_wakes_up_behind_a_person_leaves_the_rows_where_they_are(store: MemoryStore) -> None:
     """It has looked whether there is a manifest, and reads it again."""
-    sink_in(store).go_back(decided_way(store))
+    sink_in(store).rewind(decided_way(store))
     log, sleeper = FileSinkLog(folder_in(store)), asides(store)[ASIDE]
     put_back(log, sleeper, "ann", AT)
     move_aside(log, sleeper)
@@ -299,7 +299,7 @@ def test_driver_that_wakes_up_behind_a_person_leaves_the_rows_where_they_are(sto
 
 
 def test_file_that_no_manifest_names_stays_in_its_folder(store: MemoryStore) -> None:
-    sink_in(store).go_back(decided_way(store))
+    sink_in(store).rewind(decided_way(store))
     store.overwrite(f"{FOLDER}/{ASIDE}/day=9/part-0", b"rows")
     log = FileSinkLog(folder_in(store))
     put_back(log, asides(store)[ASIDE], "ann", AT)
@@ -314,10 +314,10 @@ def test_manifest_is_put_once(store: MemoryStore) -> None:
     def faster(call: Call) -> Fault:
         if call.kind == "create" and call.key.endswith("_manifest.json"):
             write_batch(store, BATCHES)
-            sink_in(store).go_back(way)
+            sink_in(store).rewind(way)
         return Fault.NONE
 
-    sink_in(FaultyStore(store, faster)).go_back(way)
+    sink_in(FaultyStore(store, faster)).rewind(way)
     assert named_by(store) == KEPT
     back(store)
     assert named_by(store) == [*ALL, f"day={BATCHES}/part-0"]
@@ -347,6 +347,6 @@ def test_files_that_spark_has_dropped_by_their_age_are_not_missing(store: Memory
     """With the option "retention" of the sink, a compaction drops the oldest."""
     lines = [store.objects[f"{FOLDER}/{LOG}/{batch}"].decode().partition("\n")[2] for batch in range(BATCHES)]
     write_batch(store, BATCHES, compacts=tuple(lines[2:]))
-    gone_back = sink_in(store).look_back(saved_at(store, SAVED, None), allowed=True)
-    sink_in(store).go_back(way_back(gone_back, 39))
+    gone_back = sink_in(store).plan_rewind(saved_at(store, SAVED, None), allowed=True)
+    sink_in(store).rewind(way_back(gone_back, 39))
     assert named_by(store) == KEPT[2:]

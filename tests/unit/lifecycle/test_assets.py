@@ -150,7 +150,7 @@ def test_event_comes_again_if_the_triggerer_is_lost_before_the_next_poll(job: Jo
     assert numbers(watched(kept, lambda: savepoint(job))) == [1]
     assert numbers(watched(kept, lambda: None)) == [1]
     assert numbers(watched(kept, lambda: None, lambda: savepoint(job))) == [1, 2]
-    assert json.loads(kept[SENT])["ids"] == [1], "this trigger has polled again, and was lost behind its second event"
+    assert json.loads(kept[SENT])["ids"] == [1], "this trigger has polled again, and was lost after its second event"
 
 
 def test_checkpoints_of_a_new_history_are_events(job: Job, kept: AssetStore) -> None:

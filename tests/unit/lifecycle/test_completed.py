@@ -257,7 +257,7 @@ def test_trigger_waits_without_a_connection_for_the_folder_of_the_first_launch(
     """The resumed task would only be deferred again. If a person named the connection, it fails instead."""
     looks = list[bool]()
 
-    def look() -> bool:
+    def condition() -> bool:
         looks.append(len(looks) == 2)
         if not looks[-1]:
             raise NoConnection("there is no such connection", named=named)
@@ -265,7 +265,7 @@ def test_trigger_waits_without_a_connection_for_the_folder_of_the_first_launch(
 
     monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
     waiting = deferred(waits(deferrable=True, timeout=600))
-    monkeypatch.setattr(ProgressTrigger, "look", lambda self: look)
+    monkeypatch.setattr(ProgressTrigger, "condition", lambda self: condition)
     fired(waiting)
     assert looks == ([False] if named else [False, False, True])
 

@@ -86,7 +86,7 @@ ENDS: dict[str, tuple[int | None, Exception | None]] = {
     "cluster mode": (1, AirflowException("error code is: 1")),
     "a tracker, after a submit that ended well": (0, RuntimeError("application_1 finished with FAILED")),
     "a tracker without a process": (None, RuntimeError("the driver pod failed")),
-    "killed behind the completion": (137, AirflowException("error code is: 137")),
+    "killed after the completion": (137, AirflowException("error code is: 137")),
 }
 
 
@@ -201,7 +201,7 @@ def test_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> Non
 
 
 def test_task_publishes_the_savepoint_of_a_dead_driver(recorded: Recorded) -> None:
-    """The store fell silent behind the completion: the end of the attempt is missing, and the publication."""
+    """The store fell silent after the completion: the end of the attempt is missing, and the publication."""
     launch = followed(recorded)
     number = stop(recorded, ends=False)
     assert launch.record_suspension()

@@ -112,7 +112,7 @@ def audit(h: History) -> int:
 
 
 def test_finalized_checkpoint_is_held_until_the_next_one_is_finalized() -> None:
-    """A step behind the gate reads it, however many checkpoints the job has taken since."""
+    """A step after the gate reads it, however many checkpoints the job has taken since."""
     history = History()
     history.started(checkpointing=CheckpointConfig(retention=KeepLatest(1)).to_json())
     first = audit(history)

@@ -9,7 +9,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, VersionMismatch
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchPlace, LaunchSettings
+from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchReference, LaunchSettings
 
 SETTINGS = LaunchSettings(
     root="s3://lake/checkpoints",
@@ -46,9 +46,9 @@ def test_options_that_are_not_set_have_no_conf() -> None:
 
 def test_a_script_without_task_has_no_settings() -> None:
     assert LaunchSettings.from_confs({"spark.app.name": "totals"}) is None
-    assert LaunchPlace.from_confs({"spark.app.name": "totals"}) is None
+    assert LaunchReference.from_confs({"spark.app.name": "totals"}) is None
     unprefixed = {name.removeprefix(PREFIX): value for name, value in SETTINGS.to_confs().items()}
-    assert LaunchPlace.from_confs(unprefixed) is None
+    assert LaunchReference.from_confs(unprefixed) is None
 
 
 def test_confs_of_another_version_are_refused_and_the_place_is_still_known() -> None:
@@ -56,8 +56,8 @@ def test_confs_of_another_version_are_refused_and_the_place_is_still_known() -> 
     confs = {f"{PREFIX}{name}": value for name, value in (place | {"version": "0.0.1", "s3.style": "path"}).items()}
     with pytest.raises(VersionMismatch, match=r"version 0\.0\.1 of the package, the driver has "):
         LaunchSettings.from_confs(confs)
-    found = LaunchPlace.from_confs(confs)
-    assert found == LaunchPlace(
+    found = LaunchReference.from_confs(confs)
+    assert found == LaunchReference(
         root="s3://lake/checkpoints", history="jobs/etl.totals/job", launch=3, s3={"style": "path"}
     )
 
@@ -84,4 +84,4 @@ def test_confs_that_no_task_writes_are_refused(name: str, value: str) -> None:
 def test_place_without_a_conf_is_refused(name: str) -> None:
     confs = {key: value for key, value in SETTINGS.to_confs().items() if key != f"{PREFIX}{name}"}
     with pytest.raises(InvalidConfig, match=name):
-        LaunchPlace.from_confs(confs)
+        LaunchReference.from_confs(confs)

@@ -412,7 +412,7 @@ def told_to_stop(history: History) -> None:
     history.do(c.RequestStop(launch=history.state.launches[-1].number, try_number=1, by="ann", reason="no more"))
 
 
-@pytest.mark.parametrize("epoch", [None, 1], ids=["by a task", "by the driver itself, behind its barrier"])
+@pytest.mark.parametrize("epoch", [None, 1], ids=["by a task", "by the driver itself, after its barrier"])
 def test_driver_that_was_told_to_stop_gets_no_more_checkpoints(epoch: int | None) -> None:
     history = running()
     told_to_stop(history)

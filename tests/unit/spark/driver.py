@@ -175,4 +175,4 @@ def barrier(running: Driver, *snapshots: Recording, name: str = "here") -> None:
     """Reach a barrier, and wait for its checkpoint and its savepoints."""
     running.pin(*snapshots)
     running.checkpointer.checkpoint(name, wait=True)
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, NotSupportedYet, SinkMoved, WrongUse
-from airflow_checkpoint_provider.location.fence import Poison
+from airflow_checkpoint_provider.location.fence import FenceEntry
 from airflow_checkpoint_provider.location.files import Location, Position, location_at
-from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_fenced
 from airflow_checkpoint_provider.storage import LocalStore
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -23,8 +23,8 @@ def offsets(version: str = "v1", **conf: str) -> bytes:
     return f'{version}\n{json.dumps({"batchWatermarkMs": 0, "conf": {"spark.sql.shuffle.partitions": "2"} | conf})}\n{{"logOffset":1}}'.encode()
 
 
-def poison(incarnation: str, uid: str) -> bytes:
-    return Poison(incarnation, uid, "nonce", "attempt 1 of orders").to_bytes()
+def fenced(incarnation: str, uid: str) -> bytes:
+    return FenceEntry(incarnation, uid, "nonce", "attempt 1 of orders").to_bytes()
 
 
 def location(folder: Path, **files: bytes) -> Location:
@@ -37,14 +37,14 @@ def location(folder: Path, **files: bytes) -> Location:
 
 
 def sink(met: list[Position], error: Exception | None = None) -> Any:
-    """Return a sink that records what it shall meet."""
+    """Return a sink that records the positions that it checks."""
 
-    def meet(position: Position, before: str | None) -> None:
+    def check_can_continue(position: Position, before: str | None) -> None:
         met.append(position)
         if error:
             raise error
 
-    return SimpleNamespace(meet=meet)
+    return SimpleNamespace(check_can_continue=check_can_continue)
 
 
 def contents(found: Location) -> dict[str, bytes]:
@@ -58,8 +58,8 @@ def contents(found: Location) -> dict[str, bytes]:
         ({"offsets_1": offsets(**{FORMAT: "2"})}, NotSupportedYet, "the state in .* has format 2"),
         ({"offsets_1": b""}, Damaged, "offsets/1 is not what Spark writes"),
         ({"offsets_1": b"v1\n{"}, Damaged, "offsets/1 is not what Spark writes"),
-        ({"offsets_2": poison("another", "rows")}, WrongUse, "was taken over by attempt 1 of orders"),
-        ({"offsets_2": poison(OURS, "others")}, WrongUse, "as query 'others'"),
+        ({"offsets_2": fenced("another", "rows")}, WrongUse, "was taken over by attempt 1 of orders"),
+        ({"offsets_2": fenced(OURS, "others")}, WrongUse, "as query 'others'"),
     ],
     ids=["offsets v2", "state v2", "empty", "torn", "another history's", "another query's"],
 )
@@ -74,14 +74,14 @@ def test_location_that_cannot_be_taken_over_is_refused_and_stays_as_it_is(
     assert not met
 
 
-def test_location_that_this_query_has_sealed_is_taken_over_again(tmp_path: Path) -> None:
-    """An attempt may have been killed behind its seal."""
+def test_location_that_this_query_has_fenced_is_taken_over_again(tmp_path: Path) -> None:
+    """An attempt may have been killed after its fence."""
     met = list[Position]()
-    examine_adopted(location(tmp_path, offsets_2=poison(OURS, "rows")), "rows", OURS, sink(met))
+    examine_adopted(location(tmp_path, offsets_2=fenced(OURS, "rows")), "rows", OURS, sink(met))
     assert met == [Position(2, 1)]
 
 
-def test_sink_that_does_not_fit_is_met_before_the_location_is_sealed(tmp_path: Path) -> None:
+def test_sink_that_does_not_fit_is_met_before_the_location_is_fenced(tmp_path: Path) -> None:
     found = location(tmp_path)
     with pytest.raises(SinkMoved):
         examine_adopted(found, "rows", OURS, sink([], SinkMoved("lacks batches", sink=0, checkpoint=1)))
@@ -93,7 +93,7 @@ def test_folder_without_a_query_is_refused(tmp_path: Path) -> None:
         examine_adopted(Location(LocalStore(tmp_path), "nothing"), "rows", OURS, sink([]))
 
 
-def test_location_that_lacks_a_file_is_refused_before_it_is_sealed(tmp_path: Path) -> None:
+def test_location_that_lacks_a_file_is_refused_before_it_is_fenced(tmp_path: Path) -> None:
     found = location(tmp_path)
     found.store.delete([found.name("commits/1"), found.name("commits/0"), found.name("offsets/0")])
     with pytest.raises(Damaged, match="offsets/0 is missing"):
@@ -101,12 +101,12 @@ def test_location_that_lacks_a_file_is_refused_before_it_is_sealed(tmp_path: Pat
     assert found.batches("offsets") == [1]
 
 
-def test_location_that_another_job_has_just_sealed_is_not_taken(tmp_path: Path) -> None:
+def test_location_that_another_job_has_just_fenced_is_not_taken(tmp_path: Path) -> None:
     found = location(tmp_path)
-    refuse_sealed(found, "rows", OURS)
-    found.store.create(found.name("offsets/2"), poison("another", "rows"))
+    refuse_fenced(found, "rows", OURS)
+    found.store.create(found.name("offsets/2"), fenced("another", "rows"))
     with pytest.raises(WrongUse, match="was taken over by attempt 1 of orders as query 'rows'"):
-        refuse_sealed(found, "rows", OURS)
+        refuse_fenced(found, "rows", OURS)
 
 
 @pytest.mark.parametrize(

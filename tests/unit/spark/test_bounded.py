@@ -43,7 +43,7 @@ class LongLived(Driver):
         self.own.says = (self.own.says + 1) % 10
         self.checkpointer.checkpoint("here")
         self.checkpointer.wait()
-        self.checkpointer.savepoints.settle()
+        self.checkpointer.savepoints.wait_begun()
         self.checkpointer.on_watch()
 
     def hurt(self, kind: str, key: str, *, but: int = 0) -> None:
@@ -152,8 +152,12 @@ def sizes(objects: MemoryStore, *, journal: bool) -> list[int]:
 def held(driver: LongLived) -> list[int]:
     """Return how much the driver remembers."""
     file_sets, registered = driver.attempt.file_sets, driver.registered
-    remembered = (file_sets._kept, file_sets._released, file_sets._acknowledged, file_sets._read, registered._waiting)
-    return [*map(len, remembered), len(driver.checkpointer.manual.deadlines), len(driver.coordinator.state.checkpoints)]
+    remembered = (file_sets._kept, file_sets._unneeded, file_sets._acknowledged, file_sets._read, registered._waiting)
+    return [
+        *map(len, remembered),
+        len(driver.checkpointer.gated_checkpoints.deadlines),
+        len(driver.coordinator.state.checkpoints),
+    ]
 
 
 def test_thousand_checkpoints_in_one_attempt_keep_a_constant_number_of_files_and_bytes(

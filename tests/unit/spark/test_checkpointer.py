@@ -286,7 +286,7 @@ def test_savepoint_writes_each_snapshot_at_its_target_and_discards_it_afterwards
     snapshot = Recording("counts", 3)
     running.pin(snapshot)
     running.checkpointer.checkpoint("here", wait=True)
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()
     assert running.listed(number).published
     assert [type(place) for place in snapshot.places] == [type(None), SavepointTarget]
     assert snapshot.discarded == 1
@@ -309,7 +309,7 @@ def test_gated_checkpoint_is_acknowledged_and_left_to_its_finalize_task(running:
     running.checkpointer.checkpoint("here", wait=True)
     assert running.listed(number).status == PENDING
     assert running.task().missing(running.listed(number)) == ()
-    assert [checkpoint.id for checkpoint in running.checkpointer.manual.waiting()] == [number]
+    assert [checkpoint.id for checkpoint in running.checkpointer.gated_checkpoints.waiting()] == [number]
 
 
 def test_gated_full_checkpoint_writes_each_snapshot_to_new_file_sets(running: Driver) -> None:

@@ -80,7 +80,7 @@ def test_waiting_checkpoints_are_served_by_the_next_barrier_when_the_object_answ
     tolerant.checkpointer.wait()
     answer(tolerant, says=1)
     tolerant.checkpointer.checkpoint("there", wait=True)
-    tolerant.checkpointer.savepoints.settle()
+    tolerant.checkpointer.savepoints.wait_begun()
     assert tolerant.listed(savepoint).status == RETAINED
     assert tolerant.task().missing(tolerant.listed(gated)) == ()
 

@@ -127,7 +127,7 @@ class Played:
 
 
 class PlayedTable(PlayedSink):
-    """A Delta table: a batch is one commit, and behind each lies another writer's, without rows."""
+    """A Delta table: a batch is one commit, and after each lies another writer's, without rows."""
 
     query_id = "id"
 

@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
-from airflow_checkpoint_provider.spark.attempt.damage import damage_behind
+from airflow_checkpoint_provider.spark.attempt.damage import damage_of
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, stage
 from tests.support.faults import Fault, FaultyStore, served
@@ -83,7 +83,7 @@ def test_damaged_file_in_an_error_or_its_causes_is_named(
     running: Driver, store: FaultyStore, clean: StateSnapshot, error: Exception
 ) -> None:
     store.overwrite(KEY, flipped(BODY, 300))
-    damage = damage_behind(error, running.attempt, [clean])
+    damage = damage_of(error, running.attempt, [clean])
     assert isinstance(damage, Damaged)
     assert damage.message.startswith(f"chk-1 cannot be restored: state 'clean': {KEY} has a page at byte ")
     assert "there is no older one that is whole" in damage.message
@@ -100,14 +100,14 @@ def test_other_errors_cost_no_read(
     if error is not None:
         error.__context__ = Spark(SAID) if isinstance(error, SystemExit) else None
     store.requests.clear()
-    assert damage_behind(error, running.attempt, [clean]) is None
+    assert damage_of(error, running.attempt, [clean]) is None
     assert not store.requests
 
 
 def test_whole_file_is_said_to_be_whole(
     running: Driver, clean: StateSnapshot, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert damage_behind(Spark(SAID), running.attempt, [clean]) is None
+    assert damage_of(Spark(SAID), running.attempt, [clean]) is None
     (line,) = lines(capsys)
     assert (
         f"state 'clean': the script failed at {KEY}. Read again, its size, footer and pages are as they were written"
@@ -127,7 +127,7 @@ def test_file_out_of_reach_is_not_taken_for_damaged(
 ) -> None:
     store.overwrite(KEY, flipped(BODY, 300))
     store.plan = lambda call: fault if call.kind == kind else Fault.NONE
-    assert damage_behind(Spark(SAID), running.attempt, [clean]) is None
+    assert damage_of(Spark(SAID), running.attempt, [clean]) is None
     (line,) = lines(capsys)
     assert "it cannot be read now either, so it may be whole" in line
 
@@ -137,19 +137,19 @@ def test_damage_is_not_named_while_the_journal_is_out_of_reach(
 ) -> None:
     store.overwrite(KEY, flipped(BODY, 300))
     store.plan = lambda call: Fault.NOT_SENT if "/journal/" in call.key else Fault.NONE
-    assert damage_behind(Spark(SAID), running.attempt, [clean]) is None
+    assert damage_of(Spark(SAID), running.attempt, [clean]) is None
     out = capsys.readouterr().out
     assert f"state 'clean': {KEY} has a page at byte " in out, "what was found is said, whatever else fails"
     assert "so it may be whole" not in out
     store.plan = served
-    assert damage_behind(Spark(SAID), running.attempt, [clean])
+    assert damage_of(Spark(SAID), running.attempt, [clean])
 
 
 def test_damage_that_a_retry_does_not_read_is_said(
     store: FaultyStore, clean: StateSnapshot, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.overwrite(KEY, flipped(BODY, 300))
-    assert damage_behind(Spark(SAID), Driver(store).attempt, [clean]) is None
+    assert damage_of(Spark(SAID), Driver(store).attempt, [clean]) is None
     (line,) = lines(capsys)
     assert f"state 'clean': {KEY} has a page at byte " in line
     assert "does not hold it: a retry computes the stage again" in line

@@ -163,7 +163,7 @@ OTHER = ({"other": 3}, (FILE,))
 
 
 def table(*commits: tuple[dict[str, int], tuple[File, ...]] | int) -> Table:
-    """Return a table with these commits behind version 0; a number restores it to that version."""
+    """Return a table with these commits after version 0; a number restores it to that version."""
     return Table(
         Commit(0, {"id": 0}, (FILE,)),
         *(
@@ -180,8 +180,8 @@ def table(*commits: tuple[dict[str, int], tuple[File, ...]] | int) -> Table:
         pytest.param((OTHER, MARK), False, id="rows of others, and a batch without rows"),
         pytest.param((OWN,), True, id="own rows"),
         pytest.param((OWN, 0), False, id="restored"),
-        pytest.param((OWN, 0, OTHER), False, id="others write behind the restore"),
-        pytest.param((OWN, 0, OWN), True, id="own rows behind the restore"),
+        pytest.param((OWN, 0, OTHER), False, id="others write after the restore"),
+        pytest.param((OWN, 0, OWN), True, id="own rows after the restore"),
         pytest.param((OWN, OWN, 1), True, id="restored to a version with own rows"),
         pytest.param((OTHER, OWN, 1), False, id="restored to a version with rows of others"),
         pytest.param((OWN, 0, -1), True, id="restored to a moment"),
@@ -205,7 +205,7 @@ def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
     [
         pytest.param((OWN, OTHER), None, id="no restore"),
         pytest.param((OWN, 0), 1, id="restored"),
-        pytest.param((OWN, 0, OTHER), 1, id="others write behind the restore"),
+        pytest.param((OWN, 0, OTHER), 1, id="others write after the restore"),
         pytest.param((OWN, OTHER, 1), None, id="rows of others taken out"),
         pytest.param((OWN, 0, MARK), None, id="gone back"),
         pytest.param((OWN, 0, 1), None, id="undone"),
@@ -231,7 +231,7 @@ def flow(table: Table, read: dict[str, Any]) -> DeltaFlow:
 @pytest.mark.parametrize(
     "read",
     [
-        pytest.param(offset(4), id="behind a commit"),
+        pytest.param(offset(4), id="after a commit"),
         pytest.param(offset(5, 0, starts=True), id="some of the whole table"),
     ],
 )
@@ -241,18 +241,18 @@ def test_commits_that_the_log_does_not_have_any_more_may_be_in_flight(read: dict
         Declined,
         match=r"has yet to read commits of file:/t from [04] on, but the table's log no longer holds the commits before 5",
     ):
-        flow(of_others, read).look([Position(9, 9)], [Position(0, 0)])
+        flow(of_others, read).observe([Position(9, 9)], [Position(0, 0)])
 
 
 def test_commits_before_the_first_batch_of_the_upstream_do_not_matter() -> None:
     found = flow(Table(Commit(5, {"id": 0}, (FILE,)), Commit(6, *OTHER)), offset(6, 0, starts=True))
-    found.look([Position(0, 0)], [Position(0, 0)])
+    found.observe([Position(0, 0)], [Position(0, 0)])
     assert not found.aligned(Position(0, 0), Position(0, 0))
 
 
 def test_commits_that_were_read_may_be_gone() -> None:
     found = flow(Table(Commit(5, *OWN), Commit(6, *OTHER)), offset(5))
-    found.look([Position(1, 1)], [Position(0, 0)])
+    found.observe([Position(1, 1)], [Position(0, 0)])
     assert found.consistent(Position(1, 1), Position(0, 0))
     assert not found.aligned(Position(1, 1), Position(0, 0))
 
@@ -283,29 +283,29 @@ def test_table_is_told_the_newest_batch_of_its_log() -> None:
     """That is the one that had begun: with the mark, Delta leaves it out."""
     forgetful = Forgetful(Commit(0, {"id": 0}, (FILE,)), Commit(1, *OWN), Commit(2, *OTHER))
     sink = Told(forgetful)
-    sink.remind(Position(1, 0))
+    sink.rewrite_batch_marker(Position(1, 0))
     assert forgetful.told == [1]
-    sink.meet(Position(1, 0), {"file:/t"})
+    sink.check_can_continue(Position(1, 0), {"file:/t"})
 
 
 def test_table_that_was_taken_back_is_told_nothing() -> None:
     forgetful = Forgetful(Commit(0, {"id": 0}, (FILE,)), Commit(1, *OWN), Commit(2, {}, (), restored_to=0))
     with pytest.raises(SinkMoved, match="was restored to version 0, and lacks rows"):
-        Told(forgetful).remind(Position(1, 1))
+        Told(forgetful).rewrite_batch_marker(Position(1, 1))
     assert forgetful.told == []
 
 
 def test_table_whose_log_does_not_know_the_query_is_refused() -> None:
     sink = Told(Forgetful(Commit(0, *OTHER)))
-    sink.remind(Position(1, 1))
+    sink.rewrite_batch_marker(Position(1, 1))
     with pytest.raises(SinkMoved, match="no batches any more: it would lack 2 of them"):
-        sink.meet(Position(1, 1), {"file:/t"})
+        sink.check_can_continue(Position(1, 1), {"file:/t"})
 
 
 def test_way_back_counts_the_batches_of_the_log() -> None:
     forgetful = Forgetful(Commit(0, {"id": 4}, (FILE,)), Commit(1, *OTHER))
     saved = replace(detail(delta_commit(0)), path="file:/t")
-    assert Told(forgetful).look_back(saved, allowed=False) == GoneBack(
+    assert Told(forgetful).plan_rewind(saved, allowed=False) == GoneBack(
         batch=4, sink="file:/t", newest_file=delta_commit(0)
     )
 

@@ -145,7 +145,7 @@ def test_nothing_is_deleted_while_a_savepoint_copies(keeper: Driver, store: Faul
     assert source in stored(keeper)
     assert source != current(keeper)
     free.set()
-    keeper.checkpointer.savepoints.settle()
+    keeper.checkpointer.savepoints.wait_begun()
     assert keeper.listed(savepoint).status == RETAINED
     barrier(keeper)
     assert stored(keeper) == {read, current(keeper)}
@@ -177,7 +177,7 @@ def test_deletion_that_fails_or_loses_its_answer_is_done_again(
     store.plan = served
     barrier(keeper)
     assert stored(keeper) == {read, current(keeper)}
-    assert keeper.attempt.file_sets.released() == ()
+    assert keeper.attempt.file_sets.unneeded() == ()
 
 
 # -- killed, replaced ----------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def undeleted(keeper: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     keeper.task().abort(number, "the audit failed")
     keeper.catch_up()
     keeper.checkpointer.wait()
-    assert len(keeper.attempt.file_sets.released()) == 6
+    assert len(keeper.attempt.file_sets.unneeded()) == 6
     return keeper
 
 
@@ -221,7 +221,7 @@ def assert_whole(driver: Driver) -> None:
 
 def delete_all(driver: Driver) -> None:
     driver.attempt.delete_condemned()
-    driver.attempt.delete_released()
+    driver.attempt.delete_unneeded()
 
 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
@@ -251,14 +251,14 @@ def test_next_start_deletes_what_a_killed_driver_has_left(
 
 def test_sleeping_driver_deletes_nothing_that_its_successor_needs(undeleted: Driver, store: FaultyStore) -> None:
     """It wakes when its successor has started, and again when that has taken checkpoints and deleted the same."""
-    second, released = successor(store), undeleted.attempt.file_sets.released()
-    undeleted.attempt.delete_released()
+    second, released = successor(store), undeleted.attempt.file_sets.unneeded()
+    undeleted.attempt.delete_unneeded()
     assert_whole(second)
     second.checkpointer.remove_garbage()
     for _ in range(2):
         full(second)
-    undeleted.attempt.file_sets._released.update(released)
-    undeleted.attempt.delete_released()
+    undeleted.attempt.file_sets._unneeded.update(released)
+    undeleted.attempt.delete_unneeded()
     assert_whole(second)
     second.checkpointer.close()
 
@@ -268,5 +268,5 @@ def test_replaced_driver_stops_before_the_next_folder(undeleted: Driver, store: 
     successor(store).checkpointer.close()
     undeleted.catch_up()
     with pytest.raises(Left):
-        undeleted.attempt.delete_released()
+        undeleted.attempt.delete_unneeded()
     assert stored(undeleted) == before

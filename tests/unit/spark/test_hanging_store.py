@@ -160,15 +160,15 @@ def test_copy_that_does_not_return_stops_neither_the_job_nor_the_script(
     assert "the storage of its target has not answered within 0.3 s" in capsys.readouterr().out
     another = ask(driver, target)
     assert timed(lambda: driver.checkpointer.checkpoint("stage 'b'", wait=True))
-    timed(driver.checkpointer.savepoints.settle)
+    timed(driver.checkpointer.savepoints.wait_begun)
     assert cause_of(driver.listed(another)).details == "the copy of an earlier savepoint has not returned"
     stuck.free.set()
-    timed(driver.checkpointer.savepoints.settle)
+    timed(driver.checkpointer.savepoints.wait_begun)
     wait_until(lambda: not driver.checkpointer.savepoints.taken, say="it has not returned", every=0.05)
     assert not acknowledged(driver, number)
     third = ask(driver, target)
     driver.checkpointer.checkpoint("stage 'c'", wait=True)
-    driver.checkpointer.savepoints.settle()
+    driver.checkpointer.savepoints.wait_begun()
     assert driver.listed(third).status == RETAINED
 
 

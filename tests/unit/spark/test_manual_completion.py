@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING
-from airflow_checkpoint_provider.spark.checkpoints.gated import ABORT_TIME, ManualCompletion
+from airflow_checkpoint_provider.spark.checkpoints.gated import ABORT_TIME, GatedCheckpoints
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served
 from tests.unit.spark.driver import Driver, Recording
@@ -21,11 +21,11 @@ def clock() -> SimpleNamespace:
 
 
 @pytest.fixture
-def manual(running: Driver, clock: SimpleNamespace) -> ManualCompletion:
-    return ManualCompletion(running.attempt, lambda: clock.now)
+def manual(running: Driver, clock: SimpleNamespace) -> GatedCheckpoints:
+    return GatedCheckpoints(running.attempt, lambda: clock.now)
 
 
-def acknowledged(running: Driver, manual: ManualCompletion, timeout_s: float = 60.0) -> int:
+def acknowledged(running: Driver, manual: GatedCheckpoints, timeout_s: float = 60.0) -> int:
     """Let a barrier acknowledge a gated checkpoint. Return its id."""
     number = running.asked(gated=True, timeout_s=timeout_s)
     running.pin(Recording("counts"))
@@ -35,7 +35,7 @@ def acknowledged(running: Driver, manual: ManualCompletion, timeout_s: float = 6
 
 
 def test_timeout_begins_with_the_acknowledgement(
-    running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+    running: Driver, manual: GatedCheckpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number = acknowledged(running, manual)
     assert manual.deadlines == {number: 1060.0}
@@ -43,14 +43,14 @@ def test_timeout_begins_with_the_acknowledgement(
     assert f"chk-{number} acknowledged. It is gated" in capsys.readouterr().out
 
 
-def test_checkpoint_that_is_not_acknowledged_is_not_awaited(running: Driver, manual: ManualCompletion) -> None:
+def test_checkpoint_that_is_not_acknowledged_is_not_awaited(running: Driver, manual: GatedCheckpoints) -> None:
     number = running.asked(gated=True)
     assert [checkpoint.id for checkpoint in running.attempt.state.pending] == [number]
     assert manual.waiting() == ()
 
 
 def test_checkpoint_that_nobody_finalizes_expires_after_its_timeout(
-    running: Driver, manual: ManualCompletion, clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+    running: Driver, manual: GatedCheckpoints, clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number = acknowledged(running, manual)
     clock.now += 60
@@ -67,7 +67,7 @@ def test_checkpoint_that_nobody_finalizes_expires_after_its_timeout(
 
 
 def test_outcome_of_a_finalized_checkpoint_is_logged_once(
-    running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+    running: Driver, manual: GatedCheckpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number = acknowledged(running, manual)
     manual.on_watch()
@@ -82,7 +82,7 @@ def test_outcome_of_a_finalized_checkpoint_is_logged_once(
 
 
 def test_checkpoint_that_the_journal_no_longer_lists_is_not_awaited(
-    manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+    manual: GatedCheckpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manual.deadlines[99] = 0.0
     manual.on_watch()
@@ -91,7 +91,7 @@ def test_checkpoint_that_the_journal_no_longer_lists_is_not_awaited(
 
 
 def test_expired_checkpoint_is_aborted_when_the_store_answers_again(
-    running: Driver, manual: ManualCompletion, clock: SimpleNamespace, store: FaultyStore
+    running: Driver, manual: GatedCheckpoints, clock: SimpleNamespace, store: FaultyStore
 ) -> None:
     number = acknowledged(running, manual)
     clock.now += 61
@@ -104,7 +104,7 @@ def test_expired_checkpoint_is_aborted_when_the_store_answers_again(
 
 
 def test_expired_checkpoint_is_left_to_an_attempt_that_ends(
-    running: Driver, manual: ManualCompletion, clock: SimpleNamespace, store: FaultyStore
+    running: Driver, manual: GatedCheckpoints, clock: SimpleNamespace, store: FaultyStore
 ) -> None:
     number = acknowledged(running, manual)
     clock.now += 61
@@ -118,14 +118,14 @@ def test_expired_checkpoint_is_left_to_an_attempt_that_ends(
 
 
 def test_wait_returns_at_once_when_no_checkpoint_waits(
-    manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+    manual: GatedCheckpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manual.wait(lambda: False)
     assert capsys.readouterr().out == ""
 
 
 def test_wait_ends_when_the_finalize_task_has_completed_the_checkpoint(
-    running: Driver, manual: ManualCompletion, capsys: pytest.CaptureFixture[str]
+    running: Driver, manual: GatedCheckpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number = acknowledged(running, manual)
     waiting = threading.Thread(target=manual.wait, args=(lambda: False,))
@@ -141,14 +141,14 @@ def test_wait_ends_when_the_finalize_task_has_completed_the_checkpoint(
     assert f"chk-{number} completed" in out, "the watch may look only after the job has ended"
 
 
-def test_wait_ends_when_it_is_interrupted(running: Driver, manual: ManualCompletion) -> None:
+def test_wait_ends_when_it_is_interrupted(running: Driver, manual: GatedCheckpoints) -> None:
     acknowledged(running, manual)
     manual.wait(lambda: True)
     assert manual.waiting()
 
 
 def test_wait_ends_some_seconds_after_the_last_timeout(
-    running: Driver, manual: ManualCompletion, clock: SimpleNamespace
+    running: Driver, manual: GatedCheckpoints, clock: SimpleNamespace
 ) -> None:
     acknowledged(running, manual, timeout_s=500.0)
     acknowledged(running, manual, timeout_s=60.0)

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.spark.queries.location.adopting import refuse_c
 from airflow_checkpoint_provider.spark.queries.sources.one_writer import (
     refuse_path_of_another,
     refuse_second_writer,
-    same_place,
+    same_folder,
 )
 from airflow_checkpoint_provider.storage import LocalStore
 
@@ -36,16 +36,16 @@ from airflow_checkpoint_provider.storage import LocalStore
     ],
 )
 def test_paths_that_are_one_folder(one: str, other: str, same: bool) -> None:
-    assert same_place(one, other) is same_place(other, one) is same
+    assert same_folder(one, other) is same_folder(other, one) is same
 
 
 def test_names_of_one_folder_on_this_host(tmp_path: Path) -> None:
     """A link counts also before the folder is there."""
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    assert same_place(f"file:{tmp_path}/link/out", f"file:{tmp_path}/data/out")
+    assert same_folder(f"file:{tmp_path}/link/out", f"file:{tmp_path}/data/out")
     (tmp_path / "data" / "out").mkdir(parents=True)
-    assert same_place(f"file:{tmp_path}/link/out", f"file:{tmp_path}/data/out")
-    assert not same_place(f"file:{tmp_path}/data", f"file:{tmp_path}/data/out")
+    assert same_folder(f"file:{tmp_path}/link/out", f"file:{tmp_path}/data/out")
+    assert not same_folder(f"file:{tmp_path}/data", f"file:{tmp_path}/data/out")
 
 
 def sink(path: str, kind: str = "parquet") -> Any:

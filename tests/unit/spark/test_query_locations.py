@@ -77,7 +77,7 @@ class Busy(LocalStore):
 
 
 def purged(store: Store, key: str) -> None:
-    """Do what Spark does behind a batch: delete old entries of its logs, and old state."""
+    """Do what Spark does after a batch: delete old entries of its logs, and old state."""
     store.delete([f"{key}/{name}" for name in ("offsets/1", "commits/1", "state/0/0/2.delta", "state/0/1/2.delta")])
 
 
@@ -110,7 +110,7 @@ def snapshot(driver: Driver, key: str) -> QuerySnapshot:
 
 
 def goes_on(number: int, key: str) -> Callable[[Busy], object]:
-    """Return what Spark does meanwhile: it commits two batches behind ``number``, and deletes the offsets of that."""
+    """Return what Spark does meanwhile: it commits two batches after ``number``, and deletes the offsets of that."""
 
     def act(store: Busy) -> None:
         for name, body in (batch(number + 1) | batch(number + 2)).items():
@@ -154,7 +154,7 @@ def test_driver_that_is_killed_while_it_fetches_state_is_followed_by_another() -
         own.store.overwrite(own.name("offsets/2"), offsets(2))
         at_call = FaultyStore(inner, lambda one, call=call: Fault.KILLED_AFTER if one.number == call else Fault.NONE)  # type: ignore[misc]
         try:
-            heal(own, old, at_call)
+            fetch_missing_state(own, old, at_call)
         except Killed:
             killed += 1
         else:
@@ -162,13 +162,13 @@ def test_driver_that_is_killed_while_it_fetches_state_is_followed_by_another() -
             break
         left = "state/0/1/3.delta" in own.sizes() and "state/0/0/3.delta" in own.sizes()
         assert Locations(cast(Any, None)).has_state(located(own, old)) == left
-        heal(own, old, inner)
+        fetch_missing_state(own, old, inner)
         assert [own.read(f"state/0/{partition}/3.delta") for partition in (0, 1)] == [b"rows", b"rows"]
     assert killed > 5
 
 
-def heal(own: Location, old: Location, store: Any) -> None:
-    Locations(cast(Any, None)).heal(located(Location(store, own.key), Location(store, old.key)))
+def fetch_missing_state(own: Location, old: Location, store: Any) -> None:
+    Locations(cast(Any, None)).fetch_missing_state(located(Location(store, own.key), Location(store, old.key)))
 
 
 def located(own: Location, old: Location) -> Located:

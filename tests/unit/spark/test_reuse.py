@@ -165,7 +165,7 @@ Z, A1, A2, B1, B2 = "state/z/2-zz", "state/a/1-aa", "state/a/2-aa", "state/b/1-b
 @pytest.mark.parametrize(
     ("snapshots", "handed_out", "why"),
     [
-        # An attempt before this one computed 'a' again, and died behind it
+        # An attempt before this one computed 'a' again, and died after it
         pytest.param([stored(A2, {}), stored(B1, {"a": A1})], {"a": A2}, "stage 'a' before it was computed again",
                      id="in an attempt between"),
         pytest.param([stored(A1, {}), stored(B1, {"a": A1, "z": "state/z/1-zz"})], {"a": A1},

@@ -95,7 +95,7 @@ def test_target_that_hangs_delays_no_barrier(
     assert len(running.task().state.retained) == 3
     assert not running.listed(number).published
     free.set()
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()
     assert running.listed(number).published
 
 

@@ -42,7 +42,7 @@ def test_savepoint_that_is_being_copied_is_not_taken_again_by_the_next_barrier(
     running.checkpointer.checkpoint("there", wait=True)
     assert running.listed(number).status == PENDING
     free.set()
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()
     assert running.listed(number).published
     assert len(slow.places) == 1
     assert running.checkpointer.savepoints.taken == set()
@@ -60,7 +60,7 @@ def test_timer_waits_until_a_savepoint_is_copied(running: Driver, target: Memory
         assert running.checkpointer.periodic_checkpoint("queries") is Turn.WAITS
     assert [queued.request.origin for queued in running.task().state.queue] == [PERIODIC]
     free.set()
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()
     assert running.checkpointer.requested()
     running.checkpointer.checkpoint("queries", wait=True)
     assert [checkpoint.request.origin for checkpoint in running.task().state.retained] == ["task", "barrier", PERIODIC]
@@ -90,7 +90,7 @@ def test_savepoint_that_was_asked_for_after_the_barrier_waits_for_the_next_barri
     number = ask(running, target)
     free.set()
     running.checkpointer.wait()
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()
     assert running.listed(number).status == PENDING
     barrier(running, Recording("counts"))
     assert running.listed(number).status == RETAINED
@@ -114,7 +114,7 @@ def test_stop_is_not_taken_where_the_script_does_not_wait(running: Driver, targe
     pinned = BarrierSnapshots((snapshot,), running.checkpointer._writers)
     serving = running.checkpointer.savepoints
     serving.serve(frozenset({running.listed(number).request.token}), pinned, stop=False)
-    serving.settle()
+    serving.wait_begun()
     assert (running.listed(number).status, snapshot.places, snapshot.discarded) == (PENDING, [], 1)
 
 
@@ -139,7 +139,7 @@ def test_savepoint_that_was_aborted_meanwhile_is_not_copied(running: Driver, tar
     running.task().abort(number, "changed my mind")
     serving = running.checkpointer.savepoints
     serving.serve(frozenset({token}), BarrierSnapshots((snapshot,), running.checkpointer._writers), stop=False)
-    serving.settle()
+    serving.wait_begun()
     assert (snapshot.places, snapshot.discarded) == ([], 1)
 
 
@@ -221,7 +221,7 @@ def test_copy_stops_when_its_savepoint_is_aborted(
     number = half_copied(running, target)
     running.task().abort(number, "changed my mind")
     running.catch_up()
-    running.checkpointer.savepoints.settle()
+    running.checkpointer.savepoints.wait_begun()
     assert target.objects == {}
     assert f"ABORTED chk-{number} of flights.delays: changed my mind" in capsys.readouterr().out
 

@@ -156,7 +156,7 @@ def test_pause_counts_from_every_checkpoint(timer: Make, by: str) -> None:
         elif by == "a savepoint":
             ask(driver, memory())
             driver.checkpointer.checkpoint("stage 'a'", wait=True)
-            driver.checkpointer.savepoints.settle()
+            driver.checkpointer.savepoints.wait_begun()
         else:
             number = driver.asked(gated=by == "a gate")
             driver.checkpointer.checkpoint("stage 'a'", wait=True)
@@ -206,7 +206,7 @@ def test_request_that_waited_for_a_savepoint_is_taken_after_the_rest_of_the_paus
 
     def end() -> None:
         copied.set()
-        driver.checkpointer.savepoints.settle()
+        driver.checkpointer.savepoints.wait_begun()
 
     periodic = one.run(100, {50: begin, 68: end})
     taken = [number for number, (_, origin) in one.triggered.items() if origin == PERIODIC]

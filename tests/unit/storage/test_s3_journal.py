@@ -88,7 +88,7 @@ def test_six_writers_lose_no_entry_while_a_quarter_of_the_puts_fails(
         answers = [
             answer for writer in threads.map(partial(go_on_writing, impatient), range(WRITERS)) for answer in writer
         ]
-    proxy.heal()
+    proxy.fetch_missing_state()
     proxy.land()
     runs = in_the_journal(s3_store)
     assert len(answers) == WRITERS * ENTRIES
@@ -116,7 +116,7 @@ def test_append_that_lands_after_the_deadline_is_unknown_and_done_once(
     with virtual_time(), pytest.raises(CommitStateUnknown):
         journal.append(launch("late"))
     assert len(in_the_journal(s3_store)) == 1
-    proxy.heal()
+    proxy.fetch_missing_state()
     proxy.land()
     again = journal.append(launch("late"))
     assert again.n == 1
@@ -138,7 +138,7 @@ def test_late_append_loses_to_an_entry_written_meanwhile(
     with virtual_time(), pytest.raises(CommitStateUnknown):
         journal.append(launch("late"))
     open_journal(s3_store).append(launch("other"))
-    proxy.heal()
+    proxy.fetch_missing_state()
     proxy.land()
     assert journal.append(launch("late")).n == 2
     assert in_the_journal(s3_store)[1:] == ["other", "late"]
@@ -177,7 +177,7 @@ def test_append_is_unknown_if_the_token_expires_between_tries(
         proxy.hurt(method, "/journal/", Harm.ERROR_BEFORE, **expire)
     with virtual_time(), pytest.raises(CommitStateUnknown):
         journal.append(launch("unlucky"))
-    proxy.heal()
+    proxy.fetch_missing_state()
     s3.keys["SESSION"].expires = 0
     with pytest.raises(StoreDenied, match="ExpiredToken"):
         journal.catch_up()
@@ -243,9 +243,9 @@ def test_odd_answer_is_no_silence_of_a_driver(hurt_store: S3Store, proxy: FaultP
     """A task would start another driver beside the living one."""
     key, observer = KEYS.driver_beat(1), Liveness(hurt_store)
     Heart(hurt_store, key, Beat()).pulse()
-    observer.look([key])
+    observer.observe([key])
     assert observer.alive([key])
     proxy.hurt("GET", "", Harm.ANSWERED, times=s3.READ_TRIES, status=status, body=body)
     with pytest.raises(StoreMisconfigured):
-        observer.look([key])
+        observer.observe([key])
     assert observer.alive([key])

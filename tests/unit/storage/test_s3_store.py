@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, InvalidName, StoreDenied, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.location.fence import empty
+from airflow_checkpoint_provider.location.fence import delete_location
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.storage import Listed, Put, S3Settings, S3Store, base
 from airflow_checkpoint_provider.storage import s3 as s3_module
@@ -314,5 +314,5 @@ def test_key_that_a_store_cannot_use_is_left_out_of_listings(s3_store: S3Store, 
     assert set(listed) <= {"here/offsets/0", "here/offsets/.x.crc", "here/offsets", "here/offsets/f", "here/offsets/a"}
     s3_store.delete(listed)
     location = Location(s3_store, "here")
-    empty(location)
+    delete_location(location)
     assert keys(s3_store) == []

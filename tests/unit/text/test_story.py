@@ -183,6 +183,6 @@ def test_story_of_an_adopted_living_driver(golden: Golden, attached: bool) -> No
 def test_story_announces_the_liveness_check(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")
-    before = restore_story.looking(recorded.state, 30.0)
+    before = restore_story.waits_for_heartbeat(recorded.state, 30.0)
     recorded.attached("22:00:21")
-    golden("looking", [before, restore_story.looking(recorded.state, 30.0)])
+    golden("looking", [before, restore_story.waits_for_heartbeat(recorded.state, 30.0)])

@@ -246,9 +246,9 @@ def test_pages_are_rendered_beside_the_event_loop(
             rendered.add(threading.get_ident())
         return get_template(template, *others)
 
-    async def asked(polls: Polls, *place: Any, **options: Any) -> Any:
+    async def asked(polls: Polls, *reference: Any, **options: Any) -> Any:
         loops.add(threading.get_ident())
-        return await history(polls, *place, **options)
+        return await history(polls, *reference, **options)
 
     monkeypatch.setattr(app._TEMPLATES, "get_template", noted)
     monkeypatch.setattr(Polls, "history", asked)
@@ -351,7 +351,7 @@ def test_jobs_that_are_not_on_the_first_page_are_on_the_next(
 def test_tab_of_a_task_that_has_ended_waits_for_nothing(
     flights: Recorded, over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "place_of", lambda *_: None)
+    monkeypatch.setattr(connections, "reference_of", lambda *_: None)
     monkeypatch.setattr(connections, "has_ended", lambda *_: over)
     _, text = get(flights.store, Reads("d"), "/task?dag=d&run=r&task=t")
     assert ("refreshes itself" in text, "data-every" in text) == (not over, not over)
@@ -386,7 +386,7 @@ def test_connection_that_is_not_named_looks_like_an_absent_history(kind: str) ->
 def test_tab_of_a_task_with_a_connection_that_is_not_named_says_which_line_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "place_of", lambda *_: HistoryReference("streams", "jobs/orders/job"))
+    monkeypatch.setattr(connections, "reference_of", lambda *_: HistoryReference("streams", "jobs/orders/job"))
     status, text = unnamed(Reads("d"), "/task?dag=d&run=r&task=t")
     assert (status, "[CKP642]" in text) == (404, True)
     assert "in section [checkpoints], the line `connections = checkpoint_default,streams`" in text
@@ -404,8 +404,8 @@ def test_keys_of_the_machine_are_sent_through_a_connection_that_is_named_only(
     named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A connection without a login uses the keys of the machine, whatever its endpoint is."""
-    place = f"connection=theirs&history={ABSENT.history}"
-    monkeypatch.setattr(connections, "place_of", lambda *_: HistoryReference("theirs", ABSENT.history))
+    reference = f"connection=theirs&history={ABSENT.history}"
+    monkeypatch.setattr(connections, "reference_of", lambda *_: HistoryReference("theirs", ABSENT.history))
     if named:
         monkeypatch.setenv("AIRFLOW__CHECKPOINTS__CONNECTIONS", "theirs")
     with S3Server() as theirs:
@@ -417,7 +417,7 @@ def test_keys_of_the_machine_are_sent_through_a_connection_that_is_named_only(
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MACHINE")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret of the machine")
         with serving(connections.open_store, Reads("d", admin=True)) as client:
-            for path in ("/jobs", f"/job?{place}", f"/files?{place}&id=1", "/task?dag=d&run=r&task=t"):
+            for path in ("/jobs", f"/job?{reference}", f"/files?{reference}&id=1", "/task?dag=d&run=r&task=t"):
                 client.get(path)
         assert bool(theirs.requests.total()) == named
 

@@ -155,5 +155,5 @@ def test_timeline_has_at_most_500_marks_of_the_newest_checkpoints(finished: Reco
     )
     left_out = len(found.state.checkpoints) - letters["C"]
     assert page.marks_left_out == left_out
-    text = _rendered("job.html", {"page": page, "place": page.place, "others": []})
+    text = _rendered("job.html", {"page": page, "reference": page.reference, "others": []})
     assert f"{left_out} older checkpoints have no mark on the timeline." in text

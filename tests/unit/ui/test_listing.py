@@ -190,12 +190,12 @@ def test_damaged_history_moves_nothing(store: MemoryStore, monkeypatch: pytest.M
 
 def test_other_runs_are_the_newest_but_the_one_of_the_page(store: MemoryStore) -> None:
     newest = finished_and_running(store, 30)
-    place = HistoryReference(CONNECTION, newest.keys.prefix)
+    reference = HistoryReference(CONNECTION, newest.keys.prefix)
 
     async def look() -> list[str]:
         polls = Polls(lambda _: store, every=0.0, limit=60)
         reading = await polls.history(CONNECTION, newest.keys.prefix)
-        return [row.run for row in await listing.other_runs(polls, Reads("flights_etl"), place, reading)]
+        return [row.run for row in await listing.other_runs(polls, Reads("flights_etl"), reference, reading)]
 
     assert asyncio.run(look()) == [RUN]
 
@@ -204,7 +204,7 @@ def test_history_that_fails_hides_the_other_runs_and_not_the_page(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     newest = finished_and_running(store, 30)
-    place, poll = HistoryReference(CONNECTION, newest.keys.prefix), Polls._poll
+    reference, poll = HistoryReference(CONNECTION, newest.keys.prefix), Polls._poll
 
     def fails_for_the_other(polls: Polls, connection: str, prefix: str) -> HistoryReading:
         if prefix != newest.keys.prefix:
@@ -214,7 +214,7 @@ def test_history_that_fails_hides_the_other_runs_and_not_the_page(
     async def look() -> list[JobRow]:
         polls = Polls(lambda _: store, every=0.0, limit=60)
         reading = await polls.history(CONNECTION, newest.keys.prefix)
-        return await listing.other_runs(polls, Reads("flights_etl"), place, reading)
+        return await listing.other_runs(polls, Reads("flights_etl"), reference, reading)
 
     monkeypatch.setattr(Polls, "_poll", fails_for_the_other)
     assert asyncio.run(look()) == []

@@ -104,11 +104,11 @@ def test_link_knows_the_path_of_the_server(monkeypatch: pytest.MonkeyPatch) -> N
     assert LINK.get_link(task, ti_key=TI).startswith("plugin/checkpoints/team/a/checkpoints/job?")
 
 
-def test_place_goes_through_an_address() -> None:
-    place = HistoryReference(
+def test_reference_goes_through_an_address() -> None:
+    reference = HistoryReference(
         "checkpoint_default", "jobs/a.b/runs/manual__2026-11-20T00~3a00", "manual__2026-11-20T00:00:00+00:00"
     )
-    assert HistoryReference.of(parse_qs(place.query)) == place
+    assert HistoryReference.of(parse_qs(reference.query)) == reference
     assert HistoryReference.of({"connection": ["c"]}) is None
 
 
@@ -117,7 +117,7 @@ def test_task_goes_on_without_its_link(monkeypatch: pytest.MonkeyPatch, capsys: 
         raise ConnectionError("the API server is away")
 
     class Task(Linked):
-        def place(self, ti: object) -> HistoryReference:
+        def reference(self, ti: object) -> HistoryReference:
             return HistoryReference("c", "jobs/a/job")
 
     monkeypatch.setattr(_airflow, "push_link", fails)

@@ -91,7 +91,7 @@ def at_a_barrier(**other: Any) -> Checkpoint:
 
 
 def test_parts_of_a_duration_add_up() -> None:
-    """The job stands still before the trigger. The search for a cut is behind it."""
+    """The job stands still before the trigger. The search for a cut is after it."""
     parts = split(State(), at_a_barrier(queued_at=at("22:00:07")))
     assert parts == Split(waiting=3.0 + 2.0, synchronous=0.5, asynchronous=8.0)
     assert parts.duration == 13.5
@@ -256,8 +256,8 @@ def test_next_start_from_nothing_does_not_deny_the_checkpoints_that_are_there() 
 
 
 def test_commands_name_the_job_the_run_and_the_connection(finished: Recorded) -> None:
-    place = HistoryReference("in_s3", finished.keys.prefix)
-    shown = job_page(place, reading(finished), NOW)
+    reference = HistoryReference("in_s3", finished.keys.prefix)
+    shown = job_page(reference, reading(finished), NOW)
     commands = [*shown.commands, *shown.checkpoints[0].commands]
     assert all(command.text.startswith("airflow checkpoints ") for command in commands)
     assert all(" --conn-id in_s3 " in command.text for command in commands)
@@ -444,8 +444,8 @@ def test_values_are_shown_with_their_checkpoint() -> None:
     recorded.value("high_water", "2026-11-20")
     recorded.stage("clean", "19:10:00", "19:10:01", work_s=540, kib=4)
     assert with_values(recorded.state, "") == [1]
-    place = HistoryReference("checkpoint_default", recorded.keys.prefix)
-    shown = job_page(place, reading(recorded), NOW, {1: {"high_water": "2026-\x1b11-20"}})
+    reference = HistoryReference("checkpoint_default", recorded.keys.prefix)
+    shown = job_page(reference, reading(recorded), NOW, {1: {"high_water": "2026-\x1b11-20"}})
     assert [(state.uid, state.value) for state in shown.checkpoints[0].states] == [
         ("clean", ""),
         ("high_water", r'"2026-\u001b11-20"'),

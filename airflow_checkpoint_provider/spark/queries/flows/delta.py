@@ -47,7 +47,7 @@ class DeltaFlow(Flow):
         self._commits: list[Commit] = []  # of the upstream, with rows
         self._newest: int | None = None  # commit up to which they are known
 
-    def look(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+    def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         for batch in {batch for position in downstream for batch in (position.begun, position.committed)}:
             if batch not in self._reads:
                 self._reads[batch] = self._read(batch)
@@ -57,7 +57,7 @@ class DeltaFlow(Flow):
         self._newest = newest
 
     def _written(self, whole: int, oldest: int, newest: int) -> list[Commit]:
-        """Return the commits of the upstream that are not known. At the first look, that are those behind the batch ``oldest``, or that
+        """Return the commits of the upstream that are not known. At the first look, that are those after the batch ``oldest``, or that
         the downstream may not have read: from the commit ``whole`` on. Raises ``Declined`` if the log does not have those any more.
         """
         found, first, seen = list[Commit](), 0 if self._newest is None else self._newest + 1, newest + 1

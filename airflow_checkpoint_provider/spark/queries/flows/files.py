@@ -43,7 +43,7 @@ class FileFlow(Flow):
         self._newest: int | None = None  # batch of the upstream at the last look
         self._reads: dict[int, _Read] = {}  # batch of the downstream -> files
 
-    def look(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+    def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         batches = {position.begun for position in downstream} - self._reads.keys()
         newest = max(position.committed for position in upstream)
         # The positions were found before, so the log names all that was read by then

@@ -24,7 +24,7 @@ class Flow(ABC):
         self._sources = downstream.upstreams[upstream.uid]
 
     @abstractmethod
-    def look(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+    def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         """Read what the downstream has read, and what the upstream has written, at each of these positions."""
 
     @abstractmethod

@@ -1,11 +1,11 @@
-"""The checkpoint location of a query that ran without this package: found, and looked at before it is sealed. Runs in the Spark driver."""
+"""The checkpoint location of a query that ran without this package: found, and looked at before it is fenced. Runs in the Spark driver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, SinkTaken, WrongUse
-from airflow_checkpoint_provider.location.fence import poison_of, reached
+from airflow_checkpoint_provider.location.fence import fence_entry_of, reached
 from airflow_checkpoint_provider.location.files import (
     METADATA,
     NOTHING,
@@ -29,13 +29,13 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
         raise WrongUse(
             f"query '{uid}': adopt={where!r} is not a checkpointLocation of a query that ran. Nothing was changed"
         )
-    refuse_sealed(location, uid, incarnation)
+    refuse_fenced(location, uid, incarnation)
     position = reached(location)
     if position.begun != NOTHING:
         _refuse_format(location, position.begun, uid)
     needed_files(Found(location), position)
     # The query may have begun the next batch since
-    sink.meet(Position(position.begun + 1, location.committed()), ())
+    sink.check_can_continue(Position(position.begun + 1, location.committed()), ())
 
 
 def refuse_copy(location: Location, uid: str, others: Mapping[str, Location]) -> None:
@@ -52,12 +52,12 @@ def refuse_copy(location: Location, uid: str, others: Mapping[str, Location]) ->
             )
 
 
-def refuse_sealed(location: Location, uid: str, incarnation: str) -> None:
-    """Raise ``WrongUse`` if another query than ``uid`` of this history has sealed the location."""
-    poison = poison_of(location)
-    if poison and (poison.incarnation, poison.uid) != (incarnation, uid):
+def refuse_fenced(location: Location, uid: str, incarnation: str) -> None:
+    """Raise ``WrongUse`` if another query than ``uid`` of this history has fenced the location."""
+    entry = fence_entry_of(location)
+    if entry and (entry.incarnation, entry.uid) != (incarnation, uid):
         raise WrongUse(
-            f"query '{uid}': {location.uri} was taken over by {poison.by} as query '{poison.uid}'. If that job is to give it up,"
+            f"query '{uid}': {location.uri} was taken over by {entry.by} as query '{entry.uid}'. If that job is to give it up,"
             " `checkpoints release` makes a location of its own from it. Nothing was changed"
         )
 

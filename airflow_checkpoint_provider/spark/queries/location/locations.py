@@ -1,7 +1,7 @@
 """The checkpoint location of each query in this attempt: taken over from an older attempt, or begun. Runs in the Spark driver.
 
 A query goes on with the batches of its newest location, whichever checkpoint is the newest: its sink has them already. The
-location of the older attempt is sealed first, and copied into one of this attempt. A batch that had begun there runs again, with
+location of the older attempt is fenced first, and copied into one of this attempt. A batch that had begun there runs again, with
 the same offsets.
 """
 
@@ -18,10 +18,10 @@ from airflow_checkpoint_provider.location.copying import (
     copy_saved,
     fetch_state,
     has_state,
-    saved_place,
+    saved_location,
     write_beginnings,
 )
-from airflow_checkpoint_provider.location.fence import Poison, empty, reached, seal, stays_sealed
+from airflow_checkpoint_provider.location.fence import FenceEntry, delete_location, fence, reached, stays_fenced
 from airflow_checkpoint_provider.location.files import NOTHING, Location, Position, location_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_copy, refuse_sealed
+from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_copy, refuse_fenced
 from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links
 from airflow_checkpoint_provider.spark.queries.sinks.base import Sink, WayBack
@@ -77,13 +77,13 @@ class Locations:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        # uid -> newest batch in its older location, since when it is sealed
-        self._seals = dict[str, tuple[int, float]]()
+        # uid -> newest batch in its older location, since when it is fenced
+        self._fences = dict[str, tuple[int, float]]()
 
     def locate(self, start: Start) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
-        What may refuse the start comes first: until then there is only a copy that nobody uses, and the older location is sealed. An empty
+        What may refuse the start comes first: until then there is only a copy that nobody uses, and the older location is fenced. An empty
         sink is filled up before the journal names the location: if this attempt is killed between the two, the next one does it again. A
         sink goes back after that: the next attempt reads in the journal that it must, and to where.
 
@@ -96,9 +96,9 @@ class Locations:
         located = self._rescaled(start, located)
         if located.gone_back:
             self._name(located, query, start)
-            start.sink.go_back(self._way(located.path, located.gone_back, located.position.committed))
+            start.sink.rewind(self._way(located.path, located.gone_back, located.position.committed))
         else:
-            start.sink.fill_up(located.position.committed, None if query else start.links.in_flight)
+            start.sink.mark_batches_written(located.position.committed, None if query else start.links.in_flight)
             self._name(located, query, start)
         return located
 
@@ -115,7 +115,7 @@ class Locations:
             chain = (self._adoptable(start, start.adopt),)
             position = self._adopt(uid, chain[0], own)
         else:
-            self._refuse_another_place(uid)
+            self._refuse_another_location(uid)
             position = self._copy_checkpoint(start, own)
         start.sink.location = own
         return Located(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
@@ -125,13 +125,15 @@ class Locations:
         the sink was looked at before.
         """
         position, gone_back = located.position, located.gone_back
-        start.sources.meet(self._reading(query, located.own, position, gone_back, adopted=bool(located.chain)))
+        start.sources.check_can_continue(
+            self._reading(query, located.own, position, gone_back, adopted=bool(located.chain))
+        )
         if gone_back:
             return
         before = query.newest.sink if query else None
         if query and before == start.sink.path:
-            start.sink.remind(position)
-        start.sink.meet(position, _known_sinks(query, start.restored))
+            start.sink.rewrite_batch_marker(position)
+        start.sink.check_can_continue(position, _known_sinks(query, start.restored))
         if before and before != start.sink.path and position.begun > position.committed:
             new = start.sink.path or f"its new sink, {start.sink.target.format}"
             say(state_messages.batch_in_two_sinks(start.uid, position.begun, before, new))
@@ -165,12 +167,12 @@ class Locations:
         path = self._new_path(draft.uid)
         located = replace(draft, path=path, own=self._at(path))
         say(rescaling.rescale(draft.own, located.own, position.committed))
-        empty(draft.own)
+        delete_location(draft.own)
         start.sink.location = located.own
         return located
 
-    def _refuse_another_place(self, uid: str) -> None:
-        """Raise an error for a query that runs elsewhere, where it would not be sealed: under another name, since a restore has renamed
+    def _refuse_another_location(self, uid: str) -> None:
+        """Raise an error for a query that runs elsewhere, where it would not be fenced: under another name, since a restore has renamed
         it, or without this package, since it was released.
         """
         state = self._attempt.state
@@ -197,31 +199,31 @@ class Locations:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
     def _follow(self, query: QueryRecord, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
-        """Seal the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
+        """Fence the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
 
-        In S3 a batch may still appear shortly after the location was sealed. So it is looked at once more.
+        In S3 a batch may still appear shortly after the location was fenced. So it is looked at once more.
         """
         old, restored = self._at(query.newest.path), start.restored
         start.sink.location = old
         while True:
-            begun, sealed = self._sealed(query)
+            begun, fenced = self._fenced(query)
             position = Position(begun, old.committed(begun))
             _refuse_loss(query, position, restored)
             on_the_way = position == Position(query.newest.begun, query.newest.committed)
             if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
                 if not self._attempt.state.branch.goes_back(query):
-                    start.sources.meet(self._reading(query, old, position))
-                start.sink.go_back(self._way(query.newest.path, query.newest.gone_back, query.newest.committed))
+                    start.sources.check_can_continue(self._reading(query, old, position))
+                start.sink.rewind(self._way(query.newest.path, query.newest.gone_back, query.newest.committed))
             back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
             gone_back = None
             if back:
-                position, gone_back = self._go_back(query, position, start, own)
+                position, gone_back = self._gone_back(query, position, start, own)
             else:
                 copy_position(self._chain(query, start.adopt), position, own)
-            if stays_sealed(old, begun, sealed):
+            if stays_fenced(old, begun, fenced):
                 return position, gone_back
-            empty(own)
-            self._seals.clear()
+            delete_location(own)
+            self._fences.clear()
 
     def _adoptable(self, start: Start, uri: str) -> Location:
         """Return the location at ``uri``, which the query may take over. Nothing is changed."""
@@ -238,65 +240,65 @@ class Locations:
         start.sink.location = location
         examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
         refuse_copy(location, uid, {query.uid: self._at(query.newest.path) for query in self._attempt.state.queries})
-        position = _met(start, location)
+        position = _position_elsewhere(start, location)
         if start.rescaling:
             start.rescaling.refuse_to_adopt(location, position)
         return location
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:
-        """Seal a location from elsewhere, and copy what the query needs to go on."""
+        """Fence a location from elsewhere, and copy what the query needs to go on."""
         state = self._attempt.state
         say(state_messages.query_adopted(uid, old.uri, state))
         while True:
-            begun, sealed = self._seal(uid, old)
-            refuse_sealed(old, uid, state.incarnation)  # another job may have been faster
+            begun, fenced = self._fence(uid, old)
+            refuse_fenced(old, uid, state.incarnation)  # another job may have been faster
             position = Position(begun, old.committed(begun))
             copy_position((old,), position, own)
-            if stays_sealed(old, begun, sealed):
+            if stays_fenced(old, begun, fenced):
                 return position
-            empty(own)
+            delete_location(own)
 
-    def _go_back(self, query: QueryRecord, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
+    def _gone_back(self, query: QueryRecord, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
         """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
         restored, sink = start.restored, start.sink
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
-            raise NotSupportedYet(wording.cannot_go_back(query.uid, wording.BEGINS_ANEW))
-        sink.location = saved_place(restored, self._attempt.store, self._attempt.keys)
-        gone_back = sink.look_back(restored.query, allowed=self._attempt.state.branch.rewind_sink)
+            raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW))
+        sink.location = saved_location(restored, self._attempt.store, self._attempt.keys)
+        gone_back = sink.plan_rewind(restored.query, allowed=self._attempt.state.branch.rewind_sink)
         if sink.path and sink.path != restored.query.path:
             start.links.in_flight.refuse_elsewhere(sink.path)
         number = sink.next_number(left.begun)
         self._copy_checkpoint(start, own, number - to.committed)
         return Position(number + to.begun - to.committed, number), gone_back
 
-    def _sealed(self, query: QueryRecord) -> tuple[int, float]:
-        """Return the newest batch that has begun in the newest location of a query, and since when that is sealed.
+    def _fenced(self, query: QueryRecord) -> tuple[int, float]:
+        """Return the newest batch that has begun in the newest location of a query, and since when that is fenced.
 
-        The first query seals for all that an older attempt started, so that the second looks do not add up.
+        The first query fences for all that an older attempt started, so that the second looks do not add up.
         """
         state, epoch = self._attempt.state, self._attempt.epoch
         older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
-        for known in older if query.uid not in self._seals else ():
+        for known in older if query.uid not in self._fences else ():
             try:
-                self._seals[known.uid] = self._seal(known.uid, self._at(known.newest.path))
+                self._fences[known.uid] = self._fence(known.uid, self._at(known.newest.path))
             except Damaged:  # the start of that query says so, and the others can go on
                 if known.uid == query.uid:
                     raise
-        return self._seals[query.uid]
+        return self._fences[query.uid]
 
-    def _seal(self, uid: str, location: Location) -> tuple[int, float]:
-        """Seal a location. Return the newest batch that has begun there, and the time."""
+    def _fence(self, uid: str, location: Location) -> tuple[int, float]:
+        """Fence a location. Return the newest batch that has begun there, and the time."""
         state = self._attempt.state
         by = f"attempt {self._attempt.epoch} of {state.job}"
-        poison = Poison(state.incarnation, uid, secrets.token_hex(16), by)
-        return seal(location, poison, self._attempt.catch_up), time.monotonic()
+        entry = FenceEntry(state.incarnation, uid, secrets.token_hex(16), by)
+        return fence(location, entry, self._attempt.catch_up), time.monotonic()
 
     def _stands_there(self, query: QueryRecord, position: Position, restored: StateSnapshot | None) -> bool:
         """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
 
         In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
-        A batch that another version of the script has begun since does not count: the query goes back behind it.
+        A batch that another version of the script has begun since does not count: the query goes back to before it.
         """
         saved, point = restored.query if restored else None, self._attempt.restored.point
         if position_of(restored).committed != position.committed:
@@ -337,7 +339,7 @@ class Locations:
         )
         self._attempt.append(command)
 
-    def heal(self, located: Located) -> None:
+    def fetch_missing_state(self, located: Located) -> None:
         """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
 
         Another driver may have finished the batch in the sink after this location was copied. Then the sink skips it here, and
@@ -354,18 +356,18 @@ class Locations:
         self._attempt.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
 
     def delete_older(self, located: Located) -> None:
-        """Delete the locations that were given up, all but what keeps them sealed."""
+        """Delete the locations that were given up, all but what keeps them fenced."""
         for older in located.older:
             self._attempt.check_deleting()
-            empty(older)
+            delete_location(older)
 
 
-def _met(start: Start, location: Location) -> Position:
+def _position_elsewhere(start: Start, location: Location) -> Position:
     """Return how far a query has come that may still run elsewhere. Raises ``SourceMoved`` if its sources lack rows that it reads next."""
     while True:
         position = reached(location)
         try:
-            start.sources.meet(Reading(location, position, position.committed))
+            start.sources.check_can_continue(Reading(location, position, position.committed))
         except SourceMoved:
             if (
                 reached(location) == position

@@ -76,7 +76,7 @@ class Rescaling:
     def refuse_to_adopt(self, location: Location, position: Position) -> None:
         """Raise ``NotSupportedYet`` if the state in a location from elsewhere has another number of partitions. Nothing is changed.
 
-        A query that still runs there may begin a batch until its location is sealed. That must run with the old number: the query
+        A query that still runs there may begin a batch until its location is fenced. That must run with the old number: the query
         would be refused, and its old driver would have ended.
         """
         batch = max(position.committed, 0)
@@ -88,7 +88,7 @@ class Rescaling:
             )
 
     def rescale(self, draft: Location, own: Location, batch: int) -> str:
-        """Write the files of a query behind ``batch`` to ``own``, from those in ``draft``. Return what was done, for the log.
+        """Write the files of a query after ``batch`` to ``own``, from those in ``draft``. Return what was done, for the log.
 
         Raises ``NotSupportedYet`` for a state that Spark's tool cannot divide, and ``Damaged`` if the rows are not the same afterwards.
         """

@@ -1,4 +1,4 @@
-"""A Delta source that begins elsewhere: in another table, or behind a table that was taken back. Runs in the Spark driver.
+"""A Delta source that begins elsewhere: in another table, or after a table that was taken back. Runs in the Spark driver.
 
 The offset of a Delta source names its table and a commit. In a fork, the query that writes begins a table of its own. When queries go
 back, their author restores the table, and the source must not read the commits that were taken back, or the one that did it.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_checkpoint_provider.protocol.metadata import Edge
     from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
 
-FIRST_OFFSET = 2  # line of an entry of offsets, behind its version and its confs
+FIRST_OFFSET = 2  # line of an entry of offsets, after its version and its confs
 
 
 @dataclass(frozen=True)

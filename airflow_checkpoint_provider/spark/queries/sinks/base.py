@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.spark.state.snapshot import Check
 
 @dataclass(frozen=True)
 class WayBack:
-    """The way back of a query, as the journal has decided it: in which location the query goes on, and behind which batch."""
+    """The way back of a query, as the journal has decided it: in which location the query goes on, and after which batch."""
 
     job: str
     location: str
@@ -47,27 +47,27 @@ class Sink:
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
-    def sweep(self) -> None:
+    def delete_temporary_entries(self) -> None:
         """Delete what an older driver is about to rename."""
 
     def newest_file(self, batch: int) -> str | None:
         """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
         return None
 
-    def remind(self, position: Position) -> None:
+    def rewrite_batch_marker(self, position: Position) -> None:
         """Write the table's batch marker again if it was lost. The query wrote to this table at ``position``.
 
         Raises ``SinkMoved`` if the table may have forgotten the batch that had begun.
         """
 
-    def meet(self, position: Position, known: Collection[str | None]) -> None:
+    def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
         """Make sure that the query can go on at ``position``: the sink has the batches up to there, or is empty.
 
         It may have the begun batch, too. ``known`` are the paths to which the query has written: there, the sink must not be empty.
         Raises ``SinkMoved``.
         """
 
-    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+    def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
         """Make an empty sink count the batches up to ``up_to`` as written. Of their files it gets only those in flight.
 
         Raises ``SinkMoved`` if that cannot be brought there.
@@ -83,18 +83,18 @@ class Sink:
         """Return the number of a batch from which a query may go on after it went back: no driver has begun it."""
         return next_number(begun, INTERVAL)
 
-    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+    def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return what is left of the sink when the query goes back to ``saved``. Nothing is changed.
 
         Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had, and ``NotSupportedYet`` for
         a function of ``foreachBatch``.
         """
         if self.target.format == FOREACH_BATCH:
-            raise NotSupportedYet(wording.cannot_go_back(self.uid, wording.OWN_FUNCTION))
+            raise NotSupportedYet(wording.cannot_be_rewound(self.uid, wording.OWN_FUNCTION))
         say(f"query '{self.uid}' goes back, and its sink, {self.target.format}, gets the rows since then again")
         return GoneBack(batch=saved.batch)
 
-    def go_back(self, way: WayBack) -> None:
+    def rewind(self, way: WayBack) -> None:
         """Take out what the sink shall not keep, and let it count the batches up to the way's number. May be repeated. Raises ``SinkMoved``.
 
         The journal has decided it, so an attempt that was replaced meanwhile changes nothing else.
@@ -117,7 +117,7 @@ class CountingSink(Sink, ABC):
     def is_empty(self) -> bool:
         """Return whether a reader finds nothing there. Raises ``Damaged``."""
 
-    def meet(self, position: Position, known: Collection[str | None]) -> None:
+    def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
         found, committed = self.newest_batch(), position.committed
         if committed <= found <= position.begun or found == committed:
             return
@@ -148,7 +148,7 @@ class CountingSink(Sink, ABC):
         )
 
     def is_ahead_of(self, saved: QueryDetail, found: int) -> SinkMoved:
-        """Return the error for a sink that holds what was written behind ``saved``, up to batch ``found``."""
+        """Return the error for a sink that holds what was written after ``saved``, up to batch ``found``."""
         why = wording.sink_is_ahead(self.uid, self.path or "", saved)
         return SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
 

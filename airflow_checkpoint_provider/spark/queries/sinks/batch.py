@@ -75,7 +75,7 @@ class BatchSink:
             frame.write.format("noop").mode("overwrite").save()
             return
         if newest < batch_id - 1:
-            log.fill_up(batch_id - 1)
+            log.mark_batches_written(batch_id - 1)
         _spark_sink(spark, self.target).addBatch(batch_id, frame._jdf)
 
     def _refuse_other_calls(self, spark: SparkSession, folder: str, batch: int, newest: int) -> None:

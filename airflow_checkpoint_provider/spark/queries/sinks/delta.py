@@ -42,7 +42,7 @@ class DeltaSink(CountingSink):
     def is_empty(self) -> bool:
         return self.table.is_empty()
 
-    def remind(self, position: Position) -> None:
+    def rewrite_batch_marker(self, position: Position) -> None:
         """A table with ``delta.setTransactionRetentionDuration`` forgets a query that is quiet for so long. Its log still knows."""
         if position.begun != NOTHING and self.newest_batch() == NOTHING:
             logged = self.table.logged_batch(self.query_id)
@@ -56,7 +56,7 @@ class DeltaSink(CountingSink):
         version = self.table.version_of(self.query_id, batch)
         return None if version is None else delta_commit(version)
 
-    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+    def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
         if self.newest_batch() < up_to:
             if in_flight:
                 in_flight.refuse_to_bring(self.path)
@@ -68,7 +68,7 @@ class DeltaSink(CountingSink):
 
     # -- going back --------------------------------------------------------------------------------------------------
 
-    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+    def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
         if self.path != saved.path:
             if not self.is_empty():
@@ -81,9 +81,9 @@ class DeltaSink(CountingSink):
             raise self.is_ahead_of(saved, found)
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=saved.newest_file)
 
-    def meet(self, position: Position, known: Collection[str | None]) -> None:
+    def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
         """As in any sink. A table that was taken back still counts the batches that it lacks."""
-        super().meet(position, known)
+        super().check_can_continue(position, known)
         self._refuse_taken_back(position)
 
     def _refuse_taken_back(self, position: Position) -> None:
@@ -104,7 +104,7 @@ class DeltaSink(CountingSink):
         return self.table.logged_batch(self.query_id) if found == NOTHING else found
 
     def _taken_back(self) -> tuple[Commit | None, int | None]:
-        """Return the newest restore of the table behind all commits of the query, and the newest version with its rows that it took out."""
+        """Return the newest restore of the table after all commits of the query, and the newest version with its rows that it took out."""
         restored: Commit | None = None
         for commit in self.table.commits(0):
             if self.query_id in commit.batches:
@@ -135,9 +135,9 @@ class DeltaSink(CountingSink):
     def _holds_rows(self, commits: Iterable[Commit]) -> bool:
         return any(commit.files and self.query_id in commit.batches for commit in commits)
 
-    def go_back(self, way: WayBack) -> None:
+    def rewind(self, way: WayBack) -> None:
         """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
-        looked at behind the first, so another attempt need not look again.
+        looked at after the first, so another attempt need not look again.
         """
         gone_back = way.gone_back
         if gone_back.sink != self.path or self.newest_batch() >= way.number:

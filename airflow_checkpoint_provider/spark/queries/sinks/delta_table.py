@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.foreign import loads, long, readable
 from airflow_checkpoint_provider.protocol.metadata import DELTA, File, delta_commit
 from airflow_checkpoint_provider.protocol.records import cut
-from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged, place
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged, spelled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ class DeltaOffset:
 
     @property
     def touched(self) -> int:
-        """Return the number behind the last commit of which rows were read."""
+        """Return the number after the last commit of which rows were read."""
         return self.version if self.index < 0 else self.version + 1
 
 
@@ -72,7 +72,7 @@ class DeltaTable:
         jvm: Any = spark._jvm
         self._spark, self._jvm = spark, jvm
         self._conf = session.sessionState().newHadoopConf()
-        self.folder = place(spark, path)
+        self.folder = spelled(spark, path)
         self._table: Any = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.folder)
 
     # -- reading -----------------------------------------------------------------------------------------------------

@@ -44,18 +44,18 @@ class FileSink(CountingSink):
     def is_empty(self) -> bool:
         return not self._log.files()
 
-    def sweep(self) -> None:
+    def delete_temporary_entries(self) -> None:
         """Delete temporary entries of its log."""
-        self._log.sweep()
+        self._log.delete_temporary_entries()
 
     def newest_file(self, batch: int) -> str | None:
         return self._log.newest_file(batch)
 
-    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+    def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
         """Put entries into its log for the batches up to ``up_to``. Spark reads and compacts only a log without gaps."""
         if self._log.newest_batch() < up_to:
             copies = in_flight.copies(self.path) if in_flight else {}
-            self._log.fill_up(up_to, bring(self._log, copies))
+            self._log.mark_batches_written(up_to, bring(self._log, copies))
 
     # -- what its batches wrote --------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class FileSink(CountingSink):
         """Return the number of a batch from which a query may go on after it went back: one that the log compacts."""
         return self._log.next_number(begun)
 
-    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+    def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         path, found, files = self.path, self._log.newest_batch(), self._log.files()
         begins = not files and path != saved.path
         kept = 0 if begins else self._kept(files, saved.batch, saved.newest_file)
@@ -105,12 +105,12 @@ class FileSink(CountingSink):
             return 0
         return next((number for number in range(len(named), 0, -1) if named[number - 1] == newest), None)
 
-    def go_back(self, way: WayBack) -> None:
+    def rewind(self, way: WayBack) -> None:
         """Move what the sink shall not keep into a folder beside it, as ``file_sink.rewinding`` tells."""
         if way.gone_back.sink != self.path:
             return
         name, files = rewinding.aside_name(way.location), self._log.files()
-        # Asked behind the files: those of later batches are not among them
+        # Asked after the files: those of later batches are not among them
         if self._log.newest_batch() < way.number:
             self._cut(way, name, files)
         aside = rewinding.found_aside(self._log.files_of, name)

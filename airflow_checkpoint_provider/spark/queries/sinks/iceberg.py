@@ -50,7 +50,7 @@ class IcebergSink(CountingSink):
         newest = next(self._table.snapshots(), None)
         return newest is None or newest.summary.get("total-data-files") == "0"
 
-    def remind(self, position: Position) -> None:
+    def rewrite_batch_marker(self, position: Position) -> None:
         """Iceberg forgets a batch whose snapshot has expired. If the begun batch is newer than a snapshot that is left, the table would
         have its own snapshot, too.
         """
@@ -69,13 +69,13 @@ class IcebergSink(CountingSink):
             say(
                 f"query '{self.uid}': the snapshots of its batches have expired in its table {self.path}, which is told batch {committed}"
             )
-            self.fill_up(committed)
+            self.mark_batches_written(committed)
 
     def _began(self, batch: int) -> float:
         """Return when a batch began, in seconds since 1970."""
         return self.location.offsets(batch).began_ms / 1000 if self.location else 0.0
 
-    def meet(self, position: Position, known: Collection[str | None]) -> None:
+    def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
         """As in any sink, but an Iceberg table may have a batch twice."""
         written = list(self._table.written(self.query_id))
         for (batch, snapshot), (before, _) in pairwise(written):
@@ -85,7 +85,7 @@ class IcebergSink(CountingSink):
                     f" in snapshot {snapshot.id}"
                 )
         self._count_on([batch for batch, _ in written])
-        super().meet(position, known)
+        super().check_can_continue(position, known)
 
     def _count_on(self, batches: Sequence[int]) -> None:
         """Let the newest snapshot name the newest of ``batches``, which are those of the snapshots, the newest first. Iceberg takes the
@@ -105,7 +105,7 @@ class IcebergSink(CountingSink):
         number = next(made, None)
         return None if number is None else iceberg_snapshot(number)
 
-    def fill_up(self, up_to: int, in_flight: InFlight | None = None) -> None:
+    def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
         # Nothing is in flight: a query that reads the table is not known
         if self.newest_batch() < up_to:
             self._table.mark(self.query_id, up_to)
@@ -113,7 +113,7 @@ class IcebergSink(CountingSink):
 
     # -- going back --------------------------------------------------------------------------------------------------
 
-    def look_back(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
+    def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
         """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
         found = self.newest_batch()
         if found == NOTHING and self.path == saved.path and self._remembers_since() is not None:
@@ -130,9 +130,9 @@ class IcebergSink(CountingSink):
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=newest)
 
     def _is_ahead(self, batch: int, newest_file: str | None) -> bool:
-        """Return whether the table holds, or may hold, rows that the query has written behind ``batch``, whose snapshot ``newest_file`` names.
+        """Return whether the table holds, or may hold, rows that the query has written after ``batch``, whose snapshot ``newest_file`` names.
 
-        It does not if its author has rolled it back. If a snapshot has expired behind that one, nobody can tell.
+        It does not if its author has rolled it back. If a snapshot has expired after that one, nobody can tell.
         """
         base, oldest = iceberg_number(newest_file), None
         for snapshot in self._table.snapshots():
@@ -143,9 +143,9 @@ class IcebergSink(CountingSink):
             oldest = snapshot
         return oldest is not None and oldest.before is not None
 
-    def go_back(self, way: WayBack) -> None:
+    def rewind(self, way: WayBack) -> None:
         """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
-        looked at behind the first, so another attempt need not look again.
+        looked at after the first, so another attempt need not look again.
         """
         gone_back, newest = way.gone_back, self.newest_batch()
         if gone_back.sink != self.path or newest >= way.number:

@@ -1,7 +1,7 @@
 """An Iceberg table: which batches of a query it has, and which snapshots they made. Runs in the Spark driver.
 
 Each commit makes a snapshot of the table, which names the one before. A query writes a batch in one commit: the summary of its snapshot
-has the query's own id and the number of the batch. Iceberg 1.12 looks for the newest such snapshot behind the current one, and leaves
+has the query's own id and the number of the batch. Iceberg 1.12 looks for the newest such snapshot after the current one, and leaves
 out a batch whose number that has reached. Then it commits. If somebody else has committed meanwhile, it commits again, and does not look
 again: two drivers that write a batch at the same moment both write it.
 """

@@ -58,9 +58,9 @@ class HadoopFolder:
                 raise
             raise Damaged(f"{self.uri}/{key} is missing; somebody or something deleted it") from None
         try:
-            behind = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
-            stream.seek(behind)
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")), not behind
+            skipped = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
+            stream.seek(skipped)
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")), not skipped
         finally:
             stream.close()
 
@@ -165,14 +165,17 @@ def file_of(status: Any) -> SinkFile:
     return SinkFile(path, json.dumps(about))
 
 
-def place(spark: SparkSession, path: str) -> str:
+def spelled(spark: SparkSession, path: str) -> str:
     """Return the path of a source or a sink as ``FileSinkLog.folder`` is spelled."""
     folder = _jvm(spark).org.apache.hadoop.fs.Path(path)
     return _in_one_spelling(_jvm(spark), folder.getFileSystem(_hadoop_conf(spark)), folder)
 
 
 def logged(path: Any) -> str:
-    """Return a path as Spark's logs spell it: encoded, and with three slashes behind ``file:``. A source takes another one for new."""
+    """Return a path as Spark's logs spell it: encoded, and with three slashes after ``file:``.
+
+    A source would treat a path in another spelling as a new file.
+    """
     return ONE_SLASH.sub("file:///", str(path.toUri()))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.source_files import SourceFile, logged_files
-from airflow_checkpoint_provider.spark.queries.sinks.sink_log import place
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_paths import AT_MOST, Below, SourcePaths, shown
 from airflow_checkpoint_provider.spark.queries.sources.sources import FILES, Leaf
@@ -36,7 +36,7 @@ class FileSources:
             if leaf.format == FILES:
                 self._folders.setdefault(leaf.folder, []).append(leaf)
         self._own = {
-            folder for folder, read in self._folders.items() if place(spark, read[0].options["path"]) in written
+            folder for folder, read in self._folders.items() if spelled(spark, read[0].options["path"]) in written
         }
         self.replaced: list[str] = []
         """Files that the last look found, and that were changed since the query had read them."""
@@ -60,8 +60,8 @@ class FileSources:
         """Raise ``Damaged`` if the query would read a file that lies outside of what its source names."""
         after = _read_up_to(reading, read)
         if not (reading.again or reading.restored or (after == NOTHING and reading.position.begun != NOTHING)):
-            return  # it was copied up to what its sources have read, and nothing behind that
-        below = Below(self._spark, place(self._spark, read[0].options["path"]))
+            return  # it was copied up to what its sources have read, and nothing after that
+        below = Below(self._spark, spelled(self._spark, read[0].options["path"]))
         for path in logged_files(reading.own, folder, after):
             if not below.holds(path):
                 raise Damaged(

@@ -48,7 +48,7 @@ class IcebergSources:
                 gone,
                 f"{newer} Iceberg has no option that skips expired snapshots: start the query under another uid, and keep snapshots for"
                 " longer than the longest stop",
-                counted=f"{begins}, and the query reads on behind ",
+                counted=f"{begins}, and the query reads on after ",
             )
 
 

@@ -1,7 +1,7 @@
 """The Kafka sources of a query: whether the brokers still have the rows that it reads next. Runs in the Spark driver.
 
 Kafka deletes rows by their age, whoever still needs them. Without this look Spark begins a batch with offsets that nobody can read,
-and the query can never go on behind it.
+and the query can never go on after it.
 
 The brokers are asked by Spark's own connector, as the query asks them: the same options, and so the same topics and credentials,
 which stay in the JVM.
@@ -96,12 +96,12 @@ class KafkaSources:
         with contextlib.suppress(Exception):  # a JVM that is ending may raise anything; the watchdog handles its end
             while runs():
                 with contextlib.suppress(SourceUnavailable):  # what is known stays, and says how old it is
-                    found = self._look()
+                    found = self._earliest()
                     heart.update(functools.partial(_with, found=found))
                     heart.pulse()  # the query may end before the next beat
                 time.sleep(PACE)
 
-    def _look(self) -> EarliestOffsets:
+    def _earliest(self) -> EarliestOffsets:
         now = utc_now()
         return EarliestOffsets(
             uid=self._uid,

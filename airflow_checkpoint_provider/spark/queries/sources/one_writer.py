@@ -23,8 +23,8 @@ _S3 = ("s3", "s3a", "s3n")
 _WHY = "Both would count their batches in the log of that folder, which takes each number once, so rows of one would be lost"
 
 
-def same_place(one: str, other: str) -> bool:
-    """Return whether two paths, as ``place`` spells them, are one folder: also by a symbolic link or another name of a file system on
+def same_folder(one: str, other: str) -> bool:
+    """Return whether two paths, as ``spelled`` spells them, are one folder: also by a symbolic link or another name of a file system on
     this host, by another scheme of S3, and with the port that is HDFS's own.
     """
     if _resolved(one) == _resolved(other):
@@ -56,7 +56,7 @@ def refuse_own_rows(uid: str, sink: Sink, sources: Sequence[Source]) -> None:
     """
     if sink.target.format in FILE_SINKS and sink.path:
         for source in sources:
-            if same_place(source.path, sink.path):
+            if same_folder(source.path, sink.path):
                 raise SinkTaken(
                     f"query '{uid}' reads {source.path} and writes to it. From its next start on, Spark would read only the files that"
                     " the query has written, and files that others put there would be lost. Nothing was started. Write to another folder"
@@ -66,7 +66,7 @@ def refuse_own_rows(uid: str, sink: Sink, sources: Sequence[Source]) -> None:
 def refuse_second_writer(uid: str, sink: Sink, started: Mapping[str, Sink]) -> None:
     """Raise ``SinkTaken`` if a query that is ``started`` writes to the folder of ``sink``."""
     for other, its in started.items():
-        shared = sink.path and its.path and same_place(sink.path, its.path)
+        shared = sink.path and its.path and same_folder(sink.path, its.path)
         if shared and not (_counts_by_id(sink) and _counts_by_id(its)):
             raise SinkTaken(
                 f"query '{uid}' would write to {sink.path}, where query '{other}' of this job writes{_as(its.path, sink.path)}. {_WHY}."
@@ -83,7 +83,7 @@ def refuse_path_of_another(
     if sink.path is None or _counts_by_id(sink):
         return
     for other, path, what in _not_started(state, restored):
-        if other != uid and other not in started and path and same_place(sink.path, path):
+        if other != uid and other not in started and path and same_folder(sink.path, path):
             raise SinkTaken(
                 f"query '{uid}' would write to {sink.path}, where query '{other}' of this job {what}{_as(path, sink.path)}. {_WHY}."
                 f" '{uid}' was not started. Write .option(\"path\", ...) of another folder. {_ways_out(uid, other, state)}"

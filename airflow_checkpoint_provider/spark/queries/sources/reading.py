@@ -14,7 +14,7 @@ NEWER = " A newer checkpoint may still have all its rows."
 
 @dataclass(frozen=True)
 class Reading:
-    """A query that reads on behind ``position`` of its location ``own``.
+    """A query that reads on after ``position`` of its location ``own``.
 
     ``batch`` is the number that its newest committed batch had before it went back. ``left`` are the locations whose batches it reads
     again, because it has gone back from there. ``restored``: its position is that of a checkpoint.
@@ -32,7 +32,7 @@ class Reading:
         return bool(self.left) or self.position.begun != self.position.committed
 
     def begins(self, source: int) -> str | None:
-        """Return the offset of a source behind which it reads on; None if it begins. Raises ``Damaged``."""
+        """Return the offset of a source after which it reads on; None if it begins. Raises ``Damaged``."""
         return offset_of(self.own, self.position.committed, source)
 
     def ends(self, source: int) -> list[str]:
@@ -63,6 +63,6 @@ class Loss:
 
     def since(self, batch: int) -> str:
         """Return what is said of rows that came after ``batch``."""
-        behind = "" if batch == NOTHING else f" since batch {batch}"
+        since = "" if batch == NOTHING else f" since batch {batch}"
         left_out = f". Spark skips them, because {self.allowed}" if self.allowed else ""
-        return f"{self.where} does not have all rows{behind}: {self.counted}{some([str(each) for each in self.missing])}{left_out}"
+        return f"{self.where} does not have all rows{since}: {self.counted}{some([str(each) for each in self.missing])}{left_out}"

@@ -64,16 +64,16 @@ class SourcePaths:
 
 
 class Below:
-    """Tells whether files lie at the ``place`` of a source, as ``sink_log.place`` spells it. It may be a pattern.
+    """Tells whether files lie at the ``folder`` of a source, as ``sink_log.spelled`` spells it. It may be a pattern.
 
     Names are compared one by one, decoded: as texts, ``/data/in-private`` begins like ``/data/in``.
     A link below that path leads where it leads: Spark follows it when it looks for new files, too.
     """
 
-    def __init__(self, spark: SparkSession, place: str) -> None:
+    def __init__(self, spark: SparkSession, folder: str) -> None:
         jvm: Any = spark._jvm
         self._pattern = jvm.org.apache.hadoop.fs.GlobPattern
-        self._place, names = walked(place)
+        self._folder, names = walked(folder)
         whole = takewhile(lambda name: name.count("{") == name.count("}"), names)  # a choice may go over several names
         self._names = tuple(whole)
         self._matching: dict[tuple[str, str], bool] = {}
@@ -81,7 +81,7 @@ class Below:
     def holds(self, path: str) -> bool:
         """Return whether a file lies there. Its ``path`` is encoded, as in Spark's logs."""
         found, names = decoded(path)
-        if found != self._place or len(names) < len(self._names) or not {".", ".."}.isdisjoint(names):
+        if found != self._folder or len(names) < len(self._names) or not {".", ".."}.isdisjoint(names):
             return False
         return all(map(self._matches, self._names, names))
 

@@ -42,7 +42,7 @@ class SourceRows:
         self._told = set[str]()
         self.follow: Callable[[Callable[[], bool], Heart], None] = self._kafka.follow
 
-    def meet(self, reading: Reading) -> None:
+    def check_can_continue(self, reading: Reading) -> None:
         """Make sure that the sources have all rows that the query reads on with.
 
         Raises ``SourceMoved`` if some are gone, unless the source has the option by which Spark leaves them out, and
@@ -66,7 +66,7 @@ class SourceRows:
             yield from sources.losses(reading)
 
     def notes(self, reading: Reading) -> Iterator[str]:
-        """Yield the lines on what was found behind the last losses: what was replaced, and what could not be asked."""
+        """Yield the lines on what was found after the last losses: what was replaced, and what could not be asked."""
         if self._files.replaced:
             yield source_messages.replaced(self._uid, self._files.replaced)
         unknown = [*(self._unknown if reading.again else ()), *self._files.not_asked, *self._delta.not_asked]

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.file_sink.log import COMPACT
 from airflow_checkpoint_provider.location.files import NOTHING, Location
 from airflow_checkpoint_provider.location.foreign import NUMBER
 from airflow_checkpoint_provider.location.source_files import source_entry
-from airflow_checkpoint_provider.spark.queries.sinks.sink_log import place
+from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def path_sources(spark: SparkSession, writer: DataStreamWriter) -> list[Source]:
     for leaf in leaves(writer):
         if path := leaf.options.get("path"):
             leaves_out = next((name for name in LEAVE_OUT if name.lower() in leaf.options), None)
-            found.setdefault(leaf.folder, Source(leaf.offset, leaf.folder, place(spark, path), leaves_out))
+            found.setdefault(leaf.folder, Source(leaf.offset, leaf.folder, spelled(spark, path), leaves_out))
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Spark's own query in a location that was sealed. Runs on Linux, with a Spark session."""
+"""Spark's own query in a location that was fenced. Runs on Linux, with a Spark session."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.location.fence import Poison, newest_batch, seal
+from airflow_checkpoint_provider.location.fence import FenceEntry, fence, newest_batch
 from airflow_checkpoint_provider.location.files import COMMITS, OFFSETS, Location
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.streams import add_files, expected, rows_in
 
-POISON = Poison("1ncarnation", "rows", "nonce", "attempt 2 of rows")
+FENCE = FenceEntry("1ncarnation", "rows", "nonce", "attempt 2 of rows")
 
 
 def run(spark: SparkSession, folder: Path, **options: str) -> None:
@@ -24,20 +24,20 @@ def run(spark: SparkSession, folder: Path, **options: str) -> None:
 
 
 def nobody_fenced() -> None:
-    """Let the sealer go on."""
+    """Let the process that fences go on."""
 
 
-@pytest.mark.parametrize("committed", [2, 1], ids=["behind a commit", "in the middle of a batch"])
-def test_query_that_starts_again_in_a_sealed_location_reads_the_poison_and_fails(
+@pytest.mark.parametrize("committed", [2, 1], ids=["after a commit", "in the middle of a batch"])
+def test_query_that_starts_again_in_a_fenced_location_reads_the_fence_and_fails(
     spark: SparkSession, tmp_path: Path, committed: int
 ) -> None:
-    """So does the next one: nobody takes the poison away."""
+    """So does the next one: nobody takes the fence away."""
     location = Location(LocalStore(tmp_path), "location")
     add_files(tmp_path / "in", *range(3))
     run(spark, tmp_path)
     for batch in range(committed + 1, 3):
         location.store.delete([location.name(f"{COMMITS}/{batch}"), location.name(f"{COMMITS}/.{batch}.crc")])
-    assert seal(location, POISON, nobody_fenced) == 2
+    assert fence(location, FENCE, nobody_fenced) == 2
     add_files(tmp_path / "in", 3)
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match="INVALID_LOG_VERSION"):
@@ -47,15 +47,15 @@ def test_query_that_starts_again_in_a_sealed_location_reads_the_poison_and_fails
     assert rows_in(tmp_path / "out") == expected(3)
 
 
-def test_poison_below_the_log_that_went_on_is_no_harm(spark: SparkSession, tmp_path: Path) -> None:
-    """A sealer may have slept while the log was purged past its number. Spark does not read that entry, and purges it."""
+def test_fence_below_the_log_that_went_on_is_no_harm(spark: SparkSession, tmp_path: Path) -> None:
+    """A process that fences may have slept while the log was purged past its number. Spark does not read that entry, and purges it."""
     location = Location(LocalStore(tmp_path), "location")
     add_files(tmp_path / "in", *range(4))
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "1")
     try:
         run(spark, tmp_path)
         assert location.batches(OFFSETS) == [2, 3]
-        location.store.create(location.name(f"{OFFSETS}/0"), POISON.to_bytes())
+        location.store.create(location.name(f"{OFFSETS}/0"), FENCE.to_bytes())
         assert newest_batch(location) == (3, False)
         add_files(tmp_path / "in", *range(4, 6))
         run(spark, tmp_path)
