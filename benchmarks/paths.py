@@ -132,7 +132,7 @@ def in_test(node: str) -> Steps:
         @pytest.hookimpl(wrapper=True)
         def pytest_pyfunc_call(self) -> Iterator[None]:
             with self.trace.recording():
-                return (yield)  # type: ignore[misc,return-value]
+                return (yield)
 
     plugin = Plugin()
     quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")

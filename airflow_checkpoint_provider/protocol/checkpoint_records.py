@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from airflow_checkpoint_provider.protocol.events import Request
@@ -113,7 +114,7 @@ class Checkpoint(Shared):
         if self.completion and self.abort_cause:
             raise ValueError(f"checkpoint {self.id} is completed and aborted")
 
-    @property
+    @cached_property
     def status(self) -> str:
         if self.abort_cause:
             return ABORTED
@@ -174,11 +175,11 @@ class Checkpoint(Shared):
     def kind(self) -> str:
         return self.request.kind
 
-    @property
+    @cached_property
     def savepoint(self) -> bool:
         return is_savepoint(self.kind)
 
-    @property
+    @cached_property
     def suspends(self) -> bool:
         return kind_named(self.kind).suspends
 

@@ -194,7 +194,8 @@ class Record:
 
     def unproved(self) -> Self:
         """Prove the ``Shared`` records that lie in tuples of this one. Return the record without them."""
-        shared = {name: value for name, value in vars(self).items() if isinstance(value, tuple) and _are_shared(value)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        shared = {name: value for name, value in values.items() if isinstance(value, tuple) and _are_shared(value)}
         for records in shared.values():
             for record in records:
                 record.prove()

@@ -1,6 +1,7 @@
 """The state that a journal folds to, and the queries on it. Runs anywhere; no I/O, no clock.
 
-Only ``fold`` in ``transitions`` builds it, entry by entry. Its lists are bounded.
+Only ``fold`` in ``transitions`` builds it, entry by entry. Its lists are bounded. A state never changes, so what many ask of it
+is found once.
 
 Seven identities: the *incarnation* names the history; a *run* is work that is done once; a *generation* changes when a person
 clears the task; a *try* is one execution of the task; a *launch* is a try's plan to start a driver, which a later try may adopt;
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
@@ -150,7 +152,7 @@ class State(Record):
         """Return the query that was released under ``uid``, or was called so before."""
         return next((query for query in self.released if uid in (query.uid, *query.was)), None)
 
-    @property
+    @cached_property
     def of_one_run(self) -> bool:
         """Return whether the history belongs to one run: its scope is the key of that run. Runs share any other history."""
         return bool(self.scope) and all(run.key == self.scope for run in self.runs)
@@ -158,15 +160,15 @@ class State(Record):
     def with_status(self, *status: str) -> tuple[Checkpoint, ...]:
         return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.status in status)
 
-    @property
+    @cached_property
     def pending(self) -> tuple[Checkpoint, ...]:
         return self.with_status(PENDING)
 
-    @property
+    @cached_property
     def retained(self) -> tuple[Checkpoint, ...]:
         return self.with_status(RETAINED)
 
-    @property
+    @cached_property
     def savepoints(self) -> tuple[Checkpoint, ...]:
         """Return the savepoints that were completed and not disposed."""
         return tuple(checkpoint for checkpoint in self.retained if checkpoint.savepoint)
@@ -176,12 +178,12 @@ class State(Record):
         """Return the savepoints of completed stops, deleted ones included."""
         return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.completed_at and checkpoint.suspends)
 
-    @property
+    @cached_property
     def newest_completed(self) -> int:
         """Return the highest id that was completed, savepoints and deleted checkpoints included; 0 if none is listed."""
         return max((checkpoint.id for checkpoint in self.checkpoints if checkpoint.completed_at), default=0)
 
-    @property
+    @cached_property
     def config(self) -> CheckpointConfig:
         """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is none."""
         in_force = self.attempts[-1].checkpointing if self.attempts else None
