@@ -59,16 +59,16 @@ class JobEnd:
         self.queries.wait()
         self.queries.end()
         self.checkpointer.wait()
-        self.attempt.check_not_fenced()  # this also reads the requests since the last look
+        self.attempt.writer.check_not_fenced()  # this also reads the requests since the last look
         new = self.states.new(self.registered.hooks())
         refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new, self.allow_non_restored_state)
         self._keep_or_drop_unclaimed()
         self._take_last_checkpoints()
         self.checkpointer.close()
-        self.attempt.check_not_fenced()
+        self.attempt.writer.check_not_fenced()
         self.checkpointer.protection.enforce_limit()
         self.checkpointer.notify_last()
-        self.attempt.end("finished", ExitCode.FINISHED)
+        self.attempt.end.write("finished", ExitCode.FINISHED)
 
     def _keep_or_drop_unclaimed(self) -> None:
         """Keep the restored states that the script did not use, or drop those that may be dropped. Log both.
@@ -118,7 +118,7 @@ class JobEnd:
         self.checkpointer.close()
         damage = damage_of(error, self.attempt, self.states.complete_records())
         cause = damage or error
-        self.attempt.end_failed(exit_code(cause, self.launched))
+        self.attempt.end.failed(exit_code(cause, self.launched))
         self.checkpointer.close_objects()
         if isinstance(cause, CheckpointError):
             refuse_retry(cause, self.launched)

@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.progress import Progress
 from airflow_checkpoint_provider.spark.attempt.settings import Settings, launched, script, settings_of
 from airflow_checkpoint_provider.spark.attempt.start import Program, begin
+from airflow_checkpoint_provider.spark.attempt.watch import AttemptWatch
 from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retry
@@ -163,19 +164,21 @@ class CheckpointedJob:
         s3a.prepare(self.spark, settings.open_store())
         self._running = begin(settings, Program(application.digest, application.stored_parts, self.spark.version))
         self._watchdog = Watchdog(jvm_pid(self.spark), self._jvm_died, self._terminated).start()
-        self._attempt.watch()
         try:
+            self._prepare(settings, application)
+            AttemptWatch(
+                self._attempt, (self._progress.report, self._queries.report, self._checkpointer.on_watch)
+            ).start()
             self._attach(settings, application)
         except BaseException as error:
-            self._attempt.end_failed(exit_code(error, self._launched))
+            self._attempt.end.failed(exit_code(error, self._launched))
             self._watchdog.stop()
             raise
 
-    def _attach(self, settings: Settings, application: Application) -> None:
-        """Read the states and get ready for the script. This may take long if the states must be copied first."""
+    def _prepare(self, settings: Settings, application: Application) -> None:
+        """Make the parts of the attempt, with its restored states."""
         seal, point = copies.renamed(self._attempt), self._attempt.restored.point
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
-        self._states.snapshots = copies.import_states(self._attempt, self._states.snapshots)
         self._registered = Registered(self._states, seal.id if seal else None)
         self._checkpointer = Checkpointer(
             self._attempt, self._states, self._registered, self.spark.version, settings.config
@@ -185,7 +188,6 @@ class CheckpointedJob:
         self._uids: set[str] = set()
         self._unsaid = state_messages.not_paced(settings.config)  # until there is a stage
         self._progress = Progress(self.spark, self._attempt, self._checkpointer.protection)
-        self._attempt.on_state = self._on_watch
         self._end = JobEnd(
             self.spark,
             self._attempt,
@@ -196,16 +198,20 @@ class CheckpointedJob:
             self._launched,
             settings.allow_non_restored_state,
         )
+
+    def _attach(self, settings: Settings, application: Application) -> None:
+        """Copy the states if they lie elsewhere, which may take long. Then the script begins."""
+        self._states.snapshots = copies.import_states(self._attempt, self._states.snapshots)
         line = state_messages.application_line(
             application.digest, application.stored_parts, self._attempt_before(), self._attempt.run
         )
         say(f"attempt {self._attempt.epoch} of {settings.job}, run {self._attempt.run.key}: {line}")
         context = self.spark.sparkContext
-        self._attempt.attach(line, context.applicationId, context.uiWebUrl or "")
+        self._attempt.activity.attach(line, context.applicationId, context.uiWebUrl or "")
         self._checkpointer.remove_garbage()
 
     def _attempt_before(self) -> AttemptRecord | None:
-        earlier = (attempt for attempt in self._attempt.state.attempts if attempt.epoch < self._attempt.epoch)
+        earlier = (attempt for attempt in self._attempt.journal.state.attempts if attempt.epoch < self._attempt.epoch)
         return max(earlier, key=lambda attempt: attempt.epoch, default=None)
 
     def __exit__(
@@ -233,17 +239,11 @@ class CheckpointedJob:
             raise
         CheckpointedJob._finished = True
 
-    def _on_watch(self, state: State) -> None:
-        """Report progress and serve the checkpoints. The attempt's watch calls it once a second."""
-        self._progress.report(state)
-        self._queries.report()
-        self._checkpointer.on_watch()
-
     def _jvm_died(self) -> None:
-        self._attempt.end_now("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
+        self._attempt.end.now("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
 
     def _terminated(self) -> None:
-        self._attempt.end_now("failed", 143, "SIGTERM")
+        self._attempt.end.now("failed", 143, "SIGTERM")
 
     # -- in the script -----------------------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class CheckpointedJob:
         source, a session, a transaction.
         """
         self._claim(uid)
-        self._attempt.check_not_fenced()
+        self._attempt.writer.check_not_fenced()
         self._registered.add(uid, obj)
 
     @checks_arguments(**arguments.QUERY)
@@ -364,7 +364,7 @@ class CheckpointedJob:
         return self._running
 
     def _ref(self, point: Point) -> CheckpointRef:
-        state: State = self._attempt.state
+        state: State = self._attempt.journal.state
         store, keys = self._attempt.store, self._attempt.keys
         number = point.id or self._attempt.restored.id_floor
         return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
@@ -372,7 +372,7 @@ class CheckpointedJob:
     def _set_value(self, uid: str, value: Any) -> None:
         refuse_inside()
         self._refuse_fork()
-        self._attempt.leave_if_over()
+        self._attempt.leaving.if_over()
         self._states.set_value(uid, value)
 
     def _refuse_fork(self) -> None:

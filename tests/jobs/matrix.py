@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.spark import CheckpointedJob
-from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.attempt import watch
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -104,7 +104,7 @@ def main(job: CheckpointedJob, out: str) -> None:
 
 if __name__ == "__main__":
     if os.environ.get("STREAM_BLIND"):
-        attempt.POLL = 86_400.0
+        watch.POLL = 86_400.0
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "2 s"))
     root = sys.argv[2] if len(sys.argv) > 2 else None
     if forks := os.environ.get("STREAM_FORKS", "").split():

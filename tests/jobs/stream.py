@@ -30,7 +30,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.spark import CheckpointedJob, batch_sink
-from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.attempt import watch
 
 SCHEMA = "id long, key string"
 FILES_A_BATCH = "2"
@@ -200,7 +200,7 @@ if __name__ == "__main__":
         plain(sys.argv[1], location)
         sys.exit()
     if os.environ.get("STREAM_BLIND"):
-        attempt.POLL = 86_400.0
+        watch.POLL = 86_400.0
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "1 d"))
     root, restore = sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("STREAM_RESTORE", "latest")
     with CheckpointedJob(checkpointing=config, root=root, restore=restore) as running:

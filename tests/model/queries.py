@@ -72,10 +72,8 @@ class Attempt:
         self.journal = Watched(process, memory, epoch)
         self.restored = SimpleNamespace(point=Point(id=1))
         self.heart = None  # nobody looks at it
-
-    @property
-    def state(self) -> State:
-        return self.journal.state
+        self.writer = self
+        self.leaving = SimpleNamespace(if_over=lambda: None)  # this driver has noticed nothing
 
     def catch_up(self) -> State:
         Coordinator(self.journal, self.epoch).check_not_fenced()
@@ -84,10 +82,8 @@ class Attempt:
     def append(self, command: c.Command) -> None:
         self.journal.append(command)
 
-    def leave_if_over(self) -> None:
+    def check_deleting(self) -> None:
         """Go on: this driver has noticed nothing."""
-
-    check_deleting = leave_if_over
 
 
 # -- the driver ----------------------------------------------------------------------------------------------------------
@@ -112,16 +108,16 @@ def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next 
             mine._catch_up(query)
             at = kind.spark(process, epoch, query.located.own.key).start()
         except (Failed, CheckpointError) as error:
-            attempt.catch_up()  # ends the attempt if it was replaced
+            attempt.writer.catch_up()  # ends the attempt if it was replaced
             process.says("broken", f"Q7: attempt {epoch} gives up, and nobody has replaced it: {error}")
             return None
     own, older = query.located.path, tuple(location.key for location in query.located.older)
-    return Next(settle, epoch, kind, Memory(attempt.state), own, older, query.located.position, at)
+    return Next(settle, epoch, kind, Memory(attempt.journal.state), own, older, query.located.position, at)
 
 
 def queries(attempt: Attempt) -> Queries:
     """Return the queries of an attempt, none of which was started."""
-    restored = saved(attempt.store) if attempt.state.branch.rewinds else None
+    restored = saved(attempt.store) if attempt.journal.state.branch.rewinds else None
     states = SimpleNamespace(claim_query=lambda uid: restored, snapshots={})
     return Queries(
         cast(Any, None), cast(Any, attempt), cast(Any, states), cast(Any, SimpleNamespace()), CheckpointConfig()
@@ -147,7 +143,7 @@ def settle(
         taken = Locations(cast(Any, attempt))
         taken.settle(located)
         taken.delete_older(located)
-    return Next(go_on, epoch, kind, Memory(attempt.state), KEYS.file_set(path), at)
+    return Next(go_on, epoch, kind, Memory(attempt.journal.state), KEYS.file_set(path), at)
 
 
 def go_on(process: Process, epoch: int, kind: Kind, memory: Memory, key: str, at: At) -> Next | None:
@@ -180,7 +176,7 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
         mock.patch.object(sink, "say", print_nothing),
         mock.patch.object(file_sink, "say", print_nothing),
         mock.patch.object(file_sink, "utc_now", return_value="2026-11-20T00:00:00+00:00"),
-        mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.catch_up())),
+        mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.writer.catch_up())),
         mock.patch.object(running, "spark_uri", lambda _, key: key),
         mock.patch.object(file_sink, "SinkLog", return_value=spark.sink_log(cast(Any, process))),
         mock.patch.object(queries_, "SourceRows"),  # the model has no files to ask for

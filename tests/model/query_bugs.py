@@ -247,7 +247,7 @@ NAMING = {
 
 def left_open(self: Locations, query: QueryRecord) -> tuple[int, float]:
     """A query that goes back leaves its location open."""
-    if self._attempt.state.branch.goes_back(query):
+    if self._attempt.journal.state.branch.goes_back(query):
         return NEWEST(self._at(query.newest.path))[0], 0.0
     return FENCED(self, query)
 

@@ -39,7 +39,15 @@ PERMANENT = {
         "CheckpointNotFound",
         "NothingToCompare",
     ),
-    *("CheckpointWasAborted", "EndedAfterStop", "RunFinished", "Superseded", "TwoOwners", "RunIsOlder", "StateRequired"),
+    *(
+        "CheckpointWasAborted",
+        "EndedAfterStop",
+        "RunFinished",
+        "Superseded",
+        "TwoOwners",
+        "RunIsOlder",
+        "StateRequired",
+    ),
     *(
         "SinkMoved",
         "SinkTaken",

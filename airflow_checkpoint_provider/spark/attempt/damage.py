@@ -53,7 +53,7 @@ def _unusable(attempt: Attempt, stored: StoredFile, damage: Damaged) -> Damaged 
     """Return the error that names the checkpoint, unless a retry starts without the file: then log it."""
     named = Damaged(f"state '{stored.uid}': {damage.message}")
     try:
-        coordinator = attempt.second_reader()
+        coordinator = attempt.writer.second_reader()
         point = coordinator.state.restore_point()
         checkpoint = coordinator.state.checkpoint(point.id) if point and point.id else None
         if checkpoint and holds(coordinator.contents(checkpoint)[0], stored.file_set):

@@ -56,12 +56,12 @@ class Progress:
     def report(self, state: State) -> None:
         """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
-        uid, now = self._attempt.stage, time.monotonic()
+        uid, now = self._attempt.activity.stage, time.monotonic()
         if uid != self._uid:
             self._uid, self._since, self._logged = uid, now, now
         tasks = self._tasks(uid) if uid else None
         done = tasks.fraction if tasks else None
-        self._attempt.heart.update(lambda beat: replace(beat, activity=self._attempt.doing(), fraction=done))
+        self._attempt.heart.update(lambda beat: replace(beat, activity=str(self._attempt.activity), fraction=done))
         if uid and now - self._logged >= LOG_EVERY:
             say(working(uid, now - self._since, tasks))
             self._logged = now

@@ -38,7 +38,7 @@ class Protection:
         return len(self._failed_barriers())
 
     def _failed_barriers(self) -> set[int]:
-        newest = self._attempt.state.newest_completed
+        newest = self._attempt.journal.state.newest_completed
         return {barrier for barrier, since in self._failed.items() if since == newest}
 
     def begin(self) -> None:
@@ -53,7 +53,7 @@ class Protection:
         """Note that ``operation`` failed at this barrier. Log it, and end the attempt if more failed than are tolerated."""
         with self._lock:
             first = not self.failures
-            self._failed = {**self._failed, self._barrier: self._attempt.state.newest_completed}
+            self._failed = {**self._failed, self._barrier: self._attempt.journal.state.newest_completed}
             self._last_failure = f"{operation}: {error.message}"
         self.remind(at_once=first)
         self.enforce_limit()
@@ -66,20 +66,20 @@ class Protection:
         """
         if self._tolerable is None:
             return
-        failed = self._attempt.state.failed(self._attempt.epoch)
+        failed = self._attempt.journal.state.failed(self._attempt.epoch)
         in_journal = {self._aborted.get(checkpoint.id, f"chk-{checkpoint.id}") for checkpoint in failed}
         failures = self._failures_before() + len(in_journal | self._failed_barriers())
         if failures <= self._tolerable:
             return
         last = f"chk-{failed[-1].id} {failed[-1].abort_cause}" if failed and not self.failures else self._last_failure
-        self._attempt.end_now("failed", ExitCode.FAILED, messages.not_tolerated(failures, self._tolerable, last))
+        self._attempt.end.now("failed", ExitCode.FAILED, messages.not_tolerated(failures, self._tolerable, last))
 
     def _failures_before(self) -> int:
         """Return how many checkpoints failed in earlier attempts of this start of the run, since the last completed one.
 
         The count begins anew after it ended an attempt, as in Flink: else the next attempt would end at once, too.
         """
-        state, failures = self._attempt.state, 0
+        state, failures = self._attempt.journal.state, 0
         own = state.launch(self._attempt.record.launch)
         for attempt in state.attempts:
             launch = state.launch(attempt.launch)
@@ -102,5 +102,5 @@ class Protection:
                 return
             self._reminded = self._clock()
             failures, last, cost = self.failures, self._last_failure, self._clock() - self._since
-        point = self._attempt.state.restore_point(self._attempt.record.application)
+        point = self._attempt.journal.state.restore_point(self._attempt.record.application)
         say(messages.not_protected(last, failures, cost, point))

@@ -34,6 +34,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import ungated
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, TakenCheckpoint
@@ -91,7 +92,7 @@ class Checkpointer:
         self._left = False  # a barrier has gone on without the one in flight: the storage has not answered in time
         self._saved = True  # the newest one that was waited for is completed
         self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
-        attempt.limit_patience(config.timeout_s)
+        attempt.journal.patience = min(attempt.journal.patience, config.timeout_s)
         self._context = CheckpointContext(
             attempt=attempt,
             states=states,
@@ -102,7 +103,7 @@ class Checkpointer:
             clock=clock,
         )
         self.protection = self._context.protection
-        self.pause = Pause(config.min_pause_s, lambda: attempt.state, clock)
+        self.pause = Pause(config.min_pause_s, lambda: attempt.journal.state, clock)
         self._config = config
         self.gated_checkpoints, self.savepoints = self._context.gated_checkpoints, self._context.savepoints
         self._deletions = self._context.deletions
@@ -162,7 +163,7 @@ class Checkpointer:
         if stop is None:
             self.resume_queries()  # a stop whose outcome was unknown may have left them standing still
             return self._begin(barrier)
-        if ungated(self._attempt.state):
+        if ungated(self._attempt.journal.state):
             declined = self._begin(barrier)
             return declined or (self._stop(stop, barrier) if self.wait() else None)
         return self._stop(stop, barrier) or self._begin(barrier)
@@ -194,7 +195,7 @@ class Checkpointer:
             self._registered.expect_outcome(savepoint.id)
         self.wait()
         self.savepoints.wait_begun()
-        listed = self._attempt.state.checkpoint(savepoint.id)
+        listed = self._attempt.journal.state.checkpoint(savepoint.id)
         if listed and listed.completed_at:
             self.notify_last()
         return declined
@@ -246,7 +247,7 @@ class Checkpointer:
 
     def _not_yet(self, barrier: str) -> Turn | None:
         """Ask for the timer's checkpoint, unless a request waits already. Return why it cannot be taken now; None if it can."""
-        state = self._attempt.state
+        state = self._attempt.journal.state
         crowded = len(state.with_status(CONDEMNED)) > self._config.max_concurrent
         if state.queue or (crowded and self._deletions.within(self._config.timeout_s)):
             return Turn.WAITS
@@ -292,7 +293,7 @@ class Checkpointer:
             self._mark_unneeded()
             with self._script() as stands:
                 if stands:
-                    self._registered.notify(self._attempt.state)
+                    self._registered.notify(self._attempt.journal.state)
             self._confirm()
             return True
 
@@ -312,7 +313,7 @@ class Checkpointer:
 
     def _returned(self, in_flight: Future[Mapping[str, StateSnapshot] | None]) -> bool:
         """Wait until the checkpoint in flight has returned, at most as long as it may take. Count it as failed if it has not."""
-        arrived, clock, patience_s = self._context.clock(), self._context.clock, self._attempt.patience_s
+        arrived, clock, patience_s = self._context.clock(), self._context.clock, self._attempt.journal.patience
         while not futures.wait([in_flight], 0.0 if self._left else LOOK).done:
             late = self._task is not None and self._task.overdue_s > patience_s and clock() > arrived + patience_s
             if late and not self._left:
@@ -331,10 +332,10 @@ class Checkpointer:
         """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
         if self.savepoints.taken or self.savepoints.stopping():
             return
-        if self._attempt.file_sets.mark_unneeded(self._attempt.state, tuple(self._states.snapshots.values())):
-            self._deletions.submit(self._attempt.delete_unneeded)
+        if self._attempt.file_sets.mark_unneeded(self._attempt.journal.state, tuple(self._states.snapshots.values())):
+            self._deletions.submit(self._attempt.writer.delete_unneeded)
 
-    def on_watch(self) -> None:
+    def on_watch(self, _: State) -> None:
         """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
         self.gated_checkpoints.on_watch()
         self.pause.update()
@@ -344,17 +345,17 @@ class Checkpointer:
         self.savepoints.expire_late()
         if asking := self._asking:
             asking.expire(self._registered.asked)
-        self._registered.notify_in_background(self._attempt.state)
+        self._registered.notify_in_background(self._attempt.journal.state)
         self._confirm()
         self.protection.enforce_limit()
 
     def _confirm(self) -> None:
         """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified."""
-        for checkpoint in self._attempt.state.retained:
+        for checkpoint in self._attempt.journal.state.retained:
             requested = checkpoint.request.confirm_commits and self._attempt.epoch in checkpoint.epochs
             if requested and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
                 with contextlib.suppress(StoreError):  # the watch tries it again
-                    self._attempt.confirm_commits(checkpoint.id)
+                    self._attempt.writer.confirm_commits(checkpoint.id)
 
     def delete_later(self, delete: Callable[[], None]) -> None:
         """Delete in the thread of the deletions what no checkpoint holds."""
@@ -366,10 +367,10 @@ class Checkpointer:
 
     def _remove_garbage(self) -> None:
         """Delete without the lock: no later entry refers to an orphan."""
-        self._attempt.check_not_fenced()
+        self._attempt.writer.check_not_fenced()
         self.savepoints.publish()
         try:
-            self._attempt.remove_orphans(ORPHANS_PER_START)
+            self._attempt.writer.remove_orphans(ORPHANS_PER_START)
         except StoreError as error:
             say(f"Leftovers of earlier attempts could not be deleted. The next start tries again: {error}")
 
@@ -388,7 +389,7 @@ class Checkpointer:
 
     def notify_last(self) -> None:
         """Notify all objects of the last outcomes, at the end of the job, and close them. Background objects get some seconds."""
-        self._registered.notify(self._attempt.state)
+        self._registered.notify(self._attempt.journal.state)
         self._confirm()
         self.close_objects()
         self._confirm()

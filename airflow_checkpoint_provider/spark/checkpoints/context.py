@@ -83,12 +83,12 @@ class CheckpointContext:
     def unserved(self) -> tuple[Checkpoint, ...]:
         """Return the pending checkpoints that no barrier has served yet."""
         served = self.gated_checkpoints.deadlines.keys() | self.savepoints.taken
-        return tuple(checkpoint for checkpoint in self.attempt.state.pending if checkpoint.id not in served)
+        return tuple(checkpoint for checkpoint in self.attempt.journal.state.pending if checkpoint.id not in served)
 
     def acknowledgement(self, number: int, records: Records) -> Acknowledgement:
         """Return this attempt's acknowledgement of checkpoint ``number``."""
         return Acknowledgement(
-            inc=self.attempt.state.incarnation,
+            inc=self.attempt.journal.state.incarnation,
             id=number,
             application=self.attempt.record.application,
             epoch=self.attempt.epoch,
@@ -105,7 +105,7 @@ class CheckpointContext:
         """Trigger a checkpoint of this attempt, unless one is pending already. Return its id and the state that lists it."""
         token = f"attempt {self.attempt.epoch} {origin} {next(self.counter)}"
         request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)
-        return self.attempt.trigger_unless_pending(request, pause_left_s)
+        return self.attempt.writer.trigger_unless_pending(request, pause_left_s)
 
     def read_outcome(self) -> Outcome | None:
         """Complete or abort the checkpoint whose outcome is unknown. Return the outcome; None if there is no such checkpoint."""
@@ -121,23 +121,24 @@ class CheckpointContext:
         return outcome
 
     def _outcome(self, number: int) -> Outcome:
-        checkpoint = self.attempt.catch_up().checkpoint(number)
+        checkpoint = self.attempt.writer.catch_up().checkpoint(number)
         if checkpoint and not checkpoint.over and not checkpoint.completed_at:
             checkpoint = self._complete_or_abort(number)
         if checkpoint and checkpoint.status == RETAINED:
-            states = self.attempt.sealed_states(checkpoint)
+            with self.attempt.writer.exclusive() as coordinator:
+                states = coordinator.read_seal(checkpoint).states
             self.protection.completed()
             say(messages.outcome_known(checkpoint))
             return TakenCheckpoint(states)
         if checkpoint and checkpoint.over:
-            say(messages.aborted(self.attempt.state, checkpoint))
+            say(messages.aborted(self.attempt.journal.state, checkpoint))
         return AbandonedCheckpoint()
 
     def _complete_or_abort(self, number: int) -> Checkpoint | None:
         if self.clock() > self.deadline:
             details = "the store did not answer in time"
-            return self.attempt.abort(number, EXPIRED, phase=SEAL, details=details)
+            return self.attempt.writer.abort(number, EXPIRED, phase=SEAL, details=details)
         try:
-            return self.attempt.complete(number).checkpoint(number)
+            return self.attempt.writer.complete(number).checkpoint(number)
         except (errors.NotPending, errors.Damaged) as error:
-            return self.attempt.abort(number, STORE_FAILED, phase=SEAL, details=error.message)
+            return self.attempt.writer.abort(number, STORE_FAILED, phase=SEAL, details=error.message)

@@ -48,8 +48,8 @@ def still_wanted(
 
     Raise ``TooLate`` past the ``deadline``, a moment of ``clock``. End the process if the attempt is over.
     """
-    attempt.leave_if_over()
-    checkpoint = attempt.state.checkpoint(number)
+    attempt.leaving.if_over()
+    checkpoint = attempt.journal.state.checkpoint(number)
     if closing.is_set() or checkpoint is None or checkpoint.status != PENDING:
         raise NotWanted
     if clock() > deadline:
@@ -58,7 +58,7 @@ def still_wanted(
 
 def in_time(attempt: Attempt, number: int, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
     """Raise ``NotWanted`` unless checkpoint ``number`` is pending, and ``TooLate`` past the ``deadline``."""
-    checkpoint = attempt.state.checkpoint(number)
+    checkpoint = attempt.journal.state.checkpoint(number)
     if checkpoint is None or checkpoint.status != PENDING:
         raise NotWanted
     if clock() > deadline:
@@ -156,7 +156,7 @@ class NewFileSets(_Copying):
 
 def renamed(attempt: Attempt) -> Seal | None:
     """Return the restored seal, with the uids that the restore gave to its states."""
-    seal, branch = attempt.restored.seal, attempt.state.branch
+    seal, branch = attempt.restored.seal, attempt.journal.state.branch
     if seal is None or not branch.rename or attempt.restored.point != branch.base:
         return seal
     return rename_states_in(seal, branch.rename, attempt.record.application)
@@ -174,9 +174,9 @@ def import_states(attempt: Attempt, kept: Mapping[str, StateSnapshot]) -> dict[s
     files = sum(len(file_set.files) for state in kept.values() for file_set in state.file_sets)
     if files and restored.point:
         say(messages.copying_from_elsewhere(restored.point, files, total))
-    with attempt.copying(str(restored.point)):
+    with attempt.activity.copying(str(restored.point)):
         folder = NewFileSets(attempt, str(restored.point), source, total)
-        return {uid: folder.copy(record, attempt.leave_if_over) for uid, record in kept.items()}
+        return {uid: folder.copy(record, attempt.leaving.if_over) for uid, record in kept.items()}
 
 
 def total_bytes(records: Iterable[StateSnapshot]) -> int:

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from airflow_checkpoint_provider.spark.attempt.attempt import AttemptEnding
+from airflow_checkpoint_provider.spark.attempt.journal_writer import AttemptEnding
 from airflow_checkpoint_provider.spark.process.background import Background
 from airflow_checkpoint_provider.spark.process.log import say
 

@@ -30,11 +30,15 @@ class GatedCheckpoints:
 
     def waiting(self) -> tuple[Checkpoint, ...]:
         """Return the acknowledged checkpoints without an outcome, as far as the journal was read."""
-        return tuple(checkpoint for checkpoint in self._attempt.state.pending if checkpoint.id in self.deadlines)
+        return tuple(
+            checkpoint for checkpoint in self._attempt.journal.state.pending if checkpoint.id in self.deadlines
+        )
 
     def on_watch(self) -> None:
         """Log outcomes, and abort expired checkpoints. The attempt's watch calls it once a second."""
-        state = self._attempt.state  # read it now: an older state would not list a checkpoint acknowledged meanwhile
+        state = (
+            self._attempt.journal.state
+        )  # read it now: an older state would not list a checkpoint acknowledged meanwhile
         for number, deadline in list(self.deadlines.items()):
             checkpoint = state.checkpoint(number)
             if checkpoint is None or checkpoint.ended_at:
@@ -52,11 +56,11 @@ class GatedCheckpoints:
     def _expire(self, checkpoint: Checkpoint) -> None:
         details = f"nobody finalized it within {checkpoint.timeout_s:g} s after it was acknowledged"
         try:
-            expired = self._attempt.abort_unless_ending(checkpoint.id, EXPIRED, phase=FINALIZE, details=details)
+            expired = self._attempt.writer.abort_unless_ending(checkpoint.id, EXPIRED, phase=FINALIZE, details=details)
         except StoreError:
             return  # the watch looks again
         if expired:
-            self._log_outcome(self._attempt.state, checkpoint.id)
+            self._log_outcome(self._attempt.journal.state, checkpoint.id)
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
         """Wait at the end of the job until each checkpoint has its outcome or expires. Return earlier if ``interrupted()``."""

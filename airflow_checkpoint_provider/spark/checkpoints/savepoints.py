@@ -47,7 +47,7 @@ class Savepoints:
 
     def stopping(self) -> Checkpoint | None:
         """Return the pending savepoint with which the job is to stop, as far as the journal was read; None if there is none."""
-        pending = self._attempt.state.pending
+        pending = self._attempt.journal.state.pending
         return next((savepoint for savepoint in pending if savepoint.suspends), None)
 
     def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
@@ -56,7 +56,7 @@ class Savepoints:
         ``stop``: the script waits at this barrier, so a savepoint that stops the job may be taken. The snapshots are
         discarded after the last savepoint. What could not be published before is tried again.
         """
-        pending = self._attempt.state.pending
+        pending = self._attempt.journal.state.pending
         due = [savepoint for savepoint in pending if savepoint.savepoint and savepoint.request.token in requests]
         for savepoint in sorted(due, key=lambda savepoint: (savepoint.suspends, savepoint.id)):
             stops = savepoint.suspends
@@ -68,7 +68,7 @@ class Savepoints:
         # ``wait_begun`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
         self._begun = [begun for begun in self._begun if not begun.done() or begun.exception()]
         self._begun.append(self._thread.submit(snapshots.discard))
-        if any(not savepoint.published for savepoint in self._attempt.state.savepoints):
+        if any(not savepoint.published for savepoint in self._attempt.journal.state.savepoints):
             self._begun.append(self._thread.submit(self.publish))
 
     def wait_begun(self) -> None:
@@ -92,7 +92,7 @@ class Savepoints:
     def publish(self) -> None:
         """Publish all completed savepoints, also those of earlier attempts. Log errors; the next start tries again."""
         try:
-            self._attempt.publish_savepoints()
+            self._attempt.writer.publish_savepoints()
         except CheckpointError as error:
             say(messages.not_published(error.message))
 
@@ -125,18 +125,20 @@ class Savepoints:
         with self._watched(savepoint, deadline):
             self._refuse_unwanted(savepoint)
             # Otherwise it was acknowledged at an earlier barrier, and the store did not tell the outcome.
-            if self._attempt.missing(savepoint):
+            with self._attempt.writer.exclusive() as coordinator:
+                missing = coordinator.missing(savepoint)
+            if missing:
                 check_target(self._attempt.store, target_of(savepoint).root)
                 records = self._copy(savepoint, snapshots, deadline)
                 self._refuse_unwanted(savepoint)
                 in_time = functools.partial(copies.in_time, self._attempt, savepoint.id, deadline)
-                self._attempt.acknowledge(self._acknowledgement(savepoint.id, records), in_time)
-            state = self._attempt.complete(savepoint.id)
+                self._attempt.writer.acknowledge(self._acknowledgement(savepoint.id, records), in_time)
+            state = self._attempt.writer.complete(savepoint.id)
             say(messages.checkpoint_line(state.checkpoint(savepoint.id) or savepoint, time.monotonic() - began))
             self.publish()
 
     def _refuse_unwanted(self, savepoint: Checkpoint) -> None:
-        self._attempt.catch_up()
+        self._attempt.writer.catch_up()
         copies.still_wanted(self._attempt, savepoint.id, self._closing)
 
     @contextlib.contextmanager
@@ -154,13 +156,13 @@ class Savepoints:
         if taking is None or taking[0].id in self._late:
             return
         savepoint, deadline = taking
-        if time.monotonic() > deadline + self._attempt.patience_s:
+        if time.monotonic() > deadline + self._attempt.journal.patience:
             self._expire(savepoint, f"the storage of its target has not answered within {savepoint.timeout_s:g} s")
 
     def _expire(self, savepoint: Checkpoint, details: str) -> None:
         """Abort a savepoint that is not completed, without a look at its target, which may not answer."""
         with contextlib.suppress(StoreError):  # the watch looks again
-            self._attempt.abort(savepoint.id, EXPIRED, details=details)
+            self._attempt.writer.abort(savepoint.id, EXPIRED, details=details)
             self._late.add(savepoint.id)
             if self._status(savepoint) == ABORTED:
                 self._log_aborted(savepoint)
@@ -173,12 +175,12 @@ class Savepoints:
         return snapshots.records(check, copies.SavepointTarget(self._attempt, savepoint, total))
 
     def _status(self, savepoint: Checkpoint) -> str:
-        listed = self._attempt.state.checkpoint(savepoint.id)
+        listed = self._attempt.journal.state.checkpoint(savepoint.id)
         return listed.status if listed else ABORTED
 
     def _abort(self, savepoint: Checkpoint, reason: str, details: str) -> None:
         try:
-            self._attempt.abort(savepoint.id, reason, details=details)
+            self._attempt.writer.abort(savepoint.id, reason, details=details)
         except CheckpointError as error:
             say(messages.not_known(savepoint, error.message))
         self._log_if_aborted(savepoint)
@@ -191,7 +193,7 @@ class Savepoints:
             self._clear(savepoint)
 
     def _log_aborted(self, savepoint: Checkpoint) -> None:
-        state = self._attempt.state
+        state = self._attempt.journal.state
         if listed := state.checkpoint(savepoint.id):
             say(messages.aborted(state, listed))
 
@@ -228,9 +230,11 @@ class Savepoints:
 
     def stop(self, savepoint: Checkpoint, barrier: str) -> None:
         """End the process if the savepoint was completed; log it if it was aborted. Called by the script's own thread."""
-        state = self._attempt.state
+        state = self._attempt.journal.state
         listed = state.checkpoint(savepoint.id) or savepoint
         if listed.status == RETAINED:
-            self._attempt.end_suspended(lambda unended: messages.stopped(self._attempt.state, listed, barrier, unended))
+            self._attempt.end.suspended(
+                lambda unended: messages.stopped(self._attempt.journal.state, listed, barrier, unended)
+            )
         if listed.status == ABORTED:
             say(messages.goes_on(state, listed))

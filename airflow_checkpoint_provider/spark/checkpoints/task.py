@@ -56,7 +56,7 @@ class CheckpointTask:
         self._expired: set[int] = set()  # checkpoints that expired while an object was asked
         self._number: int | None = None  # the newest id that ``number`` returned
         if stop:
-            self._note_requests(self._attempt.state)
+            self._note_requests(self._attempt.journal.state)
 
     def number(self) -> int:
         """Return the id of the pending checkpoint that waits for this barrier; trigger one if there is none."""
@@ -90,7 +90,9 @@ class CheckpointTask:
         self._take_own(snapshots)
         while not self._context.closing.is_set():
             self._expire()  # which may let the next request of the queue in
-            if not any(checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.state)):
+            if not any(
+                checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.journal.state)
+            ):
                 break
             if isinstance(self._try(snapshots), Retry):
                 break
@@ -169,7 +171,7 @@ class CheckpointTask:
 
     def _records(self, number: int, snapshots: BarrierSnapshots) -> Records | None:
         """Write the states for checkpoint ``number``, and return their records; None if it was aborted instead."""
-        checkpoint = self._attempt.state.checkpoint(number)
+        checkpoint = self._attempt.journal.state.checkpoint(number)
         if checkpoint is None:
             return None
         context = self._context
@@ -190,7 +192,7 @@ class CheckpointTask:
 
     def _deadline(self, number: int) -> float:
         """Return when checkpoint ``number`` expires. Its timeout begins when this barrier begins to take it."""
-        checkpoint = self._attempt.state.checkpoint(number)
+        checkpoint = self._attempt.journal.state.checkpoint(number)
         began = self._reached.setdefault(number, self._context.clock())
         return began + (checkpoint.timeout_s if checkpoint else self._context.timeout_s)
 
@@ -205,17 +207,17 @@ class CheckpointTask:
     def expire_late(self) -> None:
         """Abort the checkpoint whose states are written for too long: a call of the store does not return. The watch calls it."""
         writing = self._writing
-        if writing is not None and self.overdue_s > self._attempt.patience_s:
+        if writing is not None and self.overdue_s > self._attempt.journal.patience:
             with contextlib.suppress(errors.StoreError):  # the watch looks again
-                if self._attempt.state.checkpoint(writing) in self._attempt.state.pending:
+                if self._attempt.journal.state.checkpoint(writing) in self._attempt.journal.state.pending:
                     self._abort(writing, EXPIRED, NOT_RETURNED)
                     self._failed(errors.StoreUnavailable(NOT_RETURNED))
 
     def _abort(self, number: int, reason: str, details: str) -> None:
         self._context.protection.aborting(number)
-        checkpoint = self._attempt.abort(number, reason, details=details)
+        checkpoint = self._attempt.writer.abort(number, reason, details=details)
         if checkpoint and checkpoint.status == ABORTED:
-            say(messages.aborted(self._attempt.state, checkpoint))
+            say(messages.aborted(self._attempt.journal.state, checkpoint))
 
     def _complete(self, number: int, records: Records) -> TakenCheckpoint | AbandonedCheckpoint:
         began, context = time.monotonic(), self._context
@@ -226,7 +228,7 @@ class CheckpointTask:
             return AbandonedCheckpoint()
         context.unknown, context.deadline = number, self._deadline(number)
         try:
-            checkpoint = self._attempt.complete(number).checkpoint(number)
+            checkpoint = self._attempt.writer.complete(number).checkpoint(number)
         except errors.NotPending:
             context.unknown = None
             return AbandonedCheckpoint()
@@ -244,7 +246,7 @@ class CheckpointTask:
         number, context = acknowledgement.id, self._context
         check = functools.partial(copies.in_time, self._attempt, number, self._deadline(number), context.clock)
         try:
-            return self._attempt.acknowledge(acknowledgement, check)
+            return self._attempt.writer.acknowledge(acknowledgement, check)
         except copies.NotWanted:
             return None
         except copies.TooLate:
@@ -257,7 +259,7 @@ class CheckpointTask:
         Ids must be acknowledged in order, so that a higher id never holds older states. Else a restore could go back to
         before an outcome that the job was notified of.
         """
-        state = self._attempt.state
+        state = self._attempt.journal.state
         ahead = min((checkpoint.id for checkpoint in ungated(state)), default=state.next_id)
         for checkpoint in state.pending:
             requested = checkpoint.id < number or checkpoint.request.token in self._requests
@@ -275,12 +277,12 @@ class CheckpointTask:
         """Condemn the checkpoints that the retention policy no longer keeps, and let them be deleted."""
         self._begin_step()
         try:
-            self._attempt.condemn_expired()
+            self._attempt.writer.condemn_expired()
         except (errors.StoreError, errors.TooLarge) as error:
             self._context.not_deleted(error)
         except errors.Refused:
             pass  # the journal changed meanwhile: the next checkpoint tries again
-        self._context.deletions.submit(self._attempt.delete_condemned)
+        self._context.deletions.submit(self._attempt.writer.delete_condemned)
 
     # -- registered objects ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
@@ -22,6 +21,7 @@ from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, Checkpoint
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer, Turn
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
@@ -134,7 +134,7 @@ class Queries:
         rescale: bool = False,
     ) -> Query:
         """Start a query where it was, and return when a batch that had begun before is committed. It reads what ``after`` write."""
-        if self._attempt.state.scope:
+        if self._attempt.journal.state.scope:
             raise WrongUse(
                 f"query '{uid}' needs a history that all runs share, and this job has one for each run. Set"
                 ' scope="job" in the task and max_active_runs=1 in its DAG'
@@ -145,7 +145,7 @@ class Queries:
         sink = sink_of(self._spark, uid, target, writer)
         refuse_own_rows(uid, sink, path_sources(self._spark, writer))
         refuse_second_writer(uid, sink, self._sinks)
-        refuse_path_of_another(uid, sink, self._sinks, self._attempt.state, self._states.snapshots)
+        refuse_path_of_another(uid, sink, self._sinks, self._attempt.journal.state, self._states.snapshots)
         reads = upstreams(self._spark, uid, writer, after, self._sinks)
         with self._unstarted.starting():
             with self._checkpointer.between_barriers():  # a stop must find all queries or none
@@ -195,7 +195,7 @@ class Queries:
     def _written(self) -> set[str | None]:
         """Return the paths to which queries of the job write, or have written."""
         started = (sink.path for sink in self._sinks.values())
-        return {*started, *(query.newest.sink for query in self._attempt.state.queries)}
+        return {*started, *(query.newest.sink for query in self._attempt.journal.state.queries)}
 
     @property
     def _sinks(self) -> dict[str, Sink]:
@@ -213,7 +213,7 @@ class Queries:
 
     def _tell(self, located: Located, restored: StateSnapshot | None) -> None:
         """Log which batch is next."""
-        state, point = self._attempt.state, self._attempt.restored.point
+        state, point = self._attempt.journal.state, self._attempt.restored.point
         if located.gone_back:
             next_number = located.position.committed + 1
             say(state_messages.query_goes_back(located.uid, located.gone_back.batch, str(point), next_number))
@@ -245,11 +245,10 @@ class Queries:
         with self._script_waits.waiting():
             yield
 
-    def report(self) -> None:
+    def report(self, _: State) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
-        attempt = self._attempt
-        attempt.queries = progress.shown(self._running, attempt.queries)
-        attempt.heart.update(lambda beat: replace(beat, queries=attempt.queries, activity=attempt.doing()))
+        activity = self._attempt.activity
+        activity.run(progress.shown(self._running, activity.queries))
 
     def _raise_failed(self) -> None:
         for running in self._running.values():
@@ -275,12 +274,12 @@ class Queries:
         self._unstarted.refuse_to_drain(self._not_started())
         try:
             for uid, running in self._running.items():
-                self._attempt.draining = uid
+                self._attempt.activity.draining = uid
                 running.drain(check)
         except TooLate:
-            raise TooLate(f"query '{self._attempt.draining}' was not drained") from None
+            raise TooLate(f"query '{self._attempt.activity.draining}' was not drained") from None
         finally:
-            self._attempt.draining = None
+            self._attempt.activity.draining = None
 
     def _pause(self, check: Check) -> None:
         """Stop the queries for the savepoint with which the job stops. To the script they still run.
@@ -328,7 +327,7 @@ class Queries:
             if not self._ending.is_set():
                 traceback.print_exc()
                 why = f"its queries can take no more checkpoints: {error}"
-                self._attempt.end_now("failed", ExitCode.FAILED, why)
+                self._attempt.end.now("failed", ExitCode.FAILED, why)
 
     def _take_due(self) -> None:
         """Take the checkpoint that is due, or asked for. The timer stands still while no query runs: nothing new could be saved."""
@@ -348,7 +347,7 @@ class Queries:
     def _not_started(self) -> set[str]:
         """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
         saved = {uid for uid, state in self._states.snapshots.items() if state.query}
-        return ({query.uid for query in self._attempt.state.queries} | saved) - self._running.keys()
+        return ({query.uid for query in self._attempt.journal.state.queries} | saved) - self._running.keys()
 
     def _others_wait(self) -> bool:
         """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
@@ -360,7 +359,7 @@ class Queries:
         if stop and kind_named(stop.kind).drains and self._not_started():
             return True
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
-        if catches_up and any(query.uid not in self._running for query in self._attempt.state.queries):
+        if catches_up and any(query.uid not in self._running for query in self._attempt.journal.state.queries):
             return True
         return bool(self._unstarted.expected(self._running, self._states.snapshots))
 
@@ -391,4 +390,4 @@ class Queries:
             if error and time.monotonic() > since + HANDLING:
                 traceback.print_exception(error)
                 why = f"query '{uid}' failed, and the script continued for {HANDLING:g} s. Call its handled() to continue without it"
-                self._attempt.end_now("failed", ExitCode.FAILED, why)
+                self._attempt.end.now("failed", ExitCode.FAILED, why)

@@ -80,7 +80,7 @@ class RunningQuery:
         with self._lock:
             if not self.caught_up:
                 self._locations.fetch_missing_state(self.located)
-            self._attempt.leave_if_over()
+            self._attempt.leaving.if_over()
             self._error = None
             self._query = self._writer.option(LOCATION, location).start()
         java: Any = self._query
@@ -132,7 +132,7 @@ class RunningQuery:
                 return True
             if not runs:
                 return False
-            self._attempt.leave_if_over()
+            self._attempt.leaving.if_over()
             time.sleep(LOOK)
 
     def settle(self) -> bool:

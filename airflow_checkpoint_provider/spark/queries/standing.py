@@ -57,7 +57,7 @@ class Standing:
 
     def snapshots(self, started: Collection[str], barrier: str) -> dict[str, StandingSnapshot]:
         """Return a snapshot of each. Reads nothing."""
-        state, states = self.attempt.state, self.states.snapshots
+        state, states = self.attempt.journal.state, self.states.snapshots
         wanted = (query for query in alone(state, states) if not state.branch.goes_back(query))
         return {
             query.uid: StandingSnapshot(self, query.uid, barrier, states.get(query.uid))
@@ -67,7 +67,7 @@ class Standing:
 
     def opened(self, uid: str) -> _Still:
         """Return the query of that uid with its sink."""
-        query, store, keys = self.attempt.state.query(uid), self.attempt.store, self.attempt.keys
+        query, store, keys = self.attempt.journal.state.query(uid), self.attempt.store, self.attempt.keys
         assert query
         assert query.newest.format
         path = query.newest.path

@@ -84,11 +84,11 @@ class Proof:
         """End the process, because a later stage may have read the rows. Raise ``error`` if Spark has stopped: then none reads them."""
         if self._spark_stopped():
             raise error
-        self.attempt.check_not_fenced()  # else the attempt that replaced this one has deleted the files
+        self.attempt.writer.check_not_fenced()  # else the attempt that replaced this one has deleted the files
         if not isinstance(error, CheckpointError):
             traceback.print_exception(error)
         why = f"the rows of stage '{self.uid}' could not be proved: {error}"
-        self.attempt.end_now("failed", ExitCode.FAILED, why)
+        self.attempt.end.now("failed", ExitCode.FAILED, why)
 
     def _spark_stopped(self) -> bool:
         """Return whether Spark has stopped. The end of the job tells why."""

@@ -87,7 +87,7 @@ class Stages:
     def _run(
         self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str
     ) -> DataFrame:
-        self._attempt.check_not_fenced()
+        self._attempt.writer.check_not_fenced()
         self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(source)
         if function:
@@ -277,10 +277,10 @@ class Stages:
         before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
         context.setLocalProperty(names[0], job_group(uid))
         context.setLocalProperty(names[1], f"stage '{uid}'")
-        self._attempt.stage = uid
+        self._attempt.activity.stage = uid
         try:
             yield
         finally:
-            self._attempt.stage = None
+            self._attempt.activity.stage = None
             for name, value in before.items():
                 context.setLocalProperty(name, value)

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 def take_full(script: Script, job: CheckpointedJob, token: str) -> None:
     request = Request(token=token, timeout_s=60.0, origin="task", kind="full_checkpoint")
     number = script.coordinator().trigger(request)
-    wait_until(lambda: job._attempt.state.checkpoint(number), say="the watch has not seen it")
+    wait_until(lambda: job._attempt.journal.state.checkpoint(number), say="the watch has not seen it")
     job.checkpoint()
 
 

@@ -35,7 +35,7 @@ def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     """A task asks for a gated checkpoint, and the driver's watch has seen it."""
     number = script.coordinator().trigger(Request(token="audit", timeout_s=timeout_s, gated=True, origin="task"))
     wait_until(
-        lambda: number in {checkpoint.id for checkpoint in job._attempt.state.pending},
+        lambda: number in {checkpoint.id for checkpoint in job._attempt.journal.state.pending},
         say="the watch has not seen it",
     )
     return number
@@ -93,7 +93,7 @@ class Source(Own):
         return super().snapshot_state(ctx)
 
     def _sees(self, number: int) -> bool:
-        return self._job._attempt.state.checkpoint(number) is not None
+        return self._job._attempt.journal.state.checkpoint(number) is not None
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_stage_is_proved_when_a_later_checkpoint_finds_the_store_again(
         away.set()
         job.stage("first", job.spark.range(0, 100, 1, 2))
         wait_until(lambda: job._checkpointer.protection.failures, say="no checkpoint failed")
-        assert job._attempt.state.retained == ()
+        assert job._attempt.journal.state.retained == ()
         away.clear()
         job.checkpoint()
         assert [file.rows for file in job._states.snapshots["first"].file_sets[0].files] == [50, 50]

@@ -129,7 +129,7 @@ def test_unknown_outcome_is_settled_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     with script.attempt() as job:
-        job._attempt.coordinator.journal.patience = 0.2
+        job._attempt.journal.patience = 0.2
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
@@ -151,7 +151,7 @@ def test_checkpoint_completes_without_another_barrier_once_the_store_is_back(
 ) -> None:
     """The next barrier may be hours away; a crash until then would repeat the stage."""
     with script.attempt() as job:
-        job._attempt.coordinator.journal.patience = 0.2
+        job._attempt.journal.patience = 0.2
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
@@ -220,7 +220,7 @@ def test_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     with script.attempt() as job:
-        job._attempt.coordinator.journal.patience = 0.05
+        job._attempt.journal.patience = 0.05
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
@@ -254,7 +254,7 @@ def test_requested_checkpoint_is_served_at_the_end_of_the_script(script: Script)
         stage(job, "first")
         job.checkpoint()
         asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, say="the watch has not seen it")
+        wait_until(lambda: job._attempt.journal.state.pending, say="the watch has not seen it")
     assert held(script)[asked] == ["first"]
 
 
@@ -262,7 +262,7 @@ def test_barrier_takes_its_own_checkpoint_after_a_requested_one_was_aborted(scri
     with script.attempt() as job:
         task = script.coordinator()
         asked = task.trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, say="the watch has not seen it")
+        wait_until(lambda: job._attempt.journal.state.pending, say="the watch has not seen it")
         task.abort(asked, "changed my mind")
         stage(job, "first")
     assert held(script) == {asked + 1: ["first"]}
@@ -278,7 +278,7 @@ def test_driver_reads_its_journal_while_it_deletes(script: Script, monkeypatch: 
     ) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))
-            wait_until(lambda: job._attempt.state.checkpoint(number), say="nobody looks at the journal")
+            wait_until(lambda: job._attempt.journal.state.checkpoint(number), say="nobody looks at the journal")
             seen.append(number)
         return delete(store, keys, state, part, now, check)
 

@@ -100,7 +100,7 @@ def test_gated_checkpoint_holds_the_state_and_notifies_after_finalize(script: Sc
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
         job.register("hook", hook)
         gated = script.coordinator().trigger(Request(token="audit", timeout_s=60.0, gated=True, origin="task"))
-        wait_until(lambda: job._attempt.state.pending, say="the watch has not seen it")
+        wait_until(lambda: job._attempt.journal.state.pending, say="the watch has not seen it")
         stage(job, "first")
         hook.says = 2
         job.checkpoint()
@@ -124,7 +124,7 @@ def test_object_that_raises_declines_its_checkpoint_and_a_gated_one_is_taken_at_
         task = script.coordinator()
         plain = task.trigger(Request(token="task", timeout_s=60.0))
         gated = task.trigger(Request(token="audit", timeout_s=60.0, gated=True))
-        wait_until(lambda: len(job._attempt.state.pending) == 2, say="the watch has not seen them")
+        wait_until(lambda: len(job._attempt.journal.state.pending) == 2, say="the watch has not seen them")
         assert stage(job, "first") == 3
         hook.says = 1
         job.checkpoint()

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RET
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.attempt import journal_writer
 from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
@@ -146,7 +146,7 @@ def test_savepoint_aborted_during_its_copy_is_deleted(
 
     def copy_slowly(*args: Any) -> None:
         script.coordinator().abort(number, "changed my mind")
-        wait_until(lambda: not job._attempt.state.pending, say="the watch has not seen it")
+        wait_until(lambda: not job._attempt.journal.state.pending, say="the watch has not seen it")
         copy_all(*args)
 
     monkeypatch.setattr(copies, "copy_all", copy_slowly)
@@ -213,7 +213,7 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     def copy_slowly(*args: Any) -> None:
         if way == "aborted":
             script.coordinator().abort(number, "changed my mind")
-            wait_until(lambda: not job._attempt.state.pending, say="the watch has not seen it")
+            wait_until(lambda: not job._attempt.journal.state.pending, say="the watch has not seen it")
         else:
             wait_until(job._checkpointer._context.closing.is_set, say="the job does not end")
         try:
@@ -323,7 +323,7 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
         wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.activity, say="no beat")
         script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
         job = opening[0]
-        wait_until(lambda: job._attempt.state.n > before, say="nobody looks at the journal")
+        wait_until(lambda: job._attempt.journal.state.n > before, say="nobody looks at the journal")
         seen.append(read_beat(store, key))
         copy_all(*args)
 
@@ -379,7 +379,7 @@ def test_completed_savepoint_is_published_by_the_next_attempt(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(attempt, "publish_due", lambda _: ())
+        patched.setattr(journal_writer, "publish_due", lambda _: ())
         with script.failing() as job:
             number = ask(script, tmp_path / "saved")
             stage(job, "first")
@@ -399,7 +399,7 @@ def test_files_of_an_aborted_savepoint_are_deleted_by_the_next_attempt(script: S
         left = Path(place(script, number).removeprefix("file://")) / "state" / "first"
         left.mkdir(parents=True)
         (left / "part-0").write_text("rows")
-        wait_until(lambda: not job._attempt.state.pending, say="the watch has not seen it")
+        wait_until(lambda: not job._attempt.journal.state.pending, say="the watch has not seen it")
     script.lose_beats()
     with script.attempt() as job:
         stage(job, "first")

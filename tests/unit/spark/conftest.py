@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.attempt import ending, leaving
 from airflow_checkpoint_provider.spark.checkpoints import savepoints
 from airflow_checkpoint_provider.spark.checkpoints import task as checkpoint_task
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -51,4 +51,5 @@ def _process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(code: int, line: str) -> NoReturn:
         raise Left(code, line)
 
-    monkeypatch.setattr(attempt, "leave", leave)
+    monkeypatch.setattr(ending, "leave", leave)
+    monkeypatch.setattr(leaving, "leave", leave)

@@ -136,7 +136,7 @@ class Driver:
 
     def catch_up(self) -> None:
         """Read the journal, as the attempt's watch does once a second."""
-        with self.attempt.lock:  # a deletion may write an entry
+        with self.attempt.writer._lock:  # a deletion may write an entry
             self.coordinator.journal.catch_up()
 
 

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.coordinator.journal import age_clock
 from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.spark.attempt import attempt
+from airflow_checkpoint_provider.spark.attempt import ending, journal_writer
 from airflow_checkpoint_provider.spark.checkpoints import checkpointer
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
 from airflow_checkpoint_provider.spark.checkpoints.deletions import Deletions
@@ -59,7 +59,7 @@ def test_clock_that_is_set_forward_in_mid_run_deletes_nothing(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_by = timedelta(0)
-    monkeypatch.setattr(attempt, "age_now", age_clock(lambda: BEGIN + set_by))
+    monkeypatch.setattr(journal_writer, "age_now", age_clock(lambda: BEGIN + set_by))
     keeper = Driver(store, retention=KeepLatest(1) | KeepWithin(days=7))
     keeper.pin(Recording("counts"))
     keeper.checkpointer.checkpoint("first", wait=True)
@@ -99,7 +99,7 @@ def test_denied_deletion_counts_as_a_failure_until_the_job_ends(
     store: FaultyStore, closing: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = list[str]()
-    monkeypatch.setattr(attempt, "leave", lambda code, line: ended.append(line))
+    monkeypatch.setattr(ending, "leave", lambda code, line: ended.append(line))
     strict = Driver(store, tolerable_failures=0)
     if closing:
         strict.checkpointer._context.closing.set()
@@ -185,7 +185,7 @@ def test_finished_driver_is_not_ended_by_a_deletion_that_returns_later(
     assert hanging.asked.wait(60)
     keeper.checkpointer.close()
     assert "A deletion has not returned within 0.01 s" in capsys.readouterr().out
-    keeper.attempt.end("finished", 0)
+    keeper.attempt.end.write("finished", 0)
     hanging.free.set()
     assert keeper.checkpointer._deletions._thread.close(60)
     assert capsys.readouterr() == ("", "")
@@ -200,7 +200,7 @@ def test_replaced_driver_deletes_nothing_more(keeper: Driver, hanging: Hanging, 
     keeper.settle_deletions()
     assert statuses(keeper) == [CONDEMNED, CONDEMNED, RETAINED]
     store.plan = hanging
-    keeper.checkpointer._deletions.submit(keeper.attempt.delete_condemned)
+    keeper.checkpointer._deletions.submit(keeper.attempt.writer.delete_condemned)
     assert hanging.asked.wait(60)
     Driver(store, try_number=2).checkpointer.close()
     keeper.catch_up()

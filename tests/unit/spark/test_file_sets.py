@@ -220,8 +220,8 @@ def assert_whole(driver: Driver) -> None:
 
 
 def delete_all(driver: Driver) -> None:
-    driver.attempt.delete_condemned()
-    driver.attempt.delete_unneeded()
+    driver.attempt.writer.delete_condemned()
+    driver.attempt.writer.delete_unneeded()
 
 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
@@ -252,13 +252,13 @@ def test_next_start_deletes_what_a_killed_driver_has_left(
 def test_sleeping_driver_deletes_nothing_that_its_successor_needs(undeleted: Driver, store: FaultyStore) -> None:
     """It wakes when its successor has started, and again when that has taken checkpoints and deleted the same."""
     second, released = successor(store), undeleted.attempt.file_sets.unneeded()
-    undeleted.attempt.delete_unneeded()
+    undeleted.attempt.writer.delete_unneeded()
     assert_whole(second)
     second.checkpointer.remove_garbage()
     for _ in range(2):
         full(second)
     undeleted.attempt.file_sets._unneeded.update(released)
-    undeleted.attempt.delete_unneeded()
+    undeleted.attempt.writer.delete_unneeded()
     assert_whole(second)
     second.checkpointer.close()
 
@@ -268,5 +268,5 @@ def test_replaced_driver_stops_before_the_next_folder(undeleted: Driver, store: 
     successor(store).checkpointer.close()
     undeleted.catch_up()
     with pytest.raises(Left):
-        undeleted.attempt.delete_unneeded()
+        undeleted.attempt.writer.delete_unneeded()
     assert stored(undeleted) == before

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import value
@@ -112,7 +113,7 @@ def watched(driver: Driver, number: int) -> None:
     """Let the attempt's watch look until a checkpoint is aborted."""
 
     def aborted() -> bool:
-        driver.checkpointer.on_watch()
+        driver.checkpointer.on_watch(State())
         return driver.listed(number).status == ABORTED
 
     wait_until(aborted, say="the watch aborts nothing", every=0.05)
@@ -181,7 +182,7 @@ def test_stop_does_not_wait_for_a_target_that_does_not_publish_its_savepoint(
         asked.set()
         assert free.wait(60)
 
-    monkeypatch.setattr(driver.attempt, "publish_savepoints", hangs)
+    monkeypatch.setattr(driver.attempt.writer, "publish_savepoints", hangs)
     ask(driver, target, "suspend_savepoint", 3.0)  # a busy machine needs more than TIMEOUT to copy
     ended = list[Left]()
 
@@ -196,7 +197,7 @@ def test_stop_does_not_wait_for_a_target_that_does_not_publish_its_savepoint(
     assert asked.wait(10)
 
     def left() -> bool:
-        driver.checkpointer.on_watch()
+        driver.checkpointer.on_watch(State())
         return bool(ended)
 
     wait_until(left, BOUND, say="the driver does not end", every=0.05)

@@ -45,7 +45,7 @@ def test_timeout_begins_with_the_acknowledgement(
 
 def test_checkpoint_that_is_not_acknowledged_is_not_awaited(running: Driver, manual: GatedCheckpoints) -> None:
     number = running.asked(gated=True)
-    assert [checkpoint.id for checkpoint in running.attempt.state.pending] == [number]
+    assert [checkpoint.id for checkpoint in running.attempt.journal.state.pending] == [number]
     assert manual.waiting() == ()
 
 
@@ -110,7 +110,7 @@ def test_expired_checkpoint_is_left_to_an_attempt_that_ends(
     clock.now += 61
     store.plan = lambda call: Fault.DENIED
     with pytest.raises(StoreDenied):
-        running.attempt.end("finished", 0)
+        running.attempt.end.write("finished", 0)
     store.plan = served
     manual.on_watch()
     assert running.listed(number).status == PENDING

@@ -280,7 +280,7 @@ def acknowledged(running: Driver, target: MemoryStore, kind: str = "savepoint") 
 
 def test_acknowledged_savepoint_is_completed_before_the_end_is_recorded(running: Driver, target: MemoryStore) -> None:
     number, other = acknowledged(running, target), ask(running, target)
-    running.attempt.end("failed", 1)
+    running.attempt.end.write("failed", 1)
     assert (running.listed(number).status, running.listed(other).status) == (RETAINED, ABORTED)
     assert running.task().state.attempts[-1].outcome == "failed"
 
@@ -290,14 +290,14 @@ def test_acknowledged_savepoint_is_completed_by_a_driver_that_is_terminated(
 ) -> None:
     number = acknowledged(running, target)
     with pytest.raises(Left):
-        running.attempt.end_now("failed", 143, "SIGTERM")
+        running.attempt.end.now("failed", 143, "SIGTERM")
     assert running.listed(number).status == RETAINED
 
 
 def test_acknowledged_gated_checkpoint_is_aborted_by_the_end(running: Driver) -> None:
     number = running.asked(gated=True)
     running.coordinator.acknowledge(acknowledgement(number))
-    running.attempt.end("finished", 0)
+    running.attempt.end.write("finished", 0)
     assert running.listed(number).status == ABORTED
 
 
@@ -307,5 +307,5 @@ def test_end_is_recorded_though_the_seal_cannot_be_written(
     number = acknowledged(running, target)
     seal = running.coordinator.keys.seal(number)
     store.plan = lambda call: Fault.DENIED if call.key == seal else Fault.NONE
-    running.attempt.end("failed", 1)
+    running.attempt.end.write("failed", 1)
     assert running.listed(number).status == ABORTED

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import queries as module
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.queries import Queries
@@ -97,13 +98,13 @@ class Timer:
     def _note(self) -> None:
         if not self.driver.checkpointer._deletions.within(0.0):
             self.driver.catch_up()
-        for checkpoint in self.driver.attempt.state.checkpoints:
+        for checkpoint in self.driver.attempt.journal.state.checkpoints:
             self.triggered.setdefault(checkpoint.id, (self.clock.now, checkpoint.request.origin))
             if checkpoint.ended_at:
                 self.ended.setdefault(checkpoint.id, self.clock.now)
 
     def completed(self) -> int:
-        return self.driver.attempt.state.counts.get("completed", 0)
+        return self.driver.attempt.journal.state.counts.get("completed", 0)
 
 
 Make = Callable[..., Timer]
@@ -359,7 +360,7 @@ def test_request_waits_a_minute_for_a_query_that_the_script_may_have_dropped(
     one = timer(interval="1 h")
     one.query.caught_up = False
     one.driver.states.snapshots["b"] = saved("b", *upstreams)
-    one.driver.attempt.append(
+    one.driver.attempt.writer.append(
         LocateQuery(uid="b", epoch=1, path="query/b/1-abc", taken_from=None, begun=-1, committed=-1)
     )
     where = {} if kind == "checkpoint" else {"folder": memory().uri}
@@ -410,7 +411,7 @@ def test_deletion_that_hangs_keeps_the_timer_for_the_timeout_only(
     looked = one._note
 
     def watch() -> None:
-        one.driver.checkpointer.on_watch()
+        one.driver.checkpointer.on_watch(State())
         looked()
 
     one._note = watch  # type: ignore[method-assign]

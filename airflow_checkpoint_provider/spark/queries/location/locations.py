@@ -90,7 +90,7 @@ class Locations:
         Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if a source lacks rows that it reads next, ``Damaged`` if the
         newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
         """
-        query = self._attempt.state.query(start.uid)
+        query = self._attempt.journal.state.query(start.uid)
         located = self._copied(start, query)
         self._compare(start, query, located)
         located = self._rescaled(start, located)
@@ -107,7 +107,7 @@ class Locations:
         uid, path = start.uid, self._new_path(start.uid)
         own, chain, gone_back = self._at(path), tuple[Location, ...](), None
         if query:
-            if not self._attempt.state.branch.goes_back(query):
+            if not self._attempt.journal.state.branch.goes_back(query):
                 start.links.in_flight.refuse_another_sink(query.newest.sink, start.sink.path)
             position, gone_back = self._follow(query, start, own)
             chain = () if gone_back else self._chain(query, start.adopt)
@@ -154,7 +154,7 @@ class Locations:
         return Reading(own, position, batch, left, restored=back or not (query or adopted))
 
     def _way(self, location: str, gone_back: GoneBack, number: int) -> WayBack:
-        return WayBack(self._attempt.state.job, location, gone_back, number)
+        return WayBack(self._attempt.journal.state.job, location, gone_back, number)
 
     def _new_path(self, uid: str) -> str:
         return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
@@ -175,7 +175,7 @@ class Locations:
         """Raise an error for a query that runs elsewhere, where it would not be fenced: under another name, since a restore has renamed
         it, or without this package, since it was released.
         """
-        state = self._attempt.state
+        state = self._attempt.journal.state
         if released := state.released_query(uid):
             raise WrongUse(
                 f"query '{uid}' was released to {released.to}, and continues there without this package. adopt={released.to!r} takes it"
@@ -211,10 +211,12 @@ class Locations:
             _refuse_loss(query, position, restored)
             on_the_way = position == Position(query.newest.begun, query.newest.committed)
             if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
-                if not self._attempt.state.branch.goes_back(query):
+                if not self._attempt.journal.state.branch.goes_back(query):
                     start.sources.check_can_continue(self._reading(query, old, position))
                 start.sink.rewind(self._way(query.newest.path, query.newest.gone_back, query.newest.committed))
-            back = self._attempt.state.branch.goes_back(query) and not self._stands_there(query, position, restored)
+            back = self._attempt.journal.state.branch.goes_back(query) and not self._stands_there(
+                query, position, restored
+            )
             gone_back = None
             if back:
                 position, gone_back = self._gone_back(query, position, start, own)
@@ -227,7 +229,7 @@ class Locations:
 
     def _adoptable(self, start: Start, uri: str) -> Location:
         """Return the location at ``uri``, which the query may take over. Nothing is changed."""
-        uid, released = start.uid, self._attempt.state.released_query(start.uid)
+        uid, released = start.uid, self._attempt.journal.state.released_query(start.uid)
         if start.restored and not released:
             raise WrongUse(
                 f"query '{uid}' starts from a checkpoint, and adopt={uri!r} names another place. Leave adopt out"
@@ -238,8 +240,10 @@ class Locations:
                 f"query '{uid}' was released to {released.to}, and continues there. Write adopt={released.to!r}"
             )
         start.sink.location = location
-        examine_adopted(location, uid, self._attempt.state.incarnation, start.sink)
-        refuse_copy(location, uid, {query.uid: self._at(query.newest.path) for query in self._attempt.state.queries})
+        examine_adopted(location, uid, self._attempt.journal.state.incarnation, start.sink)
+        refuse_copy(
+            location, uid, {query.uid: self._at(query.newest.path) for query in self._attempt.journal.state.queries}
+        )
         position = _position_elsewhere(start, location)
         if start.rescaling:
             start.rescaling.refuse_to_adopt(location, position)
@@ -247,7 +251,7 @@ class Locations:
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:
         """Fence a location from elsewhere, and copy what the query needs to go on."""
-        state = self._attempt.state
+        state = self._attempt.journal.state
         say(state_messages.query_adopted(uid, old.uri, state))
         while True:
             begun, fenced = self._fence(uid, old)
@@ -265,7 +269,7 @@ class Locations:
         if restored is None or restored.query is None or to.committed == NOTHING:
             raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW))
         sink.location = saved_location(restored, self._attempt.store, self._attempt.keys)
-        gone_back = sink.plan_rewind(restored.query, allowed=self._attempt.state.branch.rewind_sink)
+        gone_back = sink.plan_rewind(restored.query, allowed=self._attempt.journal.state.branch.rewind_sink)
         if sink.path and sink.path != restored.query.path:
             start.links.in_flight.refuse_elsewhere(sink.path)
         number = sink.next_number(left.begun)
@@ -277,7 +281,7 @@ class Locations:
 
         The first query fences for all that an older attempt started, so that the second looks do not add up.
         """
-        state, epoch = self._attempt.state, self._attempt.epoch
+        state, epoch = self._attempt.journal.state, self._attempt.epoch
         older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
         for known in older if query.uid not in self._fences else ():
             try:
@@ -289,10 +293,10 @@ class Locations:
 
     def _fence(self, uid: str, location: Location) -> tuple[int, float]:
         """Fence a location. Return the newest batch that has begun there, and the time."""
-        state = self._attempt.state
+        state = self._attempt.journal.state
         by = f"attempt {self._attempt.epoch} of {state.job}"
         entry = FenceEntry(state.incarnation, uid, secrets.token_hex(16), by)
-        return fence(location, entry, self._attempt.catch_up), time.monotonic()
+        return fence(location, entry, self._attempt.writer.catch_up), time.monotonic()
 
     def _stands_there(self, query: QueryRecord, position: Position, restored: StateSnapshot | None) -> bool:
         """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
@@ -337,7 +341,7 @@ class Locations:
             format=start.sink.target.format,
             after=start.after,
         )
-        self._attempt.append(command)
+        self._attempt.writer.append(command)
 
     def fetch_missing_state(self, located: Located) -> None:
         """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
@@ -353,12 +357,12 @@ class Locations:
 
     def settle(self, located: Located) -> None:
         """Give up the older locations: this one holds all that they held."""
-        self._attempt.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
+        self._attempt.writer.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
 
     def delete_older(self, located: Located) -> None:
         """Delete the locations that were given up, all but what keeps them fenced."""
         for older in located.older:
-            self._attempt.check_deleting()
+            self._attempt.writer.check_deleting()
             delete_location(older)
 
 

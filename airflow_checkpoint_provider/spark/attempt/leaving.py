@@ -1,0 +1,34 @@
+"""How threads learn that the attempt is over or ends, and the process leaves. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import threading
+from typing import NoReturn
+
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.spark.attempt.activity import Activity
+from airflow_checkpoint_provider.spark.process.exits import leave
+from airflow_checkpoint_provider.text import messages
+
+
+class Leaving:
+    """The end of the attempt ``epoch``, as its threads see it."""
+
+    def __init__(self, journal: Journal, epoch: int, activity: Activity) -> None:
+        self._journal, self._epoch, self._activity = journal, epoch, activity
+        self.begun = threading.Event()
+        """The last entry is being written. After it, whatever this attempt wrote would be fenced."""
+        self.by_another_thread = threading.Event()
+        """That thread ends the process, with its own exit code."""
+
+    def if_over(self) -> None:
+        """End the process if the watch has seen that this attempt is over. Reads nothing from the store."""
+        if self._journal.state.over(self._epoch):
+            self.replaced()
+
+    def replaced(self) -> NoReturn:
+        """End the process before its next side effect. Print which attempt replaced this one."""
+        if self.by_another_thread.is_set():
+            threading.Event().wait()  # until that thread has ended the process
+        leave(ExitCode.OVER, "\n".join(messages.fenced(self._journal.state, self._epoch, str(self._activity))))
