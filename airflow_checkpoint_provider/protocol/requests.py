@@ -131,6 +131,11 @@ def in_order(queue: tuple[QueuedRequest, ...]) -> tuple[QueuedRequest, ...]:
     return tuple(sorted(queue, key=lambda queued: (not _is_savepoint(queued), _is_periodic(queued))))
 
 
+def stop_requested(state: State) -> Checkpoint | None:
+    """Return the pending savepoint with which the job is to stop; None if there is none."""
+    return next((savepoint for savepoint in state.pending if savepoint.suspends), None)
+
+
 def turn_in_queue(state: State, token: str) -> tuple[int, int] | None:
     """Return the place of a request in the queue, 1 for the next, and the length of the queue; None if it is not queued."""
     waiting = [queued.request.token for queued in in_order(state.queue)]

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.spark.attempt.start import tell_task
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.queries import Queries
+from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
@@ -41,6 +42,7 @@ class JobEnd:
     registered: Registered
     checkpointer: Checkpointer
     queries: Queries
+    timer: CheckpointTimer
     launched: Launched | None
     allow_non_restored_state: Allowed
 
@@ -57,6 +59,7 @@ class JobEnd:
         if self._session_stopped:
             raise WrongUse(STOPPED)
         self.queries.wait()
+        self.timer.end()
         self.queries.end()
         self.checkpointer.wait()
         self.attempt.writer.check_not_fenced()  # this also reads the requests since the last look
@@ -114,6 +117,7 @@ class JobEnd:
         if self._session_stopped and not isinstance(error, WrongUse):
             say(f"{STOPPED}. The error below may only be its effect")
         else:
+            self.timer.end()
             self.queries.end()
         self.checkpointer.close()
         damage = damage_of(error, self.attempt, self.states.complete_records())

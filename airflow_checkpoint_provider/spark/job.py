@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.spark.attempt.start import Program, begin
 from airflow_checkpoint_provider.spark.attempt.watch import AttemptWatch
 from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code, refuse_retry
 from airflow_checkpoint_provider.spark.preflight import PreflightJob
 from airflow_checkpoint_provider.spark.process.log import say
@@ -38,6 +39,7 @@ from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
 from airflow_checkpoint_provider.spark.stages import arguments
 from airflow_checkpoint_provider.spark.stages.application import (
     Application,
@@ -180,11 +182,11 @@ class CheckpointedJob:
         seal, point = copies.renamed(self._attempt), self._attempt.restored.point
         self._states = States.restored(seal, self._attempt.run.key, elsewhere=bool(point and point.pointer))
         self._registered = Registered(self._states, seal.id if seal else None)
-        self._checkpointer = Checkpointer(
-            self._attempt, self._states, self._registered, self.spark.version, settings.config
-        )
+        self._queries = Queries(self.spark, self._attempt, self._states, settings.config)
+        participants = Participants(self._states, self._registered, self._queries)
+        self._checkpointer = Checkpointer(self._attempt, participants, self.spark.version, settings.config)
+        self._timer = CheckpointTimer(self._attempt, self._queries, self._checkpointer, settings.config)
         self._stages = Stages(self.spark, self._attempt, self._states, self._checkpointer, application)
-        self._queries = Queries(self.spark, self._attempt, self._states, self._checkpointer, settings.config)
         self._uids: set[str] = set()
         self._unsaid = state_messages.not_paced(settings.config)  # until there is a stage
         self._progress = Progress(self.spark, self._attempt, self._checkpointer.protection)
@@ -195,6 +197,7 @@ class CheckpointedJob:
             self._registered,
             self._checkpointer,
             self._queries,
+            self._timer,
             self._launched,
             settings.allow_non_restored_state,
         )
@@ -322,7 +325,10 @@ class CheckpointedJob:
             the number that it has.
         """
         self._claim(uid)
-        return self._queries.start(uid, writer, after=after, adopt=as_text(adopt), rescale=rescale)
+        self._timer.start()
+        query = self._queries.start(uid, writer, after=after, adopt=as_text(adopt), rescale=rescale)
+        self._timer.settle()
+        return query
 
     def await_queries(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""

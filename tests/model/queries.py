@@ -119,9 +119,7 @@ def queries(attempt: Attempt) -> Queries:
     """Return the queries of an attempt, none of which was started."""
     restored = saved(attempt.store) if attempt.journal.state.branch.rewinds else None
     states = SimpleNamespace(claim_query=lambda uid: restored, snapshots={})
-    return Queries(
-        cast(Any, None), cast(Any, attempt), cast(Any, states), cast(Any, SimpleNamespace()), CheckpointConfig()
-    )
+    return Queries(cast(Any, None), cast(Any, attempt), cast(Any, states), CheckpointConfig())
 
 
 def settle(

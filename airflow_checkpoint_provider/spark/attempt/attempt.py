@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
 from airflow_checkpoint_provider.coordinator.restore import Restored
@@ -23,6 +25,8 @@ class Attempt:
         self.file_sets = FileSets([paths[number] for number in record.held_file_sets if number in paths])
         self.heart = Heart(self.store, self.keys.attempt_beat(self.epoch), Beat(epoch=self.epoch))
         self.activity = Activity(self.heart)
+        self.barriers = threading.RLock()
+        """Held while a barrier is served: barriers come one after the other."""
         self.leaving = Leaving(self.journal, self.epoch, self.activity)
         self.writer = JournalWriter(coordinator, record.application, self.file_sets, self.leaving)
         self.end = AttemptEnd(record, self.journal, self.writer, self.heart, self.leaving)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -38,13 +37,12 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, TakenCheckpoint
+from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
 from airflow_checkpoint_provider.spark.checkpoints.pause import Pause
 from airflow_checkpoint_provider.spark.checkpoints.task import NOT_RETURNED, CheckpointTask
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.workers import Workers
-from airflow_checkpoint_provider.spark.state.registered import Registered
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check
-from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 
 LOOK = 0.1  # seconds between two looks whether the checkpoint in flight is late
 WRITERS = 4  # snapshots that are written at once
@@ -77,14 +75,13 @@ class Checkpointer:
     def __init__(
         self,
         attempt: Attempt,
-        states: States,
-        registered: Registered,
+        participants: Participants,
         spark_version: str,
         config: CheckpointConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._attempt, self._states, self._registered = attempt, states, registered
-        self._lock = threading.RLock()  # barriers come one after the other
+        self._attempt, self._participants, self._lock = attempt, participants, attempt.barriers
+        self._states, self._registered = participants.states, participants.registered
         self._script: Script = at_barrier  # at the barrier that is being served
         self._thread, self._writers = Workers(1, "checkpoint"), Workers(WRITERS, "snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
@@ -95,8 +92,8 @@ class Checkpointer:
         attempt.journal.patience = min(attempt.journal.patience, config.timeout_s)
         self._context = CheckpointContext(
             attempt=attempt,
-            states=states,
-            registered=registered,
+            states=participants.states,
+            registered=participants.registered,
             protection=Protection(attempt, config.tolerable_failures, clock),
             versions=Versions(package=__version__, spark=spark_version),
             timeout_s=config.timeout_s,
@@ -107,11 +104,6 @@ class Checkpointer:
         self._config = config
         self.gated_checkpoints, self.savepoints = self._context.gated_checkpoints, self._context.savepoints
         self._deletions = self._context.deletions
-        # Let the streaming queries read to their end if a stop drains; stop them before its savepoint; and start them again if
-        # it fails
-        self.drain_queries: Callable[[Check], object] = lambda check: None
-        self.pause_queries: Callable[[Check], object] = lambda check: None
-        self.resume_queries: Callable[[], object] = lambda: None
 
     def checkpoint(self, barrier: str, *, wait: bool = False, script: Script = at_barrier) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
@@ -148,12 +140,6 @@ class Checkpointer:
         finally:
             self._script = before
 
-    @contextlib.contextmanager
-    def between_barriers(self) -> Iterator[None]:
-        """Let no other thread take a checkpoint inside this block."""
-        with self._lock:
-            yield
-
     def _serve(self, barrier: str) -> Declined | None:
         """Take the barrier's own checkpoint, or the savepoint of a stop in its place. Return the error of a registered object.
 
@@ -161,7 +147,7 @@ class Checkpointer:
         """
         stop = self.savepoints.stopping()
         if stop is None:
-            self.resume_queries()  # a stop whose outcome was unknown may have left them standing still
+            self._participants.streams.resume()  # a stop whose outcome was unknown may have left them standing still
             return self._begin(barrier)
         if ungated(self._attempt.journal.state):
             declined = self._begin(barrier)
@@ -175,7 +161,7 @@ class Checkpointer:
         """
         declined = None
         try:
-            at_rest = self.savepoints.brought_to_rest(savepoint, self.drain_queries, self.pause_queries)
+            at_rest = self.savepoints.brought_to_rest(savepoint, self._participants.streams)
             with self._script():  # it must not go on when the job may be suspended
                 if at_rest:
                     declined = self._save_stop(savepoint, barrier)
@@ -183,9 +169,9 @@ class Checkpointer:
         except CommitStateUnknown:  # the job may be suspended by now: no batch may begin
             raise
         except BaseException:
-            self.resume_queries()
+            self._participants.streams.resume()
             raise
-        self.resume_queries()
+        self._participants.streams.resume()
         return declined
 
     def _save_stop(self, savepoint: Checkpoint, barrier: str) -> Declined | None:
@@ -209,7 +195,7 @@ class Checkpointer:
         number = self._number_for_objects(task)
         with self._script() as stands:
             declined = self._ask_registered(task, barrier, number) if stands else None
-            pinned = () if declined else self._states.pin(barrier, of_script=stands)
+            pinned = () if declined else self._participants.pin(barrier, of_script=stands)
         if declined:
             self._in_flight = self._thread.submit(task.decline, declined, number)
         else:

@@ -22,11 +22,13 @@ from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnkno
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import EXPIRED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
+from airflow_checkpoint_provider.protocol.requests import stop_requested
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints import copies
+from airflow_checkpoint_provider.spark.checkpoints.participants import Streams
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.workers import Workers
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Check, Records
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
 from airflow_checkpoint_provider.text import messages
 
 LOOK = 0.1  # seconds between two looks whether a copy has returned
@@ -47,8 +49,7 @@ class Savepoints:
 
     def stopping(self) -> Checkpoint | None:
         """Return the pending savepoint with which the job is to stop, as far as the journal was read; None if there is none."""
-        pending = self._attempt.journal.state.pending
-        return next((savepoint for savepoint in pending if savepoint.suspends), None)
+        return stop_requested(self._attempt.journal.state)
 
     def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
         """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.
@@ -203,16 +204,12 @@ class Savepoints:
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
-    def brought_to_rest(
-        self, savepoint: Checkpoint, drain: Callable[[Check], object], pause: Callable[[Check], object]
-    ) -> bool:
-        """Call ``drain`` if the stop ends the data first, then ``pause``. If that fails, abort the savepoint and return False."""
+    def brought_to_rest(self, savepoint: Checkpoint, streams: Streams) -> bool:
+        """Let the queries rest. If that fails, abort the savepoint and return False."""
         deadline = time.monotonic() + savepoint.timeout_s
         check = functools.partial(copies.still_wanted, self._attempt, savepoint.id, self._closing, deadline)
         with self._or_aborted(savepoint):
-            if kind_named(savepoint.kind).drains:
-                drain(check)
-            pause(check)
+            streams.rest(check, drain=kind_named(savepoint.kind).drains)
             return True
         return False
 

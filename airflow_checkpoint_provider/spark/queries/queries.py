@@ -1,29 +1,25 @@
 """The queries of one attempt: started by the script, watched until they end. Runs in the Spark driver.
 
-While a query runs, a thread takes checkpoints: at the pace of ``interval``, and at once if somebody asks. A query has a
-consistent point whenever a batch is committed, so it needs no barrier of the script. Values are then those of the script's last
-barrier. Registered objects are asked only while the script waits for its queries: it may be changing them.
+In checkpoints they take part as ``participants.Streams``. The checkpoints while they run are those of ``timer``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import random
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, WrongUse
+from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
-from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
+from airflow_checkpoint_provider.protocol.requests import stop_requested
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
-from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer, Turn
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries import progress
@@ -55,11 +51,6 @@ from airflow_checkpoint_provider.text import state_messages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-HANDLING = 30.0  # seconds in which the script may deal with a query that failed
-AFTER_FAILURE = 10.0  # seconds until a checkpoint is tried again that somebody waits for
-LAST_CHECKPOINT = 10.0  # seconds that a checkpoint of the thread may take when the job ends
-BARRIER = "queries"
 
 
 class _ScriptWaits:
@@ -96,31 +87,21 @@ class _ScriptWaits:
 
 
 class Queries:
-    """The queries of one attempt. The script's thread starts them and waits for them, another one takes checkpoints."""
+    """The queries of one attempt. The script's thread starts them and waits for them."""
 
     def __init__(
         self,
         spark: SparkSession,
         attempt: Attempt,
         states: States,
-        checkpointer: Checkpointer,
         config: CheckpointConfig,
     ) -> None:
-        self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
-        self._config = config
+        self._spark, self._attempt, self._states, self._config = spark, attempt, states, config
         self._locations = Locations(attempt)
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
-        self._failed_since: dict[str, float] = {}  # uid -> when the thread first saw that the query had failed
         self._unstarted = Unstarted()
         self._standing = Standing(spark, attempt, states)
         self._script_waits = _ScriptWaits()
-        self._due = 0.0  # when the timer takes its next checkpoint
-        self._served = 0.0  # from when on requests are served
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="checkpoint-timer", daemon=True)
-        checkpointer.drain_queries = self._drain
-        checkpointer.pause_queries, checkpointer.resume_queries = self._pause, self._resume
-        states.query_snapshots = self._snapshots
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -148,15 +129,12 @@ class Queries:
         refuse_path_of_another(uid, sink, self._sinks, self._attempt.journal.state, self._states.snapshots)
         reads = upstreams(self._spark, uid, writer, after, self._sinks)
         with self._unstarted.starting():
-            with self._checkpointer.between_barriers():  # a stop must find all queries or none
+            with self._attempt.barriers:  # a stop must find all queries or none
                 running = self._started(uid, writer, sink, reads, adopt, rescale=rescale)
                 self._running = {**self._running, uid: running}
                 if sink.path and sink.target.format in FILE_SINKS:
                     claim(sink.path, str(running.spark_query.id))
-                if not self._thread.is_alive():
-                    self._thread.start()
             self._catch_up(running)
-        self._settle()
         return Query(running, self.waiting)
 
     def _started(
@@ -256,15 +234,70 @@ class Queries:
                 raise error
 
     def end(self) -> None:
-        """Take no further checkpoint at the pace of the interval, and stop the queries: none of them begins another batch."""
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join(LAST_CHECKPOINT)
+        """Stop the queries: none of them begins another batch."""
         for running in self._running.values():
             try:
                 running.stop()
             except Exception:  # noqa: BLE001 - the attempt ends, and with it the process
                 traceback.print_exc()
+
+    # -- for the timer -------------------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Return whether a query was started."""
+        return bool(self._running)
+
+    def any_runs(self) -> bool:
+        """Return whether a query runs."""
+        return any(running.runs() for running in self._running.values())
+
+    def failed(self) -> dict[str, Exception]:
+        """Return the errors of the queries that have failed, unless the script has dealt with them, by uid."""
+        errors = ((uid, running.failed()) for uid, running in self._running.items())
+        return {uid: error for uid, error in errors if error}
+
+    def script_held(self) -> AbstractContextManager[bool]:
+        """Tell whether the script waits for its queries, and keep it so inside the block."""
+        return self._script_waits.held()
+
+    def settled(self) -> list[Located]:
+        """Give up the older locations of queries that need them no more. Return where these queries run."""
+        return [running.located for running in self._running.values() if running.settle()]
+
+    def delete_older(self, located: Located) -> None:
+        """Delete the locations that the query at ``located`` has given up."""
+        self._locations.delete_older(located)
+
+    def others_wait(self) -> bool:
+        """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
+        would hold an old batch of it. If the job is to be drained, every query counts that the script may start soon.
+        """
+        if not self._unstarted.starts_soon():
+            return False
+        stop = stop_requested(self._attempt.journal.state)
+        if stop and kind_named(stop.kind).drains and self._not_started():
+            return True
+        catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
+        if catches_up and any(query.uid not in self._running for query in self._attempt.journal.state.queries):
+            return True
+        return bool(self._unstarted.expected(self._running, self._states.snapshots))
+
+    def _not_started(self) -> set[str]:
+        """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
+        saved = {uid for uid, state in self._states.snapshots.items() if state.query}
+        return ({query.uid for query in self._attempt.journal.state.queries} | saved) - self._running.keys()
+
+    # -- in checkpoints ------------------------------------------------------------------------------------------------
+
+    def rest(self, check: Check, *, drain: bool) -> None:
+        """Stop the queries for the savepoint with which the job stops. With ``drain``, let them read to the end of what is there first.
+
+        To the script they still run. Raises ``Declined`` if the script may soon start another one that would have to be drained.
+        """
+        if drain:
+            self._drain(check)
+        self._pause(check)
 
     def _drain(self, check: Check) -> None:
         """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes.
@@ -282,7 +315,7 @@ class Queries:
             self._attempt.activity.draining = None
 
     def _pause(self, check: Check) -> None:
-        """Stop the queries for the savepoint with which the job stops. To the script they still run.
+        """Stop the queries.
 
         A query stops before those whose rows it reads. They stop when they have committed what it has read.
         """
@@ -291,14 +324,12 @@ class Queries:
                 await_committed(running, self._running.values(), check)
             running.pause()
 
-    def _resume(self) -> None:
-        """Start the queries again, because the savepoint failed."""
+    def resume(self) -> None:
+        """Start the queries again that rest, because the savepoint failed."""
         for running in self._running.values():
             running.resume()
 
-    # -- checkpoints, in a thread --------------------------------------------------------------------------------------
-
-    def _snapshots(self, barrier: str) -> dict[str, Snapshot]:
+    def pin(self, barrier: str) -> dict[str, Snapshot]:
         """Return a snapshot of each query that was started, or reads of one, by uid. Those that read what others write are cut together."""
         before = self._states.snapshots
         groups = linked_queries(self._running)
@@ -311,83 +342,5 @@ class Queries:
         return {**standing, **started, **self._unstarted.snapshots(self._running, before)}
 
     def _hurry(self) -> bool:
-        """Return whether a stop waits, or a query has failed: this thread serves the one, and sees to the other."""
-        failed = any(running.failed() for running in self._running.values())
-        return failed or self._checkpointer.savepoints.stopping() is not None
-
-    def _serve(self) -> None:
-        """Take checkpoints until the attempt ends: when somebody asks, and when the time has come. End it if that fails."""
-        try:
-            self._due = time.monotonic() + random.uniform(self._config.min_pause_s, self._config.interval_s)
-            while not self._ending.wait(LOOK):
-                self._end_if_failed()
-                self._settle()
-                self._take_due()
-        except Exception as error:  # noqa: BLE001 - without this thread, nobody would serve a stop
-            if not self._ending.is_set():
-                traceback.print_exc()
-                why = f"its queries can take no more checkpoints: {error}"
-                self._attempt.end.now("failed", ExitCode.FAILED, why)
-
-    def _take_due(self) -> None:
-        """Take the checkpoint that is due, or asked for. The timer stands still while no query runs: nothing new could be saved."""
-        now = time.monotonic()
-        self._checkpointer.pause.update()
-        due = now >= self._due and any(running.runs() for running in self._running.values())
-        asked = now >= self._served and self._checkpointer.requested()
-        if not (due or asked) or self._others_wait():
-            return
-        turn = self._checkpoint(periodic=due)
-        if turn is Turn.PAUSED:
-            self._due = now + self._checkpointer.pause.left_s()
-        elif turn is not Turn.WAITS:
-            self._served = time.monotonic() + (AFTER_FAILURE if turn is Turn.FAILED else 0.0)
-            self._due = now + self._config.interval_s
-
-    def _not_started(self) -> set[str]:
-        """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
-        saved = {uid for uid, state in self._states.snapshots.items() if state.query}
-        return ({query.uid for query in self._attempt.journal.state.queries} | saved) - self._running.keys()
-
-    def _others_wait(self) -> bool:
-        """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
-        would hold an old batch of it. If the job is to be drained, every query counts that the script may start soon.
-        """
-        if not self._unstarted.starts_soon():
-            return False
-        stop = self._checkpointer.savepoints.stopping()
-        if stop and kind_named(stop.kind).drains and self._not_started():
-            return True
-        catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
-        if catches_up and any(query.uid not in self._running for query in self._attempt.journal.state.queries):
-            return True
-        return bool(self._unstarted.expected(self._running, self._states.snapshots))
-
-    def _checkpoint(self, *, periodic: bool) -> Turn:
-        """Take a checkpoint of the queries. Return what became of it. The thread goes on whatever that is."""
-        try:
-            if periodic:
-                return self._checkpointer.periodic_checkpoint(BARRIER, script=self._script_waits.held)
-            taken = self._checkpointer.checkpoint(BARRIER, wait=True, script=self._script_waits.held)
-            return Turn.TAKEN if taken else Turn.FAILED
-        except CommitStateUnknown:
-            raise  # the job may be suspended by now
-        except CheckpointError as error:
-            say(f"A checkpoint of the queries failed. The next one tries again: {error}")
-            return Turn.FAILED
-
-    def _settle(self) -> None:
-        """Give up older locations, and let them be deleted."""
-        for running in self._running.values():
-            if running.settle():
-                self._checkpointer.delete_later(functools.partial(self._locations.delete_older, running.located))
-
-    def _end_if_failed(self) -> None:
-        """End the attempt if a query has failed and the script takes no notice of it."""
-        for uid, running in self._running.items():
-            error = running.failed()
-            since = self._failed_since.setdefault(uid, time.monotonic()) if error else 0.0
-            if error and time.monotonic() > since + HANDLING:
-                traceback.print_exception(error)
-                why = f"query '{uid}' failed, and the script continued for {HANDLING:g} s. Call its handled() to continue without it"
-                self._attempt.end.now("failed", ExitCode.FAILED, why)
+        """Return whether a stop waits, or a query has failed: the timer serves the one, and sees to the other."""
+        return bool(self.failed()) or stop_requested(self._attempt.journal.state) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,17 +56,14 @@ class States:
     # uids of the values that this program made: it has set them in this attempt, or an earlier attempt of it has stored them
     own_values: set[str] = field(default_factory=set)
     claimed_queries: set[str] = field(default_factory=set)  # uids of the streaming queries that the script started
-    # barrier -> a snapshot of each of them
-    query_snapshots: Callable[[str], Mapping[str, Snapshot]] = lambda barrier: {}
     # Of registered objects, at the last barrier; None: no state
     object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
     # Path of a new stage's file set -> what completes the stage's record in ``snapshots``
     _incomplete: dict[str, Snapshot] = field(default_factory=dict)
-    _lock: threading.RLock = field(
-        default_factory=threading.RLock
-    )  # the script may take checkpoints in several threads
+    # Held while states are pinned: the script may take checkpoints in several threads
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _differences: dict[str, ValueDifference] = field(default_factory=dict)  # the newest one of each value
     # Values and states of objects at the script's last barrier
     _at_barrier: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
@@ -126,7 +123,7 @@ class States:
 
         :param incomplete: completes the record of the stage at the next barrier.
         """
-        with self._lock:
+        with self.lock:
             self.snapshots[snapshot.uid] = snapshot
             self.handed_out[snapshot.uid] = snapshot.file_sets[0].identity
             if incomplete:
@@ -180,13 +177,13 @@ class States:
 
     def unused_stages(self) -> tuple[str, ...]:
         """Return the uids of the restored stages that the script has not used so far."""
-        with self._lock:
+        with self.lock:
             stages = {uid for uid, snapshot in self.snapshots.items() if snapshot.kind == STAGE}
             return tuple(sorted(stages - self.handed_out.keys()))
 
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
-        with self._lock:
+        with self.lock:
             return tuple(record for record in self.snapshots.values() if not self._completing(record))
 
     def new(self, hooks: Collection[str]) -> dict[str, Collection[str]]:
@@ -209,17 +206,13 @@ class States:
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
-    def pin(self, barrier: str, *, of_script: bool = True) -> tuple[Snapshot, ...]:
+    def pin(self, barrier: str, *, of_script: bool = True) -> Mapping[str, Snapshot]:
         """Return every state as it is now, at ``barrier``. Not ``of_script``: values and objects as at the script's last barrier."""
-        with self._lock:
+        with self.lock:
             if of_script:
                 self._at_barrier = dict(self.values), dict(self.object_states)
-            queries = self.query_snapshots(barrier)
-            stored = {
-                record.uid: self._completing(record) or StoredSnapshot(record)
-                for record in self.records(barrier, *self._at_barrier)
-            }
-            return tuple(snapshot for _, snapshot in sorted({**stored, **queries}.items()))
+            records = self.records(barrier, *self._at_barrier)
+            return {record.uid: self._completing(record) or StoredSnapshot(record) for record in records}
 
     def _completing(self, record: StateSnapshot) -> Snapshot | None:
         """Return what completes the record of a new stage; None for every other record."""
@@ -234,7 +227,7 @@ class States:
         """
         values = self.values if values is None else values
         objects = self.object_states if objects is None else objects
-        with self._lock:
+        with self.lock:
             current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in objects}
         for uid in self.claimed_values & values.keys():
             current[uid] = self._inline(uid, VALUE, values[uid], barrier)
@@ -251,7 +244,7 @@ class States:
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
         """Remember what a completed checkpoint holds: it is not new in a later one."""
-        with self._lock:
+        with self.lock:
             for uid, state in states.items():
                 current = self.snapshots.get(uid)
                 if uid not in self.dropped and (

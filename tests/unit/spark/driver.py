@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
@@ -71,23 +72,61 @@ class Pinned(States):
 
     given: tuple[Recording, ...] | None = ()
 
-    def pin(self, barrier: str, *, of_script: bool = True) -> tuple[Snapshot, ...]:
-        return super().pin(barrier, of_script=of_script) if self.given is None else self.given
+    def pin(self, barrier: str, *, of_script: bool = True) -> Mapping[str, Snapshot]:
+        if self.given is None:
+            return super().pin(barrier, of_script=of_script)
+        return {snapshot.uid: snapshot for snapshot in self.given}
+
+
+class PlayedStreams:
+    """Queries without states, whose data ends as the test says: with an ``error``, or never. ``calls``: what was asked of them."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.endless = False
+        self.began = threading.Event()
+        self.calls: list[str] = []
+
+    def pin(self, barrier: str) -> Mapping[str, Snapshot]:
+        return {}
+
+    def rest(self, check: Check, *, drain: bool) -> None:
+        if drain:
+            self._drain(check)
+        self.calls.append("pause")
+
+    def _drain(self, check: Check) -> None:
+        self.calls.append("drain")
+        self.began.set()
+        while self.endless:
+            check()
+        if self.error:
+            raise self.error
+
+    def resume(self) -> None:
+        self.calls.append("resume")
 
 
 class Driver:
     """The checkpointer of an attempt, and what its journal says."""
 
     def __init__(
-        self, store: Store, try_number: int = 1, *, clock: Callable[[], float] = time.monotonic, **checkpointing: Any
+        self,
+        store: Store,
+        try_number: int = 1,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        streams: Callable[[Attempt, States], Any] = lambda attempt, states: PlayedStreams(),
+        **checkpointing: Any,
     ) -> None:
         self.coordinator = driver(store, try_number, **checkpointing)
         state = self.coordinator.state
         self.attempt = Attempt(self.coordinator, state.attempts[-1], state.runs[-1], Restored())
         self.states = Pinned("run")
-        self.registered = Registered(self.states, None)
+        self.registered, self.streams = Registered(self.states, None), streams(self.attempt, self.states)
         config = CheckpointConfig(**checkpointing)
-        self.checkpointer = Checkpointer(self.attempt, self.states, self.registered, "4.2.0", config, clock)
+        participants = Participants(self.states, self.registered, self.streams)
+        self.checkpointer = Checkpointer(self.attempt, participants, "4.2.0", config, clock)
 
     def pin(self, *snapshots: Recording) -> None:
         self.states.given = snapshots
@@ -136,8 +175,8 @@ class Driver:
 
     def catch_up(self) -> None:
         """Read the journal, as the attempt's watch does once a second."""
-        with self.attempt.writer._lock:  # a deletion may write an entry
-            self.coordinator.journal.catch_up()
+        with self.attempt.writer.exclusive() as coordinator:  # a deletion may write an entry
+            coordinator.journal.catch_up()
 
 
 class Left(Exception):

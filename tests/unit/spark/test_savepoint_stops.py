@@ -13,7 +13,6 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RET
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
-from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.causes import cause_of
 from tests.support.faults import FaultyStore
@@ -201,38 +200,16 @@ def test_stop_whose_outcome_stays_unknown_raises(impatient: Driver, target: Memo
 # -- draining ----------------------------------------------------------------------------------------------------------
 
 
-class Queries:
-    """Queries whose data ends as the test says: it raises an error, or never ends."""
-
-    def __init__(self, running: Driver, error: Exception | None = None, endless: bool = False) -> None:
-        self.calls: list[str] = []
-        self.began = threading.Event()
-        self._error, self._endless = error, endless
-        checkpointer = running.checkpointer
-        checkpointer.drain_queries = self._drain
-        checkpointer.pause_queries = lambda check: self.calls.append("pause")
-        checkpointer.resume_queries = lambda: self.calls.append("resume")
-
-    def _drain(self, check: Check) -> None:
-        self.calls.append("drain")
-        self.began.set()
-        while self._endless:
-            check()
-        if self._error:
-            raise self._error
-
-
 @pytest.mark.parametrize("kind", ["suspend_savepoint", "terminate_savepoint"])
 def test_queries_are_drained_before_the_savepoint_if_the_stop_says_so(
     running: Driver, target: MemoryStore, kind: str
 ) -> None:
-    queries = Queries(running)
     number = ask(running, target, kind)
-    running.pin(Copied("counts", on_copy=lambda: queries.calls.append("copy")))
+    running.pin(Copied("counts", on_copy=lambda: running.streams.calls.append("copy")))
     with pytest.raises(Left):
         running.checkpointer.checkpoint("here")
     drained = ["drain"] if kind == "terminate_savepoint" else []
-    assert queries.calls[:-1] == [*drained, "pause", "copy"]  # in this test the process goes on
+    assert running.streams.calls[:-1] == [*drained, "pause", "copy"]  # in this test the process goes on
     assert running.listed(number).status == RETAINED
 
 
@@ -252,31 +229,31 @@ def test_job_goes_on_when_its_queries_cannot_be_drained(
     reason: str,
     details: str,
 ) -> None:
-    queries = Queries(running, error)
+    running.streams.error = error
     number = ask(running, target, "terminate_savepoint")
     snapshot = Recording("counts")
     barrier(running, snapshot)
     aborted = running.listed(number)
     assert (aborted.status, aborted.reason, cause_of(aborted).details[: len(details)]) == (ABORTED, reason, details)
-    assert queries.calls == ["drain", "resume"]
+    assert running.streams.calls == ["drain", "resume"]
     assert snapshot.places == [None], "the barrier's own checkpoint"
     assert running.task().state.suspended is None
     assert "flights.delays was not stopped" in capsys.readouterr().out
 
 
 def test_drain_ends_when_its_time_is_over(running: Driver, target: MemoryStore) -> None:
-    Queries(running, endless=True)
+    running.streams.endless = True
     number = ask(running, target, "terminate_savepoint", timeout_s=0.05)
     barrier(running, Recording("counts"))
     assert (running.listed(number).status, running.listed(number).reason) == (ABORTED, "expired")
 
 
 def test_drain_ends_when_its_savepoint_is_aborted(running: Driver, target: MemoryStore) -> None:
-    queries = Queries(running, endless=True)
+    running.streams.endless = True
     number = ask(running, target, "terminate_savepoint")
 
     def abort() -> None:
-        assert queries.began.wait(10)
+        assert running.streams.began.wait(10)
         running.task().abort(number, "changed my mind")
         running.catch_up()
 
@@ -285,15 +262,14 @@ def test_drain_ends_when_its_savepoint_is_aborted(running: Driver, target: Memor
     barrier(running, Recording("counts"))
     aborting.join()
     assert running.listed(number).reason == "changed my mind"
-    assert queries.calls == ["drain", "resume"]
+    assert running.streams.calls == ["drain", "resume"]
 
 
 def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
     impatient: Driver, target: MemoryStore, store: FaultyStore
 ) -> None:
-    queries = Queries(impatient)
     ask(impatient, target, "terminate_savepoint", timeout_s=0.3)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
         impatient.checkpointer.checkpoint("here")
-    assert queries.calls == ["drain", "pause"]
+    assert impatient.streams.calls == ["drain", "pause"]

@@ -219,10 +219,10 @@ def test_record_of_a_new_stage_is_complete_when_a_checkpoint_has_completed_with_
     written = stage("clean", epoch=2)
     proved = StoredSnapshot(replace(written, value="proved"))
     states.hand_out(written, proved)
-    assert states.pin("here") == (proved, StoredSnapshot(stage("old")))
+    assert states.pin("here") == {"clean": proved, "old": StoredSnapshot(stage("old"))}
     assert [record.uid for record in states.complete_records()] == ["old"]
     states.completed({"clean": proved.record, "old": stage("old")})
-    assert states.pin("here") == (proved, StoredSnapshot(stage("old")))
+    assert states.pin("here") == {"clean": proved, "old": StoredSnapshot(stage("old"))}
     assert {record.uid: record.value for record in states.complete_records()} == {"old": None, "clean": "proved"}
 
 

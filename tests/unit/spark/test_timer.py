@@ -16,10 +16,12 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.queries import queries as module
+from airflow_checkpoint_provider.spark.queries import timer as module
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
+from airflow_checkpoint_provider.spark.state.snapshot import Snapshot
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
@@ -62,17 +64,29 @@ class Running:
         """Do nothing: it never stands still."""
 
 
+class Unpinned(Queries):
+    """Queries of which no checkpoint holds anything."""
+
+    def pin(self, barrier: str) -> dict[str, Snapshot]:
+        return {}
+
+
 class Timer:
     """The timer of a driver with one query, and when which checkpoints were triggered."""
 
     def __init__(self, store: FaultyStore, clock: Clock, **checkpointing: Any) -> None:
         self.clock = clock
-        self.driver = Driver(store, clock=clock.monotonic, **{"retention": KeepAll()} | checkpointing)
-        self.driver.pin(Recording("counts"))
         config = CheckpointConfig(**checkpointing)
-        self.queries = Queries(
-            cast(Any, None), self.driver.attempt, self.driver.states, self.driver.checkpointer, config
+        options = {"retention": KeepAll()} | checkpointing
+        self.driver = Driver(
+            store,
+            clock=clock.monotonic,
+            streams=lambda attempt, states: Unpinned(cast(Any, None), attempt, states, config),
+            **options,
         )
+        self.driver.pin(Recording("counts"))
+        self.queries: Queries = self.driver.streams
+        self.timer = CheckpointTimer(self.driver.attempt, self.queries, self.driver.checkpointer, config)
         self.query = Running()
         self.queries._running = cast(Any, {"a": self.query})
         self.driver.states.claimed_queries.add("a")
@@ -83,8 +97,8 @@ class Timer:
     def run(self, until: float, plan: Mapping[float, Callable[[], object]] | None = None) -> list[float]:
         """Let the time pass, and call what ``plan`` says at its moments. Return when the timer triggered checkpoints."""
         self._until, self._plan = until, dict(plan or {})
-        self.queries._ending = cast(Any, SimpleNamespace(wait=self._wait, is_set=lambda: False))
-        self.queries._serve()
+        self.timer._ending = cast(Any, SimpleNamespace(wait=self._wait, is_set=lambda: False))
+        self.timer._serve()
         return [when for when, origin in self.triggered.values() if origin == PERIODIC]
 
     def _wait(self, seconds: float) -> bool:
@@ -264,7 +278,7 @@ def test_script_does_not_wait_until_a_checkpoint_is_written(timer: Make) -> None
     snapshot = Recording("counts", wait_for=written)
     one.driver.pin(snapshot)
     script = awaited(one)
-    taking = in_thread(lambda: one.queries._checkpoint(periodic=True))
+    taking = in_thread(lambda: one.timer._checkpoint(periodic=True))
     assert snapshot.began.wait(10)
     for _ in range(2):
         script.join(10)
@@ -304,7 +318,7 @@ def test_script_waits_while_its_objects_are_called(timer: Make, method: str) -> 
     found = Asked(method)
     one.driver.registered.add("position", found)
     script = awaited(one)
-    taking = in_thread(lambda: one.queries._checkpoint(periodic=True))
+    taking = in_thread(lambda: one.timer._checkpoint(periodic=True))
     assert found.asked.wait(10)
     script.join(0.5)
     assert script.is_alive()
@@ -319,7 +333,7 @@ def test_objects_of_a_script_that_goes_on_are_not_asked(timer: Make) -> None:
     one = timer()
     found = Asked("snapshot_state")
     one.driver.registered.add("position", found)
-    one.queries._checkpoint(periodic=True)
+    one.timer._checkpoint(periodic=True)
     assert not found.asked.is_set()
     assert one.completed() == 1
 
@@ -335,7 +349,7 @@ def test_script_waits_while_the_savepoint_of_a_stop_is_copied(timer: Make) -> No
 
     def stop() -> None:
         try:
-            one.queries._checkpoint(periodic=False)
+            one.timer._checkpoint(periodic=False)
         except Left as left:
             ended.append(left)
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import Declined, SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links, restored_links
 from airflow_checkpoint_provider.spark.queries.queries import Queries
@@ -74,22 +75,16 @@ def test_query_that_is_not_started_soon_is_expected_no_longer(time: Time, capsys
     )
 
 
-NO_STOP = SimpleNamespace(stopping=lambda: None)
-
-
 @pytest.mark.parametrize("wait", [Queries.wait, lambda queries: query(queries).awaitTermination(0.0)])
 def test_requests_are_served_once_the_script_waits(wait: Callable[[Queries], object], time: Time) -> None:
     """Another version of the script has dropped a query, and waits for the other one."""
-    attempt: Any = SimpleNamespace(state=SimpleNamespace(queries=()))
-    states, checkpointer = (
-        States("run", {"a": saved("a"), "b": saved("b", "a")}),
-        cast(Any, SimpleNamespace(savepoints=NO_STOP)),
-    )
-    queries = Queries(cast(Any, None), attempt, states, checkpointer, CheckpointConfig())
+    attempt: Any = SimpleNamespace(journal=SimpleNamespace(state=State()))
+    states = States("run", {"a": saved("a"), "b": saved("b", "a")})
+    queries = Queries(cast(Any, None), attempt, states, CheckpointConfig())
     queries._running = {"a": played()}
-    assert queries._others_wait()
+    assert queries.others_wait()
     wait(queries)
-    assert not queries._others_wait()
+    assert not queries.others_wait()
 
 
 def query(queries: Queries) -> Query:
