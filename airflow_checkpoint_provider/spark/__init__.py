@@ -1,7 +1,8 @@
 """The runtime in the driver: what a job imports. Runs in the Spark driver; never imports Airflow."""
 
 from airflow_checkpoint_provider.spark import versions  # noqa: F401 - first: it refuses a PySpark that is too old for the others
-from airflow_checkpoint_provider.spark.job import CheckpointedJob, CheckpointRef
+from airflow_checkpoint_provider.spark.job import CheckpointedJob
+from airflow_checkpoint_provider.spark.job_run import CheckpointRef
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink

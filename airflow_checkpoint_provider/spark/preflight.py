@@ -1,6 +1,6 @@
 """Compare the queries of a script with a checkpoint without running them. Runs in the Spark driver.
 
-``checkpoints preflight`` starts the script with an order in its environment. Then ``CheckpointedJob`` is the class here. It reads the
+``checkpoints preflight`` starts the script with an order in its environment. Then ``CheckpointedJob`` has the run here. It reads the
 checkpoint, and writes neither a journal nor a checkpoint, so the job itself may run meanwhile. What the script writes by Spark is
 refused, from the import of this package on.
 """
@@ -11,10 +11,8 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql import SparkSession
 
@@ -22,7 +20,6 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import copy_queries
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.location.files import Location
-from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.preflight import (
     PREFLIGHT_VARIABLE,
@@ -32,19 +29,16 @@ from airflow_checkpoint_provider.protocol.preflight import (
     QueryFit,
 )
 from airflow_checkpoint_provider.spark import s3a
-from airflow_checkpoint_provider.spark.attempt.settings import launched
-from airflow_checkpoint_provider.spark.end import refuse_retry
+from airflow_checkpoint_provider.spark.attempt.settings import Launched
+from airflow_checkpoint_provider.spark.job_run import JobRun
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.read_only import refuse_writes
-from airflow_checkpoint_provider.spark.stages import arguments
-from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
-from airflow_checkpoint_provider.spark.versions import check_versions
 from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
@@ -56,36 +50,30 @@ if TYPE_CHECKING:
 FOLDER = "preflight"  # below the root; a driver that is killed leaves its copies there
 
 
-class PreflightJob:
-    """Stands in for ``CheckpointedJob`` during a preflight. ``session`` is what the script gives it.
+class PreflightRun(JobRun):
+    """A script's run that compares its queries with a checkpoint.
 
     A stage is computed and not stored, a value is that of the checkpoint, a registered object gets its state and is not called again,
     and no query runs. The process ends as soon as each query of the checkpoint is compared.
     """
 
-    def __init__(self, order: PreflightRequest, session: SparkSession | None) -> None:
-        self._order, self._session = order, session
-
-    def __enter__(self) -> Self:
+    def __init__(self, spark: SparkSession, order: PreflightRequest, task: Launched | None) -> None:
+        super().__init__(spark)
+        self._order = order
         self._refuse_ended()
-        self.spark = self._session or SparkSession.builder.getOrCreate()
-        refuse_connect(self.spark)
-        self._refuse_launched()
-        check_versions(self.spark)
+        _refuse_launched(task)
         refuse_writes()
-        home = open_store(self._order.root)
-        s3a.prepare(self.spark, home)
+        home = open_store(order.root)
+        s3a.prepare(spark, home)
         self._folder = Location(home, f"{FOLDER}/{secrets.token_hex(8)}")
-        history = open_history(home, self._order.history)
-        self._checkpoint, self._seal = copy_queries(history, self._order.source, self._folder)
+        self._checkpoint, self._seal = copy_queries(open_history(home, order.history), order.source, self._folder)
         self._saved = self._seal.states
         self._fits: dict[str, QueryFit] = {}
-        self._preflight = Preflight(self.spark, self._folder)
+        self._preflight = Preflight(spark, self._folder)
         say(
             f"PREFLIGHT: this script runs until its queries are compared with {self._checkpoint}. No query runs, no checkpoint is taken,"
             " and what it writes by Spark is refused"
         )
-        return self
 
     def _refuse_ended(self) -> None:
         """Raise ``InvalidConfig`` if nobody waits for the answer: its folder ends with the command."""
@@ -94,23 +82,15 @@ class PreflightJob:
                 f"{PREFLIGHT_VARIABLE} is in the environment of this script, and the preflight that has set it is over. {UNSET}"
             )
 
-    def _refuse_launched(self) -> None:
-        """End the driver of a task: its run would seem to be done, and nothing would have been computed."""
-        if task := launched(self.spark):
-            error = InvalidConfig(
-                f"{PREFLIGHT_VARIABLE} is in the environment of a driver that an Airflow task has launched. The job was not started. Remove"
-                " it from the environment of the driver, e.g. from env_vars=, or of the machine or the pod in which the driver runs"
-            )
-            refuse_retry(error, task)
-            raise error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and not issubclass(kind, SystemExit):
-            self._delete_copies()
-            return
+    def finish(self) -> NoReturn:
+        """Answer for the queries that the script has started."""
         self._end()
+
+    def fail(self, error: BaseException | None) -> None:
+        """Answer if the script has ended the process. Any other error is the answer."""
+        if isinstance(error, SystemExit):
+            self._end()
+        self._delete_copies()
 
     def _end(self) -> NoReturn:
         """Answer, and end the process from any thread: no other line of the script runs."""
@@ -130,15 +110,8 @@ class PreflightJob:
 
     # -- in the script -----------------------------------------------------------------------------------------------
 
-    @checks_arguments(**arguments.QUERY)
     def start_query(
-        self,
-        uid: str,
-        writer: DataStreamWriter,
-        *,
-        after: Sequence[str] = (),
-        adopt: str | PathLike[str] | None = None,
-        rescale: bool = False,
+        self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
     ) -> Query:
         """Compare the query with the checkpoint. What is returned has ended.
 
@@ -157,36 +130,26 @@ class PreflightJob:
     def await_queries(self) -> None:
         """Do nothing: no query runs."""
 
-    @checks_arguments(**arguments.STAGE)
-    def stage(
-        self,
-        uid: str,
-        df: DataFrame | Callable[[], DataFrame],
-        *,
-        version: str | None = None,
-        inputs: str = "auto",
-    ) -> DataFrame:
+    def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
         """Return the rows of the script; they are not stored."""
         return df() if callable(df) else df
 
-    @checks_arguments(**arguments.UID)
-    def value(self, uid: str, default: Any = None) -> Value:
+    def value(self, uid: str, default: Any) -> Value:
         """Return a value of the checkpoint. A change is not kept."""
         saved = self._saved.get(uid)
         values = {uid: saved.value} if saved else {}
         return Value(values, uid, default, values.__setitem__)
 
-    @checks_arguments(**arguments.REGISTER)
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Give the object its state in the checkpoint, as a start would. Nobody asks it later."""
         Registered(States("", dict(self._saved)), self._seal.id).add(uid, obj)
 
-    @checks_arguments(**arguments.CHECKPOINT)
-    def checkpoint(self, *, wait: bool = True) -> None:
-        """Do nothing: no checkpoint is taken."""
+    def checkpoint(self, *, wait: bool) -> bool:
+        """Take none. Return True: the script goes on."""
+        return True
 
     @property
-    def attempt(self) -> int:
+    def epoch(self) -> int:
         """Return 0: this is no attempt."""
         return 0
 
@@ -198,6 +161,15 @@ class PreflightJob:
     @property
     def restored(self) -> None:
         """Return None: nothing was restored."""
+
+
+def _refuse_launched(task: Launched | None) -> None:
+    """Raise ``InvalidConfig`` in the driver of a task: its run would seem to be done, and nothing would have been computed."""
+    if task:
+        raise InvalidConfig(
+            f"{PREFLIGHT_VARIABLE} is in the environment of a driver that an Airflow task has launched. The job was not started. Remove"
+            " it from the environment of the driver, e.g. from env_vars=, or of the machine or the pod in which the driver runs"
+        )
 
 
 def _exit_code(fits: Sequence[QueryFit]) -> ExitCode:

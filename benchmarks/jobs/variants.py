@@ -19,11 +19,12 @@ Stage = Callable[[str, Callable[[], DataFrame]], DataFrame]
 def checkpointed(spark: SparkSession, root: str) -> Iterator[Stage]:
     """Give each stage to ``CheckpointedJob`` as a DataFrame."""
     from airflow_checkpoint_provider.spark import CheckpointedJob
+    from tests.support.parts import parts
 
     with CheckpointedJob(spark, root=root) as job:
 
         def stage(name: str, rows: Callable[[], DataFrame]) -> DataFrame:
-            enter_stage(spark, name, job._checkpointer.wait)
+            enter_stage(spark, name, parts(job).checkpointer.wait)
             return job.stage(name, rows())
 
         yield stage
@@ -33,11 +34,12 @@ def checkpointed(spark: SparkSession, root: str) -> Iterator[Stage]:
 def deferred(spark: SparkSession, root: str) -> Iterator[Stage]:
     """Give each stage to ``CheckpointedJob`` as a function, which it calls only if the rows must be computed."""
     from airflow_checkpoint_provider.spark import CheckpointedJob
+    from tests.support.parts import parts
 
     with CheckpointedJob(spark, root=root) as job:
 
         def stage(name: str, rows: Callable[[], DataFrame]) -> DataFrame:
-            enter_stage(spark, name, job._checkpointer.wait)
+            enter_stage(spark, name, parts(job).checkpointer.wait)
             return job.stage(name, rows)
 
         yield stage

@@ -10,13 +10,14 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Script
+from tests.support.parts import parts
 from tests.support.waiting import wait_until
 
 
 def take_full(script: Script, job: CheckpointedJob, token: str) -> None:
     request = Request(token=token, timeout_s=60.0, origin="task", kind="full_checkpoint")
     number = script.coordinator().trigger(request)
-    wait_until(lambda: job._attempt.journal.state.checkpoint(number), say="the watch has not seen it")
+    wait_until(lambda: parts(job).attempt.journal.state.checkpoint(number), say="the watch has not seen it")
     job.checkpoint()
 
 
@@ -28,7 +29,7 @@ def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_d
 
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
         clean = job.stage("clean", job.spark.range(1_000))
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         for number in range(4):
             take_full(script, job, f"full {number}")
         wait_until(lambda: len(file_sets()) == 2, say=lambda: f"{file_sets()} are stored")

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.spark.attempt.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.parts import parts
 from tests.support.waiting import wait_until
 
 CHECKPOINT, STAGE = "checkpoint-0", "MainThread"
@@ -51,7 +52,7 @@ def test_stage_costs_three_requests_and_its_checkpoint_seven(script: Script, cou
             counted.clear()
             job.stage(uid, job.spark.range(3))
             asked = list(counted.of[STAGE])
-            job._checkpointer.wait()
+            parts(job).checkpointer.wait()
             assert counted.of[CHECKPOINT][-7:] == [
                 "create journal",  # triggered
                 "read journal",
@@ -62,7 +63,7 @@ def test_stage_costs_three_requests_and_its_checkpoint_seven(script: Script, cou
                 "read journal",
             ]
             assert len(counted.of[CHECKPOINT]) == 7 or number == 1, "at the start there is the sweep besides"
-            file_set = job._states.snapshots[uid].file_sets[0].path
+            file_set = parts(job).states.snapshots[uid].file_sets[0].path
             assert asked == ["read journal", "read journal"], "whether it stands; what moved"
             writers = (name for name in counted.of if name.startswith("snapshot"))
             assert [request for name in writers for request in counted.of[name]] == [f"overwrite {file_set}/plan.json"]

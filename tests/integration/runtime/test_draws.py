@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.stages import stage as stage_module
 from tests.integration.runtime.conftest import Script
 from tests.support.drawings import BY_PARTITION, DRAWN, ROWS, SPLIT, Drawing, write_rows
+from tests.support.parts import parts
 
 KEPT = "holds values that Spark drew in an earlier attempt"
 
@@ -265,7 +266,7 @@ def test_numbers_of_a_sorted_frame_do_not_depend_on_partitions(script: Script, r
 
 def test_stored_detail_holds_draws_and_what_made_the_partitions(script: Script, rows: Callable[[], DataFrame]) -> None:
     def detail(job: CheckpointedJob, uid: str) -> StageDetail:
-        stored = job._states.snapshots[uid].stage
+        stored = parts(job).states.snapshots[uid].stage
         assert stored
         return stored
 

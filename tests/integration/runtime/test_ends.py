@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, Wrong
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
+from tests.support.parts import parts
 
 
 def how(script: Script) -> list[tuple[str | None, int | None]]:
@@ -125,8 +126,8 @@ def test_second_job_after_the_first_is_a_new_run_without_airflow(script: Script)
     """A cell of a notebook can be run twice."""
     for runs in (1, 2):
         with script.attempt() as job:
-            assert signal.getsignal(signal.SIGTERM) == job._watchdog._handle
-            assert job._watchdog._thread.is_alive()
+            assert signal.getsignal(signal.SIGTERM) == parts(job).watchdog._handle
+            assert parts(job).watchdog._thread.is_alive()
         assert how(script) == [("finished", 0)] * runs
     assert [run.key for run in script.coordinator().state.runs] == ["alone-1", "alone-2"]
 

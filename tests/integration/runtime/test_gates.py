@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.spark.checkpoints.gated import GatedCheckpoints
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of
+from tests.support.parts import parts
 from tests.support.waiting import wait_until
 from tests.unit.spark.test_registered import Own
 
@@ -35,7 +36,7 @@ def asked(script: Script, job: CheckpointedJob, timeout_s: float = 60.0) -> int:
     """A task asks for a gated checkpoint, and the driver's watch has seen it."""
     number = script.coordinator().trigger(Request(token="audit", timeout_s=timeout_s, gated=True, origin="task"))
     wait_until(
-        lambda: number in {checkpoint.id for checkpoint in job._attempt.journal.state.pending},
+        lambda: number in {checkpoint.id for checkpoint in parts(job).attempt.journal.state.pending},
         say="the watch has not seen it",
     )
     return number
@@ -93,7 +94,7 @@ class Source(Own):
         return super().snapshot_state(ctx)
 
     def _sees(self, number: int) -> bool:
-        return self._job._attempt.journal.state.checkpoint(number) is not None
+        return parts(self._job).attempt.journal.state.checkpoint(number) is not None
 
 
 @pytest.mark.parametrize(
@@ -114,10 +115,10 @@ def test_higher_id_never_holds_older_states(
             with suppress(Queued):
                 script.coordinator().trigger(Request(token=request, timeout_s=60.0, origin="task"))
         stage(job, "first")
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         source.says = 2
         stage(job, "second")
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         task = script.coordinator()
         (gated,) = (checkpoint.id for checkpoint in task.state.pending if checkpoint.request.gated)
         task.complete(gated, finalize=True)
@@ -210,7 +211,7 @@ def test_job_goes_on_after_a_failed_audit(script: Script, capsys: CaptureFixture
         stage(job, "first")
         job.checkpoint()
         script.coordinator().abort(number, "audit failed", phase="gate", details="too few rows")
-        wait_until(lambda: not job._checkpointer.gated_checkpoints.deadlines, say="the watch has not seen it")
+        wait_until(lambda: not parts(job).checkpointer.gated_checkpoints.deadlines, say="the watch has not seen it")
         stage(job, "second")
     assert f"ABORTED chk-{number} of job: audit failed, in phase gate" in capsys.readouterr().out
     assert script.coordinator().state.runs[-1].outcome == "finished"

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.spark.stages import inputs as inputs_module
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, listing
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
+from tests.support.parts import parts
 
 CaptureFixture = pytest.CaptureFixture[str]
 ADVICE = 'To compute it again when its inputs move, write inputs="compare"'
@@ -297,7 +298,7 @@ def test_self_join_and_stages_are_listed_once_and_never(landing: Landing) -> Non
     assert len(listing(frame.alias("a").join(frame.alias("b"), "id"), {}).inputs) == 1
     with landing.script.attempt() as job:
         staged = job.stage("clean", frame)
-        readbacks = job._stages._readbacks
+        readbacks = parts(job).stages._readbacks
         assert listing(staged, readbacks).inputs == ()
 
 

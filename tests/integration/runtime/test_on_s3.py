@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import S3Store, s3_credentials
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
+from tests.support.parts import parts
 from tests.support.s3server import Key, S3Server
 from tests.support.sinks import saved_at, way_back
 
@@ -117,7 +118,7 @@ def test_savepoint_is_written_to_another_bucket(spark: SparkSession, script: Scr
         s3.requests.clear()
         job.stage("clean", job.spark.range(3))
         job.checkpoint()
-        job._checkpointer.savepoints.wait_begun()
+        parts(job).checkpointer.savepoints.wait_begun()
         assert s3.requests["COPY"] == 4 + 2, "Spark renames each of two files twice; then the service copies it"
     asking.journal.catch_up()
     saved = asking.state.checkpoint(number)
@@ -237,7 +238,7 @@ def test_stage_on_s3_costs_known_requests(script: Script, root: str, s3: S3Serve
     with script.attempt(root=root) as job:
         s3.requests.clear()
         job.stage("clean", job.spark.range(3))
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         asked = Counter(s3.requests)
     spark = {kind: asked[kind] for kind in ("HEAD", "LIST", "COPY", "DELETE", "POST")}
     assert spark == {"HEAD": 42, "LIST": 42, "COPY": 4, "DELETE": 4, "POST": 1}

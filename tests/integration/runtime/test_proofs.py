@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.spark.state.registered import InitializationCon
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.parts import parts
 from tests.support.runs import Home
 from tests.support.waiting import wait_until
 
@@ -79,11 +80,11 @@ def test_stage_is_proved_when_a_later_checkpoint_finds_the_store_again(
     with script.attempt() as job:
         away.set()
         job.stage("first", job.spark.range(0, 100, 1, 2))
-        wait_until(lambda: job._checkpointer.protection.failures, say="no checkpoint failed")
-        assert job._attempt.journal.state.retained == ()
+        wait_until(lambda: parts(job).checkpointer.protection.failures, say="no checkpoint failed")
+        assert parts(job).attempt.journal.state.retained == ()
         away.clear()
         job.checkpoint()
-        assert [file.rows for file in job._states.snapshots["first"].file_sets[0].files] == [50, 50]
+        assert [file.rows for file in parts(job).states.snapshots["first"].file_sets[0].files] == [50, 50]
 
 
 class Declining:
@@ -127,10 +128,10 @@ def test_rows_of_a_stage_are_proved_once_though_their_first_checkpoint_fails(
     with script.failing() as job:
         denied.set()
         job.stage("first", job.spark.range(0, 100, 1, 2))
-        wait_until(lambda: job._checkpointer.protection.failures, say="no checkpoint failed")
+        wait_until(lambda: parts(job).checkpointer.protection.failures, say="no checkpoint failed")
         denied.clear()
         job.stage("second", job.spark.range(0, 100, 1, 1))
     assert len(footers) == len(set(footers)) == 3
     with script.attempt() as job:
         assert job.stage("first", job.spark.range(0, 100, 1, 2)).count() == 100
-        assert [file.rows for file in job._states.snapshots["first"].file_sets[0].files] == [50, 50]
+        assert [file.rows for file in parts(job).states.snapshots["first"].file_sets[0].files] == [50, 50]

@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.spark.checkpoints import task as checkpoint_tas
 from airflow_checkpoint_provider.storage import LocalStore, Store
 from tests.integration.runtime.conftest import Script
 from tests.support.faults import Call, Fault, FaultyStore, nth, served
+from tests.support.parts import parts
 from tests.support.waiting import wait_until
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -129,7 +130,7 @@ def test_unknown_outcome_is_settled_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     with script.attempt() as job:
-        job._attempt.journal.patience = 0.2
+        parts(job).attempt.journal.patience = 0.2
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
@@ -151,7 +152,7 @@ def test_checkpoint_completes_without_another_barrier_once_the_store_is_back(
 ) -> None:
     """The next barrier may be hours away; a crash until then would repeat the stage."""
     with script.attempt() as job:
-        job._attempt.journal.patience = 0.2
+        parts(job).attempt.journal.patience = 0.2
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
@@ -171,13 +172,13 @@ def test_retries_of_a_checkpoint_count_as_one_failure(
         store.plan, before = read_only, store.requests["create"]
         stage(job, "first")
         wait_until(lambda: store.requests["create"] > before + 3, say="not tried again", every=0.01)
-        assert job._checkpointer.protection.failures == 1
+        assert parts(job).checkpointer.protection.failures == 1
         stage(job, "second")
-        job._checkpointer.wait()
-        assert job._checkpointer.protection.failures == 2
+        parts(job).checkpointer.wait()
+        assert parts(job).checkpointer.protection.failures == 2
         store.plan = served
         job.checkpoint()
-        assert job._checkpointer.protection.failures == 0
+        assert parts(job).checkpointer.protection.failures == 0
 
 
 def test_completed_savepoint_resets_the_count_of_failures(script: Script, store: FaultyStore, tmp_path: Path) -> None:
@@ -189,11 +190,11 @@ def test_completed_savepoint_resets_the_count_of_failures(script: Script, store:
         )
         store.plan = lambda call: Fault.DENIED if f"chk-{number + 1}/acks" in call.key else Fault.NONE
         stage(job, "first")
-        wait_until(lambda: job._checkpointer.protection.failures, say="nothing failed", every=0.01)
-        job._checkpointer.wait()
-        job._checkpointer.savepoints.wait_begun()
+        wait_until(lambda: parts(job).checkpointer.protection.failures, say="nothing failed", every=0.01)
+        parts(job).checkpointer.wait()
+        parts(job).checkpointer.savepoints.wait_begun()
         assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number]
-        assert job._checkpointer.protection.failures == 0
+        assert parts(job).checkpointer.protection.failures == 0
         store.plan = served
 
 
@@ -207,7 +208,7 @@ def test_checkpoint_that_is_too_large_is_not_retried_at_its_barrier(
             job.value(f"{number:04d} {'long ' * 12}").set(number)
         job.checkpoint(wait=False)
         wait_until(
-            lambda: job._checkpointer._in_flight and job._checkpointer._in_flight.done(),
+            lambda: (flying := parts(job).checkpointer._in_flight) and flying.done(),
             say="tried again and again",
         )
     assert [(checkpoint.id, checkpoint.reason) for checkpoint in script.coordinator().state.checkpoints] == [
@@ -220,16 +221,16 @@ def test_checkpoint_that_is_not_sealed_in_time_is_aborted_at_the_next_barrier(
     script: Script, store: FaultyStore, capsys: CaptureFixture
 ) -> None:
     with script.attempt() as job:
-        job._attempt.journal.patience = 0.05
+        parts(job).attempt.journal.patience = 0.05
         store.plan = lambda call: (
             Fault.DROPPED if call.kind == "create" and call.key.endswith("_metadata") else Fault.NONE
         )
         stage(job, "first")
-        job._checkpointer.wait()
-        job._checkpointer._context.deadline = 0.0  # the timeout has passed
+        parts(job).checkpointer.wait()
+        parts(job).checkpointer._context.deadline = 0.0  # the timeout has passed
         store.plan = served
         stage(job, "second")
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         assert "ABORTED chk-1 of job: expired, in phase seal" in capsys.readouterr().out
     assert held(script) == {2: ["first", "second"]}
 
@@ -254,7 +255,7 @@ def test_requested_checkpoint_is_served_at_the_end_of_the_script(script: Script)
         stage(job, "first")
         job.checkpoint()
         asked = script.coordinator().trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.journal.state.pending, say="the watch has not seen it")
+        wait_until(lambda: parts(job).attempt.journal.state.pending, say="the watch has not seen it")
     assert held(script)[asked] == ["first"]
 
 
@@ -262,7 +263,7 @@ def test_barrier_takes_its_own_checkpoint_after_a_requested_one_was_aborted(scri
     with script.attempt() as job:
         task = script.coordinator()
         asked = task.trigger(Request(token="a task", timeout_s=60.0, origin="task"))
-        wait_until(lambda: job._attempt.journal.state.pending, say="the watch has not seen it")
+        wait_until(lambda: parts(job).attempt.journal.state.pending, say="the watch has not seen it")
         task.abort(asked, "changed my mind")
         stage(job, "first")
     assert held(script) == {asked + 1: ["first"]}
@@ -278,7 +279,7 @@ def test_driver_reads_its_journal_while_it_deletes(script: Script, monkeypatch: 
     ) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))
-            wait_until(lambda: job._attempt.journal.state.checkpoint(number), say="nobody looks at the journal")
+            wait_until(lambda: parts(job).attempt.journal.state.checkpoint(number), say="nobody looks at the journal")
             seen.append(number)
         return delete(store, keys, state, part, now, check)
 

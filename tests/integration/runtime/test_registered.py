@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.parts import parts
 from tests.support.runs import Home
 from tests.support.waiting import wait_until
 from tests.unit.spark.test_registered import Calls, Hook, Own
@@ -100,13 +101,13 @@ def test_gated_checkpoint_holds_the_state_and_notifies_after_finalize(script: Sc
     with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
         job.register("hook", hook)
         gated = script.coordinator().trigger(Request(token="audit", timeout_s=60.0, gated=True, origin="task"))
-        wait_until(lambda: job._attempt.journal.state.pending, say="the watch has not seen it")
+        wait_until(lambda: parts(job).attempt.journal.state.pending, say="the watch has not seen it")
         stage(job, "first")
         hook.says = 2
         job.checkpoint()
         assert ("complete", "hook", gated) not in calls
         script.coordinator().complete(gated, finalize=True)
-        wait_until(lambda: not job._checkpointer.gated_checkpoints.deadlines, say="the watch has not seen it")
+        wait_until(lambda: not parts(job).checkpointer.gated_checkpoints.deadlines, say="the watch has not seen it")
     assert held(script, gated)["hook"] == 1
     assert calls.count(("complete", "hook", gated)) == 1
 
@@ -124,7 +125,7 @@ def test_object_that_raises_declines_its_checkpoint_and_a_gated_one_is_taken_at_
         task = script.coordinator()
         plain = task.trigger(Request(token="task", timeout_s=60.0))
         gated = task.trigger(Request(token="audit", timeout_s=60.0, gated=True))
-        wait_until(lambda: len(job._attempt.journal.state.pending) == 2, say="the watch has not seen them")
+        wait_until(lambda: len(parts(job).attempt.journal.state.pending) == 2, say="the watch has not seen them")
         assert stage(job, "first") == 3
         hook.says = 1
         job.checkpoint()

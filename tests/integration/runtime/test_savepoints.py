@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
 from tests.integration.runtime.conftest import Script
+from tests.support.parts import parts
 from tests.support.waiting import wait_until
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -106,7 +107,7 @@ def test_savepoints_are_taken_in_the_order_of_their_ids(script: Script, tmp_path
         numbers = [ask(script, tmp_path / name, name) for name in ("one", "two", "three")]
         stage(job, "first")
         job.checkpoint()
-        job._checkpointer.savepoints.wait_begun()
+        parts(job).checkpointer.savepoints.wait_begun()
         out = [line for line in capsys.readouterr().out.splitlines() if "; target " in line]
         assert [int(line.split()[0].removeprefix("chk-")) for line in out] == numbers
 
@@ -135,7 +136,7 @@ def test_savepoint_that_is_copied_too_slowly_is_aborted_and_deleted(script: Scri
         number = ask(script, tmp_path / "saved", timeout_s=0.0)
         stage(job, "first")
         job.checkpoint()
-        job._checkpointer.savepoints.wait_begun()
+        parts(job).checkpointer.savepoints.wait_begun()
         assert (script.checkpoint(number).status, script.checkpoint(number).reason) == (ABORTED, "expired")
         assert not Path(place(script, number).removeprefix("file://")).exists()
 
@@ -146,7 +147,7 @@ def test_savepoint_aborted_during_its_copy_is_deleted(
 
     def copy_slowly(*args: Any) -> None:
         script.coordinator().abort(number, "changed my mind")
-        wait_until(lambda: not job._attempt.journal.state.pending, say="the watch has not seen it")
+        wait_until(lambda: not parts(job).attempt.journal.state.pending, say="the watch has not seen it")
         copy_all(*args)
 
     monkeypatch.setattr(copies, "copy_all", copy_slowly)
@@ -168,7 +169,7 @@ def test_queued_requests_are_served_at_the_same_barrier(script: Script) -> None:
             with pytest.raises(Queued):
                 script.coordinator().trigger(Request(token=name, timeout_s=60.0, origin="task"))
         stage(job, "first")
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         done = [
             (checkpoint.id, checkpoint.request.token, checkpoint.status)
             for checkpoint in script.coordinator().state.checkpoints
@@ -199,7 +200,7 @@ def test_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_compl
     with script.attempt() as job:
         number = ask_for_all(script, timeout_s=0.0)
         stage(job, "first")
-        job._checkpointer.wait()
+        parts(job).checkpointer.wait()
         assert (script.checkpoint(number).status, script.checkpoint(number).reason) == (ABORTED, "expired")
         assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number + 1]
 
@@ -213,9 +214,9 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     def copy_slowly(*args: Any) -> None:
         if way == "aborted":
             script.coordinator().abort(number, "changed my mind")
-            wait_until(lambda: not job._attempt.journal.state.pending, say="the watch has not seen it")
+            wait_until(lambda: not parts(job).attempt.journal.state.pending, say="the watch has not seen it")
         else:
-            wait_until(job._checkpointer._context.closing.is_set, say="the job does not end")
+            wait_until(parts(job).checkpointer._context.closing.is_set, say="the job does not end")
         try:
             copy_all(*args)
         except copies.NotWanted as over:
@@ -323,7 +324,7 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
         wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.activity, say="no beat")
         script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
         job = opening[0]
-        wait_until(lambda: job._attempt.journal.state.n > before, say="nobody looks at the journal")
+        wait_until(lambda: parts(job).attempt.journal.state.n > before, say="nobody looks at the journal")
         seen.append(read_beat(store, key))
         copy_all(*args)
 
@@ -399,7 +400,7 @@ def test_files_of_an_aborted_savepoint_are_deleted_by_the_next_attempt(script: S
         left = Path(place(script, number).removeprefix("file://")) / "state" / "first"
         left.mkdir(parents=True)
         (left / "part-0").write_text("rows")
-        wait_until(lambda: not job._attempt.journal.state.pending, say="the watch has not seen it")
+        wait_until(lambda: not parts(job).attempt.journal.state.pending, say="the watch has not seen it")
     script.lose_beats()
     with script.attempt() as job:
         stage(job, "first")

@@ -15,7 +15,6 @@ from airflow_checkpoint_provider import checkpoint, spark
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, InvalidName, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, OpenedCheckpoint, Query, batch_sink, open_checkpoint
-from airflow_checkpoint_provider.spark.preflight import PreflightJob
 from airflow_checkpoint_provider.spark.queries.sinks.batch import BatchSink
 
 UIDS = [3, None, "", " ", True, ["a"], b"a", "a\nb"]
@@ -31,10 +30,6 @@ QUERY: dict[str, Any] = {
     "uid": UIDS, "writer": [None, 3, "df", pd.DataFrame()], "after": ["uid", None, 3, [1], [""], [None]], "adopt": PATHS,
     "rescale": FLAGS,
 }  # fmt: skip
-OF_JOB: dict[str, dict[str, Any]] = {
-    "stage": STAGE, "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
-    "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
-}  # fmt: skip
 WRONG: dict[Any, dict[str, dict[str, Any]]] = {
     CheckpointedJob: {
         "__init__": {
@@ -42,9 +37,9 @@ WRONG: dict[Any, dict[str, dict[str, Any]]] = {
             "checkpointing": [{}, "10 min", 3, CheckpointConfig], "restore": [True, None, 2.5, ["latest"], b"latest"],
             "allow_non_restored_state": [[1], 3, None, {"a": "lose"}, [""], "drop"],
         },
-        **OF_JOB,
+        "stage": STAGE, "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
+        "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
     },
-    PreflightJob: OF_JOB,
     Query: {"awaitTermination": {"timeout": TIMES}, "exception": {}, "stop": {}, "handled": {}},
     OpenedCheckpoint: {"__getitem__": {"uid": UIDS}},
     BatchSink: {"__call__": {"frame": [None, 3, pd.DataFrame()], "batch_id": ELSEWHERE}},

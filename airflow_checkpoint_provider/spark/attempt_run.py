@@ -1,0 +1,182 @@
+"""A job's run as an attempt: it goes on from its restore point, and takes checkpoints. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark.attempt.progress import Progress
+from airflow_checkpoint_provider.spark.attempt.settings import Launched, Settings, script
+from airflow_checkpoint_provider.spark.attempt.start import Program, begin
+from airflow_checkpoint_provider.spark.attempt.watch import AttemptWatch
+from airflow_checkpoint_provider.spark.checkpoints import copies
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
+from airflow_checkpoint_provider.spark.end import JobEnd, exit_code
+from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
+from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
+from airflow_checkpoint_provider.spark.queries.queries import Queries
+from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
+from airflow_checkpoint_provider.spark.stages.application import Application, digest
+from airflow_checkpoint_provider.spark.stages.stage import Stages
+from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.spark.state.value import Value
+from airflow_checkpoint_provider.spark.versions import untried
+from airflow_checkpoint_provider.text import state_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class AttemptRun(JobRun):
+    """An attempt with its parts. To make one is to begin it. ``task`` is None for a script without Airflow."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, task: Launched | None) -> None:
+        super().__init__(spark)
+        self._task = task
+        for line in settings.notes:
+            say(line)
+        application = digest(spark, script(), sys.argv[1:])
+        for note in filter(None, (untried(spark.version), application.note)):
+            say(note)
+        s3a.prepare(spark, settings.open_store())
+        self.attempt = begin(settings, Program(application.digest, application.stored_parts, spark.version))
+        self.watchdog = Watchdog(jvm_pid(spark), self._jvm_died, self._terminated).start()
+        try:
+            self._prepare(settings, application)
+            observers = self._progress.report, self._queries.report, self.checkpointer.on_watch
+            AttemptWatch(self.attempt, observers).start()
+            self._attach(settings.job, application)
+        except BaseException as error:
+            self.attempt.end.failed(exit_code(error, task))
+            self.watchdog.stop()
+            raise
+
+    def _prepare(self, settings: Settings, application: Application) -> None:
+        """Make the parts of the attempt, with its restored states."""
+        attempt, spark, config = self.attempt, self.spark, settings.config
+        seal, point = copies.renamed(attempt), attempt.restored.point
+        self.states = States.restored(seal, attempt.run.key, elsewhere=bool(point and point.pointer))
+        self._registered = Registered(self.states, seal.id if seal else None)
+        self._queries = Queries(spark, attempt, self.states, config)
+        participants = Participants(self.states, self._registered, self._queries)
+        self.checkpointer = Checkpointer(attempt, participants, spark.version, config)
+        self._timer = CheckpointTimer(attempt, self._queries, self.checkpointer, config)
+        self.stages = Stages(spark, attempt, self.states, self.checkpointer, application)
+        self._unsaid = state_messages.not_paced(config)  # until there is a stage
+        self._progress = Progress(spark, attempt, self.checkpointer.protection)
+        self._end = JobEnd(
+            spark,
+            attempt,
+            self.states,
+            self._registered,
+            self.checkpointer,
+            self._queries,
+            self._timer,
+            self._task,
+            settings.allow_non_restored_state,
+        )
+
+    def _attach(self, job: str, application: Application) -> None:
+        """Copy the states if they lie elsewhere, which may take long. Then the script begins."""
+        attempt = self.attempt
+        self.states.snapshots = copies.import_states(attempt, self.states.snapshots)
+        line = state_messages.application_line(
+            application.digest, application.stored_parts, self._attempt_before(), attempt.run
+        )
+        say(f"attempt {attempt.epoch} of {job}, run {attempt.run.key}: {line}")
+        context = self.spark.sparkContext
+        attempt.activity.attach(line, context.applicationId, context.uiWebUrl or "")
+        self.checkpointer.remove_garbage()
+
+    def _attempt_before(self) -> AttemptRecord | None:
+        listed = self.attempt.journal.state.attempts
+        earlier = (record for record in listed if record.epoch < self.attempt.epoch)
+        return max(earlier, key=lambda record: record.epoch, default=None)
+
+    def finish(self) -> None:
+        """Give pending checkpoints their outcome, save what changed, and finish the run. If that raises, the attempt has failed."""
+        try:
+            self._end.finish()
+        except BaseException as error:
+            self._end.fail(error)
+            raise
+        finally:
+            self.watchdog.stop()
+
+    def fail(self, error: BaseException | None) -> None:
+        """End the attempt as *failed*. Raises ``SystemExit`` with code 3 if no retry can help, and ``Damaged`` if that was the cause."""
+        try:
+            self._end.fail(error)
+        finally:
+            self.watchdog.stop()
+        if isinstance(error, SystemExit) and exit_code(error, self._task) == 0:  # ``sys.exit(256)`` would be success
+            raise SystemExit(int(ExitCode.FAILED))
+
+    def _jvm_died(self) -> None:
+        self.attempt.end.now("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
+
+    def _terminated(self) -> None:
+        self.attempt.end.now("failed", 143, "SIGTERM")
+
+    # -- in the script -----------------------------------------------------------------------------------------------
+
+    def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
+        while self._unsaid:
+            say(self._unsaid.pop())
+        return self.stages.run(uid, df, version, inputs)
+
+    def value(self, uid: str, default: Any) -> Value:
+        self.states.claim_value(uid)
+        return Value(self.states.values, uid, default, self._set_value)
+
+    def _set_value(self, uid: str, value: Any) -> None:
+        refuse_inside()
+        self.refuse_fork()
+        self.attempt.leaving.if_over()
+        self.states.set_value(uid, value)
+
+    def register(self, uid: str, obj: CheckpointedObject) -> None:
+        self.attempt.writer.check_not_fenced()
+        self._registered.add(uid, obj)
+
+    def start_query(
+        self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
+    ) -> Query:
+        self._timer.start()
+        query = self._queries.start(uid, writer, after=after, adopt=adopt, rescale=rescale)
+        self._timer.settle()
+        return query
+
+    def await_queries(self) -> None:
+        self._queries.wait()
+
+    def checkpoint(self, *, wait: bool) -> bool:
+        return self.checkpointer.checkpoint("checkpoint()", wait=wait)
+
+    @property
+    def epoch(self) -> int:
+        return self.attempt.epoch
+
+    @property
+    def started_at(self) -> datetime:
+        return datetime.fromisoformat(self.attempt.run.started_at)
+
+    @property
+    def restored(self) -> CheckpointRef | None:
+        point = self.attempt.restored.point
+        if point is None:
+            return None
+        state, store, keys = self.attempt.journal.state, self.attempt.store, self.attempt.keys
+        number = point.id or self.attempt.restored.id_floor
+        return CheckpointRef(state.job, state.scope, number, point.pointer or str(keys.pointer(store.uri, number)))
