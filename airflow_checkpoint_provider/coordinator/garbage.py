@@ -265,7 +265,7 @@ def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tupl
 
 def condemn(coordinator: Coordinator, now: str) -> State:
     """Write the entries that condemn what has expired. Return the state that lists everything condemned, whoever condemned it."""
-    for part in plan(coordinator.state, now).expired.parts():
+    for part in _expired(coordinator.state, now).parts():
         with contextlib.suppress(Held):  # one of them is needed again meanwhile: the next run deletes the others
             coordinator.journal.append(c.Condemn(ids=part.ids, claims=part.claims, now=now, epoch=coordinator.epoch))
     return coordinator.state

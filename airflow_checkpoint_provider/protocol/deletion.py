@@ -67,8 +67,9 @@ def _name(item: int | str) -> str:
 
 def held(state: State, now: datetime) -> frozenset[int]:
     """Return the checkpoints that may still be needed, so nobody condemns them. Only its owner disposes of a savepoint."""
-    kept = retained_by_policy(state, now) | {checkpoint.id for checkpoint in state.pending}
-    if lifetime.over_for_good(state, policy_of(state), now):
+    over = lifetime.over_for_good(state, policy_of(state), now)
+    kept = retained_by_policy(state, now, over=over) | {checkpoint.id for checkpoint in state.pending}
+    if over:
         return kept
     kept |= state.restoring() | _newest_finalized(state)
     kept |= {run.started_from.id for run in state.runs[-1:] if run.started_from and run.started_from.id}
@@ -83,17 +84,17 @@ def _newest_finalized(state: State) -> frozenset[int]:
     return frozenset({newest.id} if newest else ())
 
 
-def retained_by_policy(state: State, now: datetime) -> frozenset[int]:
+def retained_by_policy(state: State, now: datetime, *, over: bool) -> frozenset[int]:
     """Return the checkpoints that the policy keeps. No policy applies to savepoints."""
-    policy = _in_force(state, now)
+    policy = _in_force(state, over=over)
     checkpoints = [checkpoint for checkpoint in state.retained if not checkpoint.savepoint]
     return policy.keeps(checkpoints, now) if policy else frozenset()
 
 
-def _in_force(state: State, now: datetime) -> Retention | None:
-    """Return the policy, or the part of it that still applies after the end of the history."""
+def _in_force(state: State, *, over: bool) -> Retention | None:
+    """Return the policy; if the history is over, the part of it that still applies."""
     policy = policy_of(state)
-    return policy.after_end() if lifetime.over_for_good(state, policy, now) else policy
+    return policy.after_end() if over else policy
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class _Claimed:
 
 def held_claims(state: State, now: datetime) -> frozenset[str]:
     """Return the claimed savepoints that must not be deleted: restore points, and those that the policy counts as newest."""
+    if not state.claims:
+        return frozenset()
     checkpoints = [
         checkpoint
         for checkpoint in state.retained
@@ -113,7 +116,7 @@ def held_claims(state: State, now: datetime) -> frozenset[str]:
     ]
     over = lifetime.over_for_good(state, policy_of(state), now)
     base = state.branch.base.pointer if state.branch.base and not checkpoints and not over else None
-    policy = _in_force(state, now)
+    policy = _in_force(state, over=over)
     claimed = [claim for claim in reversed(state.claims) if claim.status == RETAINED]
     candidates: list[Taken] = [*checkpoints, *(_Claimed(claim.at, -age) for age, claim in enumerate(claimed))]
     ids = policy.keeps(candidates, now) if policy else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token
 from airflow_checkpoint_provider.protocol.fields import Checkpointing, Number, Outcome, Size, Time, TimeOrEmpty
@@ -27,7 +28,7 @@ class Ends(Record):
 
     ending: EndRecord | None = added(None)
 
-    @property
+    @cached_property
     def outcome(self) -> str | None:
         return self.ending.outcome if self.ending else None
 

@@ -97,6 +97,7 @@ class AttemptRun(JobRun):
         say(f"attempt {attempt.epoch} of {job}, run {attempt.run.key}: {line}")
         context = self.spark.sparkContext
         attempt.activity.attach(line, context.applicationId, context.uiWebUrl or "")
+        self.checkpointer.protection.attach()
         self.checkpointer.remove_garbage()
 
     def _attempt_before(self) -> AttemptRecord | None:

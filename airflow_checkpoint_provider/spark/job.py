@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.spark.attempt.settings import Launched, launche
 from airflow_checkpoint_provider.spark.attempt_run import AttemptRun
 from airflow_checkpoint_provider.spark.end import refuse_retry
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
-from airflow_checkpoint_provider.spark.preflight import PreflightRun
+from airflow_checkpoint_provider.spark.preflight import PreflightRun, refuse_ended
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.stages import arguments
@@ -95,6 +95,9 @@ class CheckpointedJob:
             raise WrongUse(
                 "two CheckpointedJobs are active in one driver. Put the whole job into one `with CheckpointedJob()`"
             )
+        self._run = None
+        if self._order:
+            refuse_ended(self._order)
         if self._session is not None:
             refuse_connect(self._session)
         self.spark = self._session or SparkSession.builder.getOrCreate()

@@ -60,7 +60,6 @@ class PreflightRun(JobRun):
     def __init__(self, spark: SparkSession, order: PreflightRequest, task: Launched | None) -> None:
         super().__init__(spark)
         self._order = order
-        self._refuse_ended()
         _refuse_launched(task)
         refuse_writes()
         home = open_store(order.root)
@@ -74,13 +73,6 @@ class PreflightRun(JobRun):
             f"PREFLIGHT: this script runs until its queries are compared with {self._checkpoint}. No query runs, no checkpoint is taken,"
             " and what it writes by Spark is refused"
         )
-
-    def _refuse_ended(self) -> None:
-        """Raise ``InvalidConfig`` if nobody waits for the answer: its folder ends with the command."""
-        if not Path(self._order.answer).parent.is_dir():
-            raise InvalidConfig(
-                f"{PREFLIGHT_VARIABLE} is in the environment of this script, and the preflight that has set it is over. {UNSET}"
-            )
 
     def finish(self) -> NoReturn:
         """Answer for the queries that the script has started."""
@@ -161,6 +153,14 @@ class PreflightRun(JobRun):
     @property
     def restored(self) -> None:
         """Return None: nothing was restored."""
+
+
+def refuse_ended(order: PreflightRequest) -> None:
+    """Raise ``InvalidConfig`` if nobody waits for the answer: its folder ends with the command."""
+    if not Path(order.answer).parent.is_dir():
+        raise InvalidConfig(
+            f"{PREFLIGHT_VARIABLE} is in the environment of this script, and the preflight that has set it is over. {UNSET}"
+        )
 
 
 def _refuse_launched(task: Launched | None) -> None:

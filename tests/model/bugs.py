@@ -326,7 +326,8 @@ def nothing_restoring_is_held() -> Iterator[None]:
     """Three rules hold the point of a restore here: *restoring*, *restore point*, *where the newest run started*."""
 
     def only_policy(state: State, now: Any) -> frozenset[int]:
-        return deletion.retained_by_policy(state, now) | {checkpoint.id for checkpoint in state.pending}
+        over = lifetime.over_for_good(state, deletion.policy_of(state), now)
+        return deletion.retained_by_policy(state, now, over=over) | {checkpoint.id for checkpoint in state.pending}
 
     with ExitStack() as stack:
         for module in (deletion, garbage):

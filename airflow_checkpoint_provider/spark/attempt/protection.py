@@ -41,6 +41,10 @@ class Protection:
         newest = self._attempt.journal.state.newest_completed
         return {barrier for barrier, since in self._failed.items() if since == newest}
 
+    def attach(self) -> None:
+        """Note that the script begins: what it computes from now on is saved by no checkpoint yet."""
+        self._since = self._clock()
+
     def begin(self) -> None:
         """Note that the script has reached its next barrier."""
         self._barrier += 1

@@ -36,9 +36,8 @@ class GatedCheckpoints:
 
     def on_watch(self) -> None:
         """Log outcomes, and abort expired checkpoints. The attempt's watch calls it once a second."""
-        state = (
-            self._attempt.journal.state
-        )  # read it now: an older state would not list a checkpoint acknowledged meanwhile
+        # Read it now: an older state would not list a checkpoint acknowledged meanwhile
+        state = self._attempt.journal.state
         for number, deadline in list(self.deadlines.items()):
             checkpoint = state.checkpoint(number)
             if checkpoint is None or checkpoint.ended_at:

@@ -38,5 +38,6 @@ class Participants:
     def pin(self, barrier: str, *, of_script: bool) -> tuple[Snapshot, ...]:
         """Return every state as it is now, at ``barrier``. Not ``of_script``: values and objects as at the script's last barrier."""
         with self.states.lock:
-            pinned = {**self.states.pin(barrier, of_script=of_script), **self.streams.pin(barrier)}
-        return tuple(snapshot for _, snapshot in sorted(pinned.items()))
+            streams = self.streams.pin(barrier)
+            states = self.states.pin(barrier, of_script=of_script)
+        return tuple(snapshot for _, snapshot in sorted({**states, **streams}.items()))

@@ -261,9 +261,9 @@ class Queries:
         """Tell whether the script waits for its queries, and keep it so inside the block."""
         return self._script_waits.held()
 
-    def settled(self) -> list[Located]:
-        """Give up the older locations of queries that need them no more. Return where these queries run."""
-        return [running.located for running in self._running.values() if running.settle()]
+    def settled(self) -> Iterator[Located]:
+        """Give up the older locations of queries that need them no more, one by one. Yield where these queries run."""
+        return (running.located for running in self._running.values() if running.settle())
 
     def delete_older(self, located: Located) -> None:
         """Delete the locations that the query at ``located`` has given up."""

@@ -43,8 +43,9 @@ class CheckpointTimer:
 
     def start(self) -> None:
         """Begin with the first query that runs. A second call does nothing."""
-        if not self._thread.is_alive():
-            self._thread.start()
+        with self._attempt.barriers:  # two threads of the script may start queries at once
+            if not self._thread.is_alive():
+                self._thread.start()
 
     def end(self) -> None:
         """Take no further checkpoint."""

@@ -18,8 +18,9 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys, SavepointPointer
-from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
-from airflow_checkpoint_provider.spark.attempt import journal_writer
+from airflow_checkpoint_provider.spark import CheckpointedJob, attempt_run, open_checkpoint
+from airflow_checkpoint_provider.spark.attempt import journal_writer, start
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
@@ -323,14 +324,19 @@ def test_heartbeat_goes_on_while_the_driver_copies_its_states(
         key, before = keys.attempt_beat(state.last_epoch), state.n
         wait_until(lambda: (beat := read_beat(store, key)) and beat.counter > 2 and beat.activity, say="no beat")
         script.coordinator().trigger(Request(token="another", timeout_s=60.0, origin="task"))
-        job = opening[0]
-        wait_until(lambda: parts(job).attempt.journal.state.n > before, say="nobody looks at the journal")
+        wait_until(lambda: begun[0].journal.state.n > before, say="nobody looks at the journal")
         seen.append(read_beat(store, key))
         copy_all(*args)
 
     monkeypatch.setattr(copies, "copy_all", copy_slowly)
-    opening = [script.attempt()]
-    with opening[0] as job:
+    begun: list[Attempt] = []
+
+    def begin(*args: Any) -> Attempt:
+        begun.append(start.begin(*args))
+        return begun[-1]
+
+    monkeypatch.setattr(attempt_run, "begin", begin)
+    with script.attempt() as job:
         stage(job, "first")
     assert [(beat.activity, beat.attached_at) for beat in seen if beat] == [(f"copying chk-{number}", "")]
 

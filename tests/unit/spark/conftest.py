@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_checkpoint_provider.spark.attempt import ending, leaving
+from airflow_checkpoint_provider.spark.attempt import ending, leaving, watch
 from airflow_checkpoint_provider.spark.checkpoints import savepoints
 from airflow_checkpoint_provider.spark.checkpoints import task as checkpoint_task
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -53,3 +53,4 @@ def _process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ending, "leave", leave)
     monkeypatch.setattr(leaving, "leave", leave)
+    monkeypatch.setattr(watch, "leave", leave)

@@ -384,6 +384,26 @@ def test_request_waits_a_minute_for_a_query_that_the_script_may_have_dropped(
     assert one.driver.listed(1).reason == ("" if kind == "checkpoint" else "declined")
 
 
+def test_timer_that_several_threads_start_before_a_query_runs_once_and_ends(timer: Make) -> None:
+    one = timer()
+    one.queries._running = {}
+    together, errors = threading.Barrier(20), list[Exception]()
+
+    def start() -> None:
+        together.wait(10)
+        try:
+            one.timer.start()
+        except RuntimeError as error:
+            errors.append(error)
+
+    for starting in [in_thread(start) for _ in range(20)]:
+        starting.join(10)
+    one.timer.end()
+    assert not errors
+    assert not one.timer._thread.is_alive()
+    assert one.completed() == 0
+
+
 # -- a store that does not delete --------------------------------------------------------------------------------------
 
 
