@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -33,6 +32,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
+from tests.support.waiting import wait_until
 
 PACKAGE = f"{Path(airflow_checkpoint_provider.__file__).parent}/"
 ROUNDS = 5
@@ -179,8 +179,7 @@ def streaming() -> Iterator[tuple[Callable[[], CheckpointedJob], Callable[[], Da
 
         with suppress(InterruptedError), job() as failing:
             running = failing.start_query("rows", query())
-            while not running.lastProgress:
-                time.sleep(0.01)
+            wait_until(lambda: running.lastProgress, every=0.01)
             raise InterruptedError("the attempt fails here")
         yield job, query, Path(f"{folder}/root")
 
@@ -202,12 +201,16 @@ def timer() -> Steps:
         running = timed.start_query("rows", query())
         for _ in range(2):  # the first one does more: it gives up the older location
             trace.forget()
-            before = completed(root)
-            while completed(root) == before:
-                time.sleep(0.01)
+            await_checkpoint(root)
         steps = trace.steps()
         running.stop()
     return steps
+
+
+def await_checkpoint(root: Path) -> None:
+    """Wait until another checkpoint of the streaming job is completed."""
+    before = completed(root)
+    wait_until(lambda: completed(root) > before, every=0.01)
 
 
 def completed(root: Path) -> int:

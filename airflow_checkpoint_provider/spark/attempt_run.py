@@ -96,8 +96,8 @@ class AttemptRun(JobRun):
         )
         say(f"attempt {attempt.epoch} of {job}, run {attempt.run.key}: {line}")
         context = self.spark.sparkContext
-        attempt.activity.attach(line, context.applicationId, context.uiWebUrl or "")
         self.checkpointer.protection.attach()
+        attempt.activity.attach(line, context.applicationId, context.uiWebUrl or "")
         self.checkpointer.remove_garbage()
 
     def _attempt_before(self) -> AttemptRecord | None:

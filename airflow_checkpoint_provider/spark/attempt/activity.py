@@ -48,7 +48,6 @@ class Activity:
                 attached_at=utc_now(),
                 application_change=application,
                 activity=str(self),
-                protected_since=utc_now(),
                 spark_application=spark_application,
                 spark_ui=spark_ui,
             )

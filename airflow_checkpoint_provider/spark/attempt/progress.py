@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.handover import job_group
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.process.log import say
@@ -53,7 +52,7 @@ class Progress:
         self._uid: str | None = None
         self._since = self._logged = time.monotonic()
 
-    def report(self, state: State) -> None:
+    def report(self) -> None:
         """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
         uid, now = self._attempt.activity.stage, time.monotonic()

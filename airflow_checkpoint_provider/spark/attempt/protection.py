@@ -43,7 +43,7 @@ class Protection:
 
     def attach(self) -> None:
         """Note that the script begins: what it computes from now on is saved by no checkpoint yet."""
-        self._since = self._clock()
+        self._protected()
 
     def begin(self) -> None:
         """Note that the script has reached its next barrier."""
@@ -95,7 +95,13 @@ class Protection:
     def completed(self) -> None:
         """Note that a checkpoint completed: a crash costs only the work after it."""
         with self._lock:
-            self._failed, self._since = {}, self._clock()
+            self._failed = {}
+        self._protected()
+
+    def _protected(self) -> None:
+        """Count from now on what a crash costs, in the log and in the heartbeat."""
+        with self._lock:
+            self._since = self._clock()
         self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))
 
     def remind(self, at_once: bool = False) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.exits import leave
 
@@ -21,7 +20,7 @@ POLL = 1.0  # seconds between two reads of the journal
 class AttemptWatch:
     """Watches the journal of an attempt. After each read it calls ``observers``, and prints their errors."""
 
-    def __init__(self, attempt: Attempt, observers: Sequence[Callable[[State], object]] = ()) -> None:
+    def __init__(self, attempt: Attempt, observers: Sequence[Callable[[], object]] = ()) -> None:
         self._attempt, self._observers = attempt, observers
         self._thread = threading.Thread(target=self._watch, name="checkpoint-watch", daemon=True)
 
@@ -47,12 +46,12 @@ class AttemptWatch:
             launch = state.launch(self._attempt.record.launch)
             if launch and launch.stop:
                 self._attempt.end.now("cancelled", ExitCode.OVER, f"stopped: {launch.stop}")
-            self._show(state)
+            self._show()
 
-    def _show(self, state: State) -> None:
+    def _show(self) -> None:
         """Print what an observer raises: the watch must go on."""
         for observer in self._observers:
             try:
-                observer(state)
+                observer()
             except Exception:  # noqa: BLE001
                 traceback.print_exc()

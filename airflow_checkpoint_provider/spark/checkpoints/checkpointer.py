@@ -32,8 +32,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, C
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
-from airflow_checkpoint_provider.protocol.requests import ungated
-from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.requests import stop_requested, ungated
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, TakenCheckpoint
@@ -145,7 +144,7 @@ class Checkpointer:
 
         Tasks that wait for a checkpoint get it before the stop. If the savepoint fails, the barrier takes its own then.
         """
-        stop = self.savepoints.stopping()
+        stop = stop_requested(self._attempt.journal.state)
         if stop is None:
             self._participants.streams.resume()  # a stop whose outcome was unknown may have left them standing still
             return self._begin(barrier)
@@ -257,7 +256,7 @@ class Checkpointer:
 
     def stop_if_asked(self, barrier: str) -> None:
         """Take the checkpoint of a requested stop now, before the next stage computes anything."""
-        if self.savepoints.stopping():
+        if stop_requested(self._attempt.journal.state):
             self.checkpoint(barrier)
 
     def beside(self, call: Callable[[], object]) -> None:
@@ -316,12 +315,12 @@ class Checkpointer:
 
     def _mark_unneeded(self) -> None:
         """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
-        if self.savepoints.taken or self.savepoints.stopping():
+        if self.savepoints.taken or stop_requested(self._attempt.journal.state):
             return
         if self._attempt.file_sets.mark_unneeded(self._attempt.journal.state, tuple(self._states.snapshots.values())):
             self._deletions.submit(self._attempt.writer.delete_unneeded)
 
-    def on_watch(self, _: State) -> None:
+    def on_watch(self) -> None:
         """Notify objects in the background, confirm commits to tasks, and let checkpoints expire. The watch calls it every second."""
         self.gated_checkpoints.on_watch()
         self.pause.update()

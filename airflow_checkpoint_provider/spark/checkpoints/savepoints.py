@@ -22,7 +22,6 @@ from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnkno
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import EXPIRED, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
-from airflow_checkpoint_provider.protocol.requests import stop_requested
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.spark.checkpoints.participants import Streams
@@ -46,10 +45,6 @@ class Savepoints:
         self._taking: tuple[Checkpoint, float] | None = None  # the savepoint that the thread takes, and until when
         self._late: set[int] = set()  # ids of savepoints of which a call of the store did not return in time
         self.taken: set[int] = set()  # ids of savepoints that have begun and not ended
-
-    def stopping(self) -> Checkpoint | None:
-        """Return the pending savepoint with which the job is to stop, as far as the journal was read; None if there is none."""
-        return stop_requested(self._attempt.journal.state)
 
     def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
         """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.

@@ -6,10 +6,11 @@ In checkpoints they take part as ``participants.Streams``. The checkpoints while
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
 from airflow_checkpoint_provider.protocol.requests import stop_requested
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.process.log import say
@@ -211,7 +211,7 @@ class Queries:
     def wait(self) -> None:
         """Wait until every query has ended. Raises the error of the first one that failed."""
         with self.waiting():
-            while any(running.runs() for running in self._running.values()):
+            while self.any_runs():
                 self._raise_failed()
                 time.sleep(LOOK)
             self._raise_failed()
@@ -223,15 +223,14 @@ class Queries:
         with self._script_waits.waiting():
             yield
 
-    def report(self, _: State) -> None:
+    def report(self) -> None:
         """Show in the heartbeat what the queries do. The attempt's watch calls it once a second."""
         activity = self._attempt.activity
         activity.run(progress.shown(self._running, activity.queries))
 
     def _raise_failed(self) -> None:
-        for running in self._running.values():
-            if error := running.failed():
-                raise error
+        for _, error in self.failed():
+            raise error
 
     def end(self) -> None:
         """Stop the queries: none of them begins another batch."""
@@ -252,22 +251,18 @@ class Queries:
         """Return whether a query runs."""
         return any(running.runs() for running in self._running.values())
 
-    def failed(self) -> dict[str, Exception]:
-        """Return the errors of the queries that have failed, unless the script has dealt with them, by uid."""
-        errors = ((uid, running.failed()) for uid, running in self._running.items())
-        return {uid: error for uid, error in errors if error}
+    def failed(self) -> Iterator[tuple[str, Exception]]:
+        """Yield the queries that have failed, unless the script has dealt with that, by uid and error."""
+        return ((uid, error) for uid, running in self._running.items() if (error := running.failed()))
 
     def script_held(self) -> AbstractContextManager[bool]:
         """Tell whether the script waits for its queries, and keep it so inside the block."""
         return self._script_waits.held()
 
-    def settled(self) -> Iterator[Located]:
-        """Give up the older locations of queries that need them no more, one by one. Yield where these queries run."""
-        return (running.located for running in self._running.values() if running.settle())
-
-    def delete_older(self, located: Located) -> None:
-        """Delete the locations that the query at ``located`` has given up."""
-        self._locations.delete_older(located)
+    def settled(self) -> Iterator[Callable[[], None]]:
+        """Give up the older locations of queries that need them no more, one by one. Yield what deletes them."""
+        settled = (running.located for running in self._running.values() if running.settle())
+        return (functools.partial(self._locations.delete_older, located) for located in settled)
 
     def others_wait(self) -> bool:
         """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
@@ -343,4 +338,4 @@ class Queries:
 
     def _hurry(self) -> bool:
         """Return whether a stop waits, or a query has failed: the timer serves the one, and sees to the other."""
-        return bool(self.failed()) or stop_requested(self._attempt.journal.state) is not None
+        return any(self.failed()) or stop_requested(self._attempt.journal.state) is not None

@@ -7,7 +7,6 @@ only while the script waits for its queries: it may be changing them.
 
 from __future__ import annotations
 
-import functools
 import random
 import threading
 import time
@@ -55,8 +54,8 @@ class CheckpointTimer:
 
     def settle(self) -> None:
         """Give up older locations of the queries, and let them be deleted."""
-        for located in self._queries.settled():
-            self._checkpointer.delete_later(functools.partial(self._queries.delete_older, located))
+        for delete in self._queries.settled():
+            self._checkpointer.delete_later(delete)
 
     def _serve(self) -> None:
         """Take checkpoints until the attempt ends: when somebody asks, and when the time has come. End it if that fails."""
@@ -105,7 +104,7 @@ class CheckpointTimer:
 
     def _end_if_failed(self) -> None:
         """End the attempt if a query has failed and the script takes no notice of it."""
-        for uid, error in self._queries.failed().items():
+        for uid, error in self._queries.failed():
             since = self._failed_since.setdefault(uid, time.monotonic())
             if time.monotonic() > since + HANDLING:
                 traceback.print_exception(error)

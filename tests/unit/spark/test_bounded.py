@@ -12,7 +12,6 @@ from airflow_checkpoint_provider.coordinator.savepoint import dispose
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import bystander
 from tests.support.faults import Call, Fault, FaultyStore, served
@@ -45,7 +44,7 @@ class LongLived(Driver):
         self.checkpointer.checkpoint("here")
         self.checkpointer.wait()
         self.checkpointer.savepoints.wait_begun()
-        self.checkpointer.on_watch(State())
+        self.checkpointer.on_watch()
 
     def hurt(self, kind: str, key: str, *, but: int = 0) -> None:
         """Take a checkpoint while the store refuses requests of ``kind`` at keys with ``key``, ``but`` for the first ones."""

@@ -10,7 +10,6 @@ import pytest
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark import SnapshotContext
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, Time, served
@@ -69,7 +68,7 @@ def test_object_that_fails_counts_once_however_many_checkpoints_wait(tolerant: D
     waiting.append(tolerant.asked(gated=True))
     tolerant.checkpointer.checkpoint("here")
     tolerant.checkpointer.wait()
-    tolerant.checkpointer.on_watch(State())
+    tolerant.checkpointer.on_watch()
     assert [tolerant.listed(number).status for number in waiting] == [PENDING] * 4
     assert [checkpoint.id for checkpoint in tolerant.task().state.failed()] == [waiting[-1] + 1]
     assert tolerant.checkpointer.protection.failures == 1
@@ -106,7 +105,7 @@ def test_more_failed_barriers_than_tolerated_end_the_attempt(tolerant: Driver) -
     for barrier in ("first", "second"):
         tolerant.checkpointer.checkpoint(barrier)
         tolerant.checkpointer.wait()
-        tolerant.checkpointer.on_watch(State())
+        tolerant.checkpointer.on_watch()
     tolerant.checkpointer.checkpoint("third")
     with pytest.raises(Left, match="3 checkpoints failed in a row, but tolerable_failures is 2"):
         tolerant.checkpointer.wait()
@@ -117,7 +116,7 @@ def test_state_that_cannot_be_written_counts_once_a_barrier(store: FaultyStore) 
     running.pin(Recording("counts", error=ValueError("no more disk")))
     running.checkpointer.checkpoint("here")
     running.checkpointer.wait()
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     assert len(running.task().state.failed()) > 1
     running.checkpointer.checkpoint("there")
     with pytest.raises(Left, match="2 checkpoints failed in a row, but tolerable_failures is 1"):
@@ -138,7 +137,7 @@ def test_failures_of_earlier_attempts_of_the_run_count(store: FaultyStore) -> No
     failing_barriers(first, "first", "second")
     first.checkpointer.close()
     second = Driver(store, try_number=2, tolerable_failures=2)
-    second.checkpointer.on_watch(State())
+    second.checkpointer.on_watch()
     with pytest.raises(Left, match="3 checkpoints failed in a row, but tolerable_failures is 2"):
         failing_barriers(second, "first")
     second.checkpointer.close()
@@ -150,9 +149,9 @@ def test_failures_count_anew_after_they_ended_an_attempt(store: FaultyStore) -> 
         failing_barriers(first, "first", "second")
     first.checkpointer.close()
     second = Driver(store, try_number=2, tolerable_failures=1)
-    second.checkpointer.on_watch(State())
+    second.checkpointer.on_watch()
     failing_barriers(second, "first")
-    second.checkpointer.on_watch(State())
+    second.checkpointer.on_watch()
     with pytest.raises(Left, match="2 checkpoints failed in a row"):
         second.checkpointer.checkpoint("second", wait=True)
     second.checkpointer.close()
@@ -176,7 +175,7 @@ def test_failures_in_the_journal_and_in_the_driver_are_added(store: FaultyStore)
     running = Driver(store, tolerable_failures=1)
     running.coordinator.journal.patience = 0.05
     running.coordinator.abort(running.asked(gated=True), "expired", phase="finalize")
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     running.pin(Recording("counts"))
     store.plan = lambda call: Fault.DENIED if call.kind == "create" else Fault.NONE
     with pytest.raises(Left, match="2 checkpoints failed in a row, but tolerable_failures is 1"):
@@ -213,7 +212,7 @@ def late_barrier(running: Driver, hanging: Hanging, time: Time) -> threading.Thr
     script.start()
     assert hanging.asked.wait(10)
     for _ in range(3):
-        running.checkpointer.on_watch(State())
+        running.checkpointer.on_watch()
         time.sleep(0.03)
     return script
 
@@ -260,7 +259,7 @@ def test_explicit_checkpoint_raises_when_an_object_returns_late(brief: Driver, h
     def watch() -> None:
         assert hanging.asked.wait(10)
         for _ in range(3):
-            brief.checkpointer.on_watch(State())
+            brief.checkpointer.on_watch()
             time.sleep(0.03)
         hanging.free.set()
 
@@ -308,7 +307,7 @@ def test_background_object_is_notified_between_two_barriers(running: Driver) -> 
     listening.free.set()
     running.registered.add("own", listening)
     number = gated_and_finalized(running)
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     wait_until(lambda: number in listening.completed, say="not notified", every=0.01)
 
 
@@ -317,7 +316,7 @@ def test_other_objects_are_notified_at_the_next_barrier(running: Driver) -> None
     listening.free.set()
     running.registered.add("own", listening)
     number = gated_and_finalized(running)
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     assert number not in listening.completed
     running.checkpointer.checkpoint("there")
     assert number in listening.completed
@@ -327,12 +326,12 @@ def test_commits_are_confirmed_when_the_last_object_was_notified(running: Driver
     slow = Listening(in_background=True)
     running.registered.add("slow", slow)
     number = gated_and_finalized(running)
-    running.checkpointer.on_watch(State())
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
+    running.checkpointer.on_watch()
     assert not running.listed(number).commits_confirmed
     slow.free.set()
     wait_until(lambda: running.registered.notified(number), say="not notified", every=0.01)
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     assert running.listed(number).commits_confirmed
 
 
@@ -342,7 +341,7 @@ def test_object_that_hangs_delays_no_other_object(running: Driver) -> None:
     running.registered.add("hanging", hanging)
     running.registered.add("listening", listening)
     number = gated_and_finalized(running)
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     wait_until(lambda: number in listening.completed, say="not notified", every=0.01)
     assert hanging.completed == []
     hanging.free.set()
@@ -350,7 +349,7 @@ def test_object_that_hangs_delays_no_other_object(running: Driver) -> None:
 
 def test_commits_are_confirmed_at_once_without_registered_objects(running: Driver) -> None:
     number = gated_and_finalized(running)
-    running.checkpointer.on_watch(State())
+    running.checkpointer.on_watch()
     assert running.listed(number).commits_confirmed
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import value
@@ -113,7 +112,7 @@ def watched(driver: Driver, number: int) -> None:
     """Let the attempt's watch look until a checkpoint is aborted."""
 
     def aborted() -> bool:
-        driver.checkpointer.on_watch(State())
+        driver.checkpointer.on_watch()
         return driver.listed(number).status == ABORTED
 
     wait_until(aborted, say="the watch aborts nothing", every=0.05)
@@ -197,7 +196,7 @@ def test_stop_does_not_wait_for_a_target_that_does_not_publish_its_savepoint(
     assert asked.wait(10)
 
     def left() -> bool:
-        driver.checkpointer.on_watch(State())
+        driver.checkpointer.on_watch()
         return bool(ended)
 
     wait_until(left, BOUND, say="the driver does not end", every=0.05)

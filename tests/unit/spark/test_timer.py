@@ -15,7 +15,6 @@ from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import timer as module
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.queries import Queries
@@ -445,7 +444,7 @@ def test_deletion_that_hangs_keeps_the_timer_for_the_timeout_only(
     looked = one._note
 
     def watch() -> None:
-        one.driver.checkpointer.on_watch(State())
+        one.driver.checkpointer.on_watch()
         looked()
 
     one._note = watch  # type: ignore[method-assign]
