@@ -13,7 +13,7 @@ from airflow.configuration import get_airflow_home
 
 import airflow_checkpoint_provider
 
-FOLDERS = ("protocol", "policies", "storage", "coordinator", "text", "checkpoint", "spark")
+FOLDERS = ("protocol", "policies", "storage", "location", "file_sink", "coordinator", "text", "checkpoint", "spark")
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same content is the same archive
 
 
