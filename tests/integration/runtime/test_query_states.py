@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import signal
 import sys
 import threading
@@ -135,9 +136,8 @@ class Rounds:
             timer.join()
         for operator, store in self.queries:
             uid = f"{operator}-{store}"
-            check(
-                operator, rows_of_batches(self.home.out / uid, operator), logs_of_sources(self._location("matrix", uid))
-            )
+            rows, logs = rows_of_batches(self.home.out / uid, operator), logs_of_sources(self._location("matrix", uid))
+            check(operator, rows, logs, self._repeated(uid))
 
     def check_forks(self) -> None:
         """Let a job start from each savepoint, and check each batch, those before the savepoint too."""
@@ -159,7 +159,12 @@ class Rounds:
             whole = {batch: before[batch] for batch in range(last + 1)} | {
                 batch: rows for batch, rows in after.items() if batch > last
             }
-            check(operator, whole, logs_of_sources(self._location(f"fork-{number}", uid)))
+            check(operator, whole, logs_of_sources(self._location(f"fork-{number}", uid)), self._repeated(uid))
+
+    def _repeated(self, uid: str) -> set[int]:
+        """Return the batches of a query that began in one driver and were committed in a later one."""
+        said = (log.read_text(errors="replace") for log in self.home.folder.glob("driver-*/log"))
+        return {int(number) for text in said for number in re.findall(f"query '{uid}' repeats batch (\\d+)", text)}
 
     def _location(self, job: str, uid: str) -> Location:
         keys = Keys(History(job).prefix)
