@@ -25,7 +25,6 @@ def get_cli_commands() -> list[GroupCommand]:
 
     connection = arg(
         "--conn-id",
-        default=CONNECTION,
         metavar="ID",
         help=f"connection of the checkpoint storage (default: {CONNECTION})",
     )
@@ -47,8 +46,9 @@ def run(verb: Verb, options: Namespace) -> None:
     from airflow_checkpoint_provider.cli import main
     from airflow_checkpoint_provider.protocol.wording import of_connection, typed
 
-    with typed("airflow checkpoints", of_connection(options.conn_id)):
-        code = main.run(verb, options, lambda: _store(options.conn_id, needs_root=not by_pointer(options)))
+    connection = options.conn_id or CONNECTION
+    with typed("airflow checkpoints", of_connection(connection)):
+        code = main.run(verb, options, lambda: _store(connection, needs_root=not by_pointer(options)))
     if code:
         raise SystemExit(code)
 

@@ -150,7 +150,7 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
     if not history_is_here and not preview.own:
         raise Refused(
             f"{pointer}: the history of {preview.job} is not under {store.uri}, so it is unknown whether the job still needs this"
-            " savepoint. Write --root with the root of its checkpoints before the verb"
+            " savepoint. Name the root of its checkpoints: --root URI before the verb, or of `airflow checkpoints` --conn-id ID"
         )
     lines = [
         f"DISPOSE {preview.pointer}: a savepoint of {preview.job}, {plural(preview.files, 'file')}, {size(preview.bytes)}"

@@ -134,8 +134,8 @@ def dispose(store: Store, options: Namespace) -> Report:
     pointer = _pointer(store, options)
     if options.forget:
         return change.forget(store, pointer, _approval(options))
-    root_is_named = vars(options).get("root", store.uri) is not None  # Airflow's command has a connection instead
-    history_is_here = root_is_named or not by_pointer(options)
+    named = [vars(options).get(name) for name in ("root", "conn_id")]  # Airflow's command has a connection, ours a root
+    history_is_here = any(named) or not by_pointer(options)
     return change.dispose(store, pointer, _approval(options), history_is_here=history_is_here)
 
 

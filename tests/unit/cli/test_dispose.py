@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import change, main
+from airflow_checkpoint_provider.cli import airflow_cli, change, main
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.protocol.checkpoint_records import FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
@@ -234,7 +235,9 @@ def test_dispose_elsewhere_is_refused_without_root(
         assert main.main(["dispose", str(sent.target), *options]) == 3
         captured = capsys.readouterr()
         assert captured.out == ""
-        assert "it is unknown whether the job still needs this savepoint. Write --root with the root" in captured.err
+        assert (
+            "it is unknown whether the job still needs this savepoint. Name the root of its checkpoints" in captured.err
+        )
     assert checkpoints("dispose", str(sent.target), "--yes").code == 0
     assert (job.checkpoint(sent.id).status, files(sent)) == (FORGOTTEN, ["_claimed", "_metadata"])
 
@@ -247,3 +250,25 @@ def test_dispose_deletes_the_files_if_the_named_root_has_no_history(
     assert main.main(["--root", root, "dispose", str(sent.target), "--yes"]) == 0
     assert f"its own history is not under file://{root}: it was not checked" in capsys.readouterr().out
     assert (job.checkpoint(sent.id).status, files(sent)) == (RETAINED, ["_claimed", "_metadata"])
+
+
+def test_connection_that_nobody_has_named_is_no_named_root(
+    sent: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`airflow checkpoints dispose URI` opens the default connection, whose root may be that of other jobs."""
+    (tmp_path / "another").mkdir()
+    named = json.dumps({"conn_type": "checkpoint_storage", "extra": {"root": f"{tmp_path}/another"}})
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", named)
+    (group,) = airflow_cli.get_cli_commands()
+    (verb,) = (command for command in group.subcommands if command.name == "dispose")
+    parser = argparse.ArgumentParser()
+    for argument in verb.args:
+        argument.add_to_parser(parser)
+    with pytest.raises(SystemExit) as raised:
+        verb.func(parser.parse_args([str(sent.target), "--yes"]))
+    assert raised.value.code == 3
+    assert "it is unknown whether the job still needs this savepoint" in capsys.readouterr().err
+    assert files(sent) != ["_claimed", "_metadata"], "nothing was deleted"
+    verb.func(parser.parse_args([str(sent.target), "--yes", "--conn-id", "checkpoint_default"]))
+    assert "it was not checked" in capsys.readouterr().out
+    assert files(sent) == ["_claimed", "_metadata"]
