@@ -15,8 +15,11 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".jars"
 """What Spark needs for S3; ``make`` brings them."""
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
-"""JVM options for little work. The archive of classes is only a help: the JVM need not say why it does not fit."""
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+)
+"""JVM options for little work. The archive of classes is only a help: the JVM need not say why it does not fit. With one compiler the
+code cache has 48 MB by default; a driver of ten queries fills it, and goes on without any compiler."""
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """The archive of classes; ``make`` records it with ``tests.support.classes``."""
 WITH_S3A = {"SPARK_DIST_CLASSPATH": f"{JARS}/*"}
