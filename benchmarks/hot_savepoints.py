@@ -145,9 +145,7 @@ class SavedQuery:
         """Ask for a checkpoint or savepoint, and wait until it is there."""
         folder = f"{self._store.uri}/savepoints" if kind is SAVEPOINT else None
         wanted = Request(token=f"benchmark {next(self._numbers)}", kind=kind.name, folder=folder, origin="cli")
-        request = CheckpointRequest(
-            lambda: self._coordinator, lambda coordinator: coordinator.trigger(wanted), wanted.token, Awaited.PUBLISHED
-        )
+        request = CheckpointRequest(lambda: self._coordinator, lambda _: wanted, wanted.token, Awaited.PUBLISHED)
         request.submit()
         outcome = request.wait(time.monotonic() + PATIENCE, LOOK)
         assert isinstance(outcome, Completed), outcome

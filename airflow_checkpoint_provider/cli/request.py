@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, e
 from airflow_checkpoint_provider.cli.lists import entry
 from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator import outcomes
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.savepoint import suspending
@@ -127,7 +127,9 @@ class _Dialogue:
             pinned=wanted.pinned,
         )
         awaited = Awaited.ENDED if wanted.kind.suspends else Awaited.PUBLISHED
-        self._request = CheckpointRequest(lambda: self._coordinator, self._trigger, self._request_record.token, awaited)
+        self._request = CheckpointRequest(
+            lambda: self._coordinator, lambda _: self._request_record, self._request_record.token, awaited, self._run
+        )
         self._printed = ""
 
     @property
@@ -219,9 +221,6 @@ class _Dialogue:
         launch = state.current_launch() or (state.launches[-1] if state.suspended and state.launches else None)
         if self._run is not None and launch is not None and launch.spec.run != self._run:
             raise errors.NotRunning(f"{state.job}: run {self._run} is not its newest run. Name run {launch.spec.run}")
-
-    def _trigger(self, coordinator: Coordinator) -> int:
-        return coordinator.trigger(self._request_record, run=self._run)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

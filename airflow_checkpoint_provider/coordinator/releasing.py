@@ -15,14 +15,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
 from airflow_checkpoint_provider.location.copying import chain_at, copy_position, fetch_state
-from airflow_checkpoint_provider.location.fence import FenceEntry, fence, fence_entry_of, reached, stays_fenced
+from airflow_checkpoint_provider.location.fence import FenceEntry, fence, fence_entry_of, reached
 from airflow_checkpoint_provider.location.files import Location, Position, location_at
+from airflow_checkpoint_provider.location.take_over import take_over
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
@@ -73,10 +74,9 @@ class Release:
         """Release the query. Raises what ``plan`` raises, ``QueryMoved`` and ``StoreError``."""
         plan = self.plan()
         if not plan.done:
-            if plan.path is not None:
-                self._fence(plan, by)
-                plan = self.plan()  # a batch may have begun in between
-            copy_position(plan.chain, plan.position, plan.to)
+            entry = FenceEntry(self._coordinator.state.incarnation, plan.uid, secrets.token_hex(16), by)
+            old = plan.chain[0]
+            plan = take_over(old, plan.to, lambda: (fence(old, entry, lambda: None), time.monotonic()), self._copied)
             self._coordinator.journal.append(_command(plan))
         fetch_state(plan.to, plan.chain, plan.position)
         return plan
@@ -124,11 +124,11 @@ class Release:
             raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
         return ReleasePlan(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
 
-    def _fence(self, plan: ReleasePlan, by: str) -> None:
-        incarnation = self._coordinator.state.incarnation
-        entry = FenceEntry(incarnation, plan.uid, secrets.token_hex(16), by)
-        while not stays_fenced(plan.chain[0], fence(plan.chain[0], entry, lambda: None), time.monotonic()):
-            pass
+    def _copied(self, position: Position) -> ReleasePlan:
+        """Copy the files with which the query goes on. Return the plan again: a batch may have begun since the first one."""
+        plan = self.plan()
+        copy_position(plan.chain, position, plan.to)
+        return replace(plan, position=position)
 
     def _chain(self, query: QueryRecord | Released) -> tuple[Location, ...]:
         return chain_at(

@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import Awaited, Outcome
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import requests, wording
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, Checkpoint
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, FINALIZE, LOST
 from airflow_checkpoint_provider.protocol.state import State
@@ -42,11 +43,12 @@ class CheckpointRequest:
     def __init__(
         self,
         connect: Callable[[], Coordinator],
-        trigger: Callable[[Coordinator], int] | None = None,
+        specify: Callable[[Coordinator], Request] | None = None,
         token: str = "",
         awaited: Awaited = Awaited.COMPLETED,
+        run: str | None = None,
     ) -> None:
-        self._connect, self._trigger, self._token, self._awaited = connect, trigger, token, awaited
+        self._connect, self._specify, self._token, self._awaited, self._run = connect, specify, token, awaited, run
         self._coordinator: Coordinator | None = None
         self._liveness: Liveness | None = None
         self._read_beat = -math.inf  # monotonic
@@ -95,9 +97,10 @@ class CheckpointRequest:
 
         Raises the errors of the store: then nothing was written, or the next ``submit`` with this token finds it.
         """
-        assert self._trigger
+        assert self._specify
+        request = self._specify(self.coordinator)
         try:
-            self.number = self._trigger_once(self._trigger)
+            self.number = self._trigger_once(request)
         except errors.Queued:
             return self._unserved(self.state)
         except errors.RequestWasDropped as error:
@@ -106,11 +109,11 @@ class CheckpointRequest:
             return outcomes.RequestRefused(error)
         return self._seen(self.state)
 
-    def _trigger_once(self, trigger: Callable[[Coordinator], int]) -> int:
+    def _trigger_once(self, request: Request) -> int:
         try:
-            return trigger(self.coordinator)
+            return self.coordinator.trigger(request, run=self._run)
         except errors.CommitStateUnknown:  # a repeated request is answered with what was written
-            return trigger(self.coordinator)
+            return self.coordinator.trigger(request, run=self._run)
 
     def _unserved(self, state: State) -> Outcome:
         """Return the outcome of a request that was in the queue."""

@@ -106,8 +106,14 @@ class RequestOperator(JobOperator):
         """Submit the request again and again: while the job may still start, and while the request waits in the job's queue."""
         until, ti = time.monotonic() + self.start_timeout_s, context["ti"]
         token = request_of(ti, generation_of(context, self.retries).number)
+        asked = Request(
+            token=token, try_number=ti.try_number, timeout_s=self.timeout_s, origin="task", owner=owner_of(ti)
+        )
         request = CheckpointRequest(
-            lambda: self.coordinator(ti), lambda coordinator: self._trigger(coordinator, ti, token), token
+            lambda: self.coordinator(ti),
+            lambda coordinator: self._specify(coordinator, asked),
+            token,
+            run=ti.run_id if self.job_task_id else None,
         )
         while (error := self._refusal(request)) is not None:
             if isinstance(error, Queued):  # the driver would still serve a request that this task gives up
@@ -143,7 +149,11 @@ class RequestOperator(JobOperator):
         if isinstance(outcome, InQueue):
             place = f"{outcome.place} of {outcome.length}"
             return Queued(f"{request.state.job}: the request waits in the job's queue, place {place}")
-        return outcome.error if isinstance(outcome, RequestRefused) else None
+        if isinstance(outcome, RequestRefused):
+            return outcome.error
+        if found := request.state.checkpoint(request.number):
+            self.log.info("%s", messages.triggered(request.state, found, request.pointer))
+        return None
 
     def _raise_if_final(self, error: CheckpointError, context: Any) -> None:
         """Raise ``error`` if the request stays refused even after the job starts."""
@@ -151,21 +161,6 @@ class RequestOperator(JobOperator):
         finished = isinstance(error, RunFinished) and not self.cleared(context)
         if not may_start or finished or error.about.get("named"):
             raise error
-
-    def _trigger(self, coordinator: Coordinator, ti: Any, token: str) -> int:
-        request = Request(
-            token=token,
-            try_number=ti.try_number,
-            timeout_s=self.timeout_s,
-            origin="task",
-            owner=owner_of(ti),
-        )
-        run = ti.run_id if self.job_task_id else None
-        number = coordinator.trigger(self._specify(coordinator, request), run=run)
-        found = coordinator.state.checkpoint(number)
-        if found:
-            self.log.info("%s", messages.triggered(coordinator.state, found, coordinator.pointer(number)))
-        return number
 
     def _wait_for(self, error: Exception, left: float) -> None:
         if left <= 0:

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.file_sink.log import FileSinkLog, SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import Aside
-from airflow_checkpoint_provider.location import copying, fence
+from airflow_checkpoint_provider.location import copying, fence, take_over
 from airflow_checkpoint_provider.location.fence import FenceEntry
 from airflow_checkpoint_provider.location.files import (
     COMMITS,
@@ -119,7 +119,7 @@ FENCING = {
         "the fence of another taker counts as a batch", replaced(locations, "fence", fenced_once(known=False)), "Q"
     ),
     "one look in S3": Bug(
-        "no second look, though the service may still carry out a copy", replaced(locations, "stays_fenced", lambda *_: True), "Q", IN_S3,
+        "no second look, though the service may still carry out a copy", replaced(take_over, "stays_fenced", lambda *_: True), "Q", IN_S3,
         (("input", "input/2"), ("A1", "landed"), ("A2", "hidden sink"), ("input", "")),
     ),
 }  # fmt: skip
@@ -226,6 +226,7 @@ def given_up_at_once(self: RunningQuery) -> None:
 def deleted_with_its_fence() -> Iterator[None]:
     with (
         patch.object(locations, "delete_location", with_its_fence),
+        patch.object(take_over, "delete_location", with_its_fence),
         patch.object(fence, "delete_location", with_its_fence),
     ):
         yield

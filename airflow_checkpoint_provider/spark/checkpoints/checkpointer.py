@@ -237,7 +237,7 @@ class Checkpointer:
         if state.queue or (crowded and self._deletions.within(self._config.timeout_s)):
             return Turn.WAITS
         try:
-            self._context.request(PERIODIC, barrier, self.pause.left_s())
+            self._context.trigger(PERIODIC, barrier, self.pause.left_s())
         except Queued:
             return Turn.WAITS
         except MinPause:
@@ -248,7 +248,7 @@ class Checkpointer:
 
     def request(self, origin: str, barrier: str = "") -> int:
         """Ask for a checkpoint that the next barrier serves. Return the id of the pending checkpoint."""
-        return self._context.request(origin, barrier)[0]
+        return self._context.trigger(origin, barrier)[0]
 
     def requested(self) -> bool:
         """Return whether a checkpoint is pending that no barrier has served yet."""

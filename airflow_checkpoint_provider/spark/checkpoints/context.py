@@ -101,7 +101,7 @@ class CheckpointContext:
             versions=self.versions,
         )
 
-    def request(self, origin: str, barrier: str = "", pause_left_s: float = 0.0) -> tuple[int, State]:
+    def trigger(self, origin: str, barrier: str = "", pause_left_s: float = 0.0) -> tuple[int, State]:
         """Trigger a checkpoint of this attempt, unless one is pending already. Return its id and the state that lists it."""
         token = f"attempt {self.attempt.epoch} {origin} {next(self.counter)}"
         request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)

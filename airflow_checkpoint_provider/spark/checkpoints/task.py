@@ -63,7 +63,7 @@ class CheckpointTask:
         if self._stop:
             self._number = self._stop.id
         else:
-            self._number, state = self._context.request(BARRIER, self._barrier)
+            self._number, state = self._context.trigger(BARRIER, self._barrier)
             self._note_requests(state)
             self._reached.setdefault(self._number, self._context.clock())
         return self._number

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.location.fence import reached
-from airflow_checkpoint_provider.location.files import COMMITS, NOTHING, Location, Position
+from airflow_checkpoint_provider.location.files import COMMITS, NOTHING, Position
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import Edge
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.queries.flows.by_sink import flow_between
 from airflow_checkpoint_provider.spark.queries.flows.flow import Flow
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
+from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
 LOOK = 0.1  # seconds between two looks at what was committed
@@ -113,9 +114,9 @@ class Cut:
         flows = [flow for flow in self._flows if flow.downstream.uid == uid]
         return CutPosition(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
 
-    def save(self, edge: Edge, target: Location, check: Check) -> bool:
-        """Copy the files in flight of an edge into a file set. Calls ``check`` before each. Return False if they lie in a table."""
-        return self._queries[edge.upstream].sink.save(edge.in_flight, target, check)
+    def sink_of(self, edge: Edge) -> Sink:
+        """Return the sink of the upstream of an edge."""
+        return self._queries[edge.upstream].sink
 
     # -- looking for it ----------------------------------------------------------------------------------------------
 

@@ -140,7 +140,8 @@ class QuerySnapshot:
         path = file_set_path(self._running.uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.copy(path)
         target = Location(self._attempt.store, self._attempt.keys.file_set(path))
-        saved = [edge for edge in edges if edge.in_flight and self._cut.save(edge, target, check)]
+        sink_of = self._cut.sink_of
+        saved = [edge for edge in edges if edge.in_flight and sink_of(edge).copy_out(edge.in_flight, target, check)]
         files = tuple(replace(file, name=copy_of(file.name)) for edge in saved for file in edge.in_flight)
         return replace(record, file_sets=(*record.file_sets, FileSet(path=path, files=files))) if files else record
 

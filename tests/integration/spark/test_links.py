@@ -43,10 +43,10 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     spark.range(6).selectExpr(*HALF).repartition(1).write.parquet(str(tmp_path / "in"))
     stream(spark, tmp_path / "in", old, tmp_path / "first")
     sink, target = FileSink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
-    files = sink.named(file for _, file in sink.written(0, -1))
+    files = sink.named(file for _, file in sink.log.written(0, -1))
     assert sorted(file.name.partition("/")[0] for file in files) == ["half=a%20b%252F0", "half=a%20b%252F1"]
     for _ in range(2):  # the first driver was killed before the savepoint was completed
-        sink.save(files, target, lambda: None)
+        sink.copy_out(files, target, lambda: None)
     copies = {file.name: target for file in files}
     assert {name for name in target.sizes() if name in map(copy_of, copies)} == set(map(copy_of, copies))
     for _ in range(2):  # the first driver was killed before the log named them

@@ -103,7 +103,7 @@ def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
     with pytest.raises(SinkMoved, match="cannot go back to batch 4"):
         sink.plan_rewind(detail, allowed=False)
     gone_back, number = sink.plan_rewind(detail, allowed=True), sink.next_number(ZOMBIE)
-    sink._log = Disturbed(spark, tmp_path, moment, publishes(spark, tmp_path))
+    sink.log = Disturbed(spark, tmp_path, moment, publishes(spark, tmp_path))
     sink.rewind(WayBack("orders", "query/rows/2-def", gone_back, number))
     assert (tmp_path / "_spark_metadata" / f"{ZOMBIE}.compact").exists(), "the older driver was there"
     assert read(spark, tmp_path) == list(range(SAVED + 1))

@@ -72,10 +72,10 @@ def connect(store: FaultyStore, job: Job) -> Callable[[], Coordinator]:
 def asked(
     store: FaultyStore, job: Job, token: str = "asked", awaited: Awaited = Awaited.COMPLETED, **wishes: Any
 ) -> CheckpointRequest:
-    def trigger(coordinator: Coordinator) -> int:
-        return coordinator.trigger(Request(token=token, origin="task", **wishes))
+    def specify(coordinator: Coordinator) -> Request:
+        return Request(token=token, origin="task", **wishes)
 
-    return CheckpointRequest(connect(store, job), trigger, token, awaited)
+    return CheckpointRequest(connect(store, job), specify, token, awaited)
 
 
 def stopping(store: FaultyStore, job: Job, **wishes: Any) -> CheckpointRequest:
@@ -109,17 +109,20 @@ def test_second_request_with_the_same_token_triggers_nothing(store: FaultyStore,
 
 
 @pytest.mark.parametrize("lost", [Fault.LOST, Fault.DROPPED])
-def test_request_with_a_lost_answer_is_repeated_once(store: FaultyStore, job: Job, lost: Fault) -> None:
+def test_request_with_a_lost_answer_is_repeated_once(
+    store: FaultyStore, job: Job, lost: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def hurt(call: Call) -> Fault:
         return lost if call.kind == "create" else Fault.NOT_SENT if store.requests["create"] else Fault.NONE
 
-    plans = iter([hurt, served])
+    plans, trigger = iter([hurt, served]), Coordinator.trigger
 
-    def trigger(coordinator: Coordinator) -> int:
+    def triggered(*args: Any, **options: Any) -> int:
         store.plan = next(plans)
-        return coordinator.trigger(Request(token="asked", origin="task"))
+        return trigger(*args, **options)
 
-    request = CheckpointRequest(connect(store, job), trigger, "asked")
+    monkeypatch.setattr(Coordinator, "trigger", triggered)
+    request = CheckpointRequest(connect(store, job), lambda _: Request(token="asked", origin="task"), "asked")
     assert isinstance(request.submit(), Pending)
     assert next(plans, None) is None
     assert [checkpoint.id for checkpoint in job.state.checkpoints] == [1]

@@ -38,12 +38,16 @@ Rows = tuple[int, ...]
 
 @dataclass
 class PlayedSink:
-    """A sink: the files of each batch."""
+    """A sink and its log: the files of each batch."""
 
     path: str
     batches: list[list[SinkFile]] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
     """What the queries do as soon as the log was read."""
+
+    @property
+    def log(self) -> PlayedSink:
+        return self
 
     def written(self, since: int, after: int) -> list[tuple[int, SinkFile]]:
         found = [(number, file) for number, files in enumerate(self.batches) if number > after for file in files]

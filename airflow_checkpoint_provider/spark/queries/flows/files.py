@@ -58,7 +58,7 @@ class FileFlow(Flow):
         if self._newest is None:
             self._since = since
         seen = max(self._batches.values(), default=NOTHING)
-        for batch, file in self._sink.written(self._since, seen):
+        for batch, file in self._sink.log.written(self._since, seen):
             if name_of(file.path) not in self._batches:
                 self._batches[name_of(file.path)] = batch
                 self._written[batch] += 1
@@ -94,7 +94,7 @@ class FileFlow(Flow):
         committed = frozenset[str](self._batches).intersection(*self._names(downstream.committed))
         waiting = [
             file
-            for batch, file in self._sink.written(upstream.committed, NOTHING)
+            for batch, file in self._sink.log.written(upstream.committed, NOTHING)
             if batch <= upstream.committed and name_of(file.path) not in committed
         ]
         self._refuse_many(len(waiting))

@@ -21,8 +21,9 @@ from airflow_checkpoint_provider.location.copying import (
     saved_location,
     write_beginnings,
 )
-from airflow_checkpoint_provider.location.fence import FenceEntry, delete_location, fence, reached, stays_fenced
+from airflow_checkpoint_provider.location.fence import FenceEntry, delete_location, fence, reached
 from airflow_checkpoint_provider.location.files import NOTHING, Location, Position, location_at
+from airflow_checkpoint_provider.location.take_over import take_over
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
@@ -107,7 +108,7 @@ class Locations:
         uid, path = start.uid, self._new_path(start.uid)
         own, chain, gone_back = self._at(path), tuple[Location, ...](), None
         if query:
-            if not self._attempt.journal.state.branch.goes_back(query):
+            if not self._goes_back(query):
                 start.links.in_flight.refuse_another_sink(query.newest.sink, start.sink.path)
             position, gone_back = self._follow(query, start, own)
             chain = () if gone_back else self._chain(query, start.adopt)
@@ -199,33 +200,30 @@ class Locations:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
     def _follow(self, query: QueryRecord, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
-        """Fence the newest location, so that no driver begins another batch there, and copy what the query needs to go on or back.
+        """Take over the newest location, to go on or back. Return where the query stands in ``own``."""
+        old = start.sink.location = self._at(query.newest.path)
 
-        In S3 a batch may still appear shortly after the location was fenced. So it is looked at once more.
-        """
-        old, restored = self._at(query.newest.path), start.restored
-        start.sink.location = old
-        while True:
-            begun, fenced = self._fenced(query)
-            position = Position(begun, old.committed(begun))
-            _refuse_loss(query, position, restored)
-            on_the_way = position == Position(query.newest.begun, query.newest.committed)
-            if query.newest.gone_back and on_the_way:  # an attempt may have been killed, or sleep
-                if not self._attempt.journal.state.branch.goes_back(query):
-                    start.sources.check_can_continue(self._reading(query, old, position))
-                start.sink.rewind(self._way(query.newest.path, query.newest.gone_back, query.newest.committed))
-            back = self._attempt.journal.state.branch.goes_back(query) and not self._stands_there(
-                query, position, restored
-            )
-            gone_back = None
-            if back:
-                position, gone_back = self._gone_back(query, position, start, own)
-            else:
-                copy_position(self._chain(query, start.adopt), position, own)
-            if stays_fenced(old, begun, fenced):
-                return position, gone_back
-            delete_location(own)
-            self._fences.clear()
+        def copy(position: Position) -> tuple[Position, GoneBack | None]:
+            _refuse_loss(query, position, start.restored)
+            self._finish_way_back(query, start, old, position)
+            if self._goes_back(query) and not self._stands_there(query, position, start.restored):
+                return self._gone_back(query, position, start, own)
+            copy_position(self._chain(query, start.adopt), position, own)
+            return position, None
+
+        return take_over(old, own, lambda: self._fenced(query), copy)
+
+    def _finish_way_back(self, query: QueryRecord, start: Start, old: Location, position: Position) -> None:
+        """Let the sink go back if the journal says so, and no batch was committed since: that attempt may have been killed, or sleep."""
+        newest = query.newest
+        if newest.gone_back is None or position != Position(newest.begun, newest.committed):
+            return
+        if not self._goes_back(query):
+            start.sources.check_can_continue(self._reading(query, old, position))
+        start.sink.rewind(self._way(newest.path, newest.gone_back, newest.committed))
+
+    def _goes_back(self, query: QueryRecord) -> bool:
+        return self._attempt.journal.state.branch.goes_back(query)
 
     def _adoptable(self, start: Start, uri: str) -> Location:
         """Return the location at ``uri``, which the query may take over. Nothing is changed."""
@@ -250,17 +248,16 @@ class Locations:
         return location
 
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:
-        """Fence a location from elsewhere, and copy what the query needs to go on."""
+        """Take over a location from elsewhere."""
         state = self._attempt.journal.state
         say(state_messages.query_adopted(uid, old.uri, state))
-        while True:
-            begun, fenced = self._fence(uid, old)
+
+        def copy(position: Position) -> Position:
             refuse_fenced(old, uid, state.incarnation)  # another job may have been faster
-            position = Position(begun, old.committed(begun))
             copy_position((old,), position, own)
-            if stays_fenced(old, begun, fenced):
-                return position
-            delete_location(own)
+            return position
+
+        return take_over(old, own, lambda: self._fence(uid, old), copy)
 
     def _gone_back(self, query: QueryRecord, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
         """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
@@ -289,7 +286,7 @@ class Locations:
             except Damaged:  # the start of that query says so, and the others can go on
                 if known.uid == query.uid:
                     raise
-        return self._fences[query.uid]
+        return self._fences.pop(query.uid)  # if a batch was faster, it is fenced anew
 
     def _fence(self, uid: str, location: Location) -> tuple[int, float]:
         """Fence a location. Return the newest batch that has begun there, and the time."""

@@ -73,7 +73,7 @@ class Sink:
         Raises ``SinkMoved`` if that cannot be brought there.
         """
 
-    def save(self, files: Iterable[File], target: Location, check: Check) -> bool:
+    def copy_out(self, files: Iterable[File], target: Location, check: Check) -> bool:
         """Copy files of the sink, which are in flight, into a file set. Calls ``check`` before each. Return False if it cannot."""
         return False
 

@@ -11,15 +11,17 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.file_sink.log import SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import Manifest
+from airflow_checkpoint_provider.location.copying import copy_of
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import File, QueryDetail
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
-from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight, bring, save
+from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight, bring
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text import state_messages
 
@@ -32,55 +34,51 @@ class FileSink(CountingSink):
 
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:
         super().__init__(uid, target)
-        self._log = SinkLog(spark, target.path)
+        self.log = SinkLog(spark, target.path)
 
     @property
     def path(self) -> str:
-        return self._log.folder
+        return self.log.folder
 
     def newest_batch(self) -> int:
-        return self._log.newest_batch()
+        return self.log.newest_batch()
 
     def is_empty(self) -> bool:
-        return not self._log.files()
+        return not self.log.files()
 
     def delete_temporary_entries(self) -> None:
         """Delete temporary entries of its log."""
-        self._log.delete_temporary_entries()
+        self.log.delete_temporary_entries()
 
     def newest_file(self, batch: int) -> str | None:
-        return self._log.newest_file(batch)
+        return self.log.newest_file(batch)
 
     def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
         """Put entries into its log for the batches up to ``up_to``. Spark reads and compacts only a log without gaps."""
-        if self._log.newest_batch() < up_to:
+        if self.log.newest_batch() < up_to:
             copies = in_flight.copies(self.path) if in_flight else {}
-            self._log.mark_batches_written(up_to, bring(self._log, copies))
+            self.log.mark_batches_written(up_to, bring(self.log, copies))
 
     # -- what its batches wrote --------------------------------------------------------------------------------------
 
-    def written(self, since: int, after: int) -> list[tuple[int, SinkFile]]:
-        """Return the files that the entries of its log after ``after`` are the first to name, each with the batch that wrote it. Batches up
-        to ``since`` may be reported as one. Raises ``Damaged``.
-        """
-        return self._log.written(since, after)
-
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         """Return files of the sink by their paths below it. Raises ``Damaged`` for a path outside of it."""
-        return tuple(File(name=self._log.below(file), bytes=file.bytes, rows=0) for file in files)
+        return tuple(File(name=self.log.below(file), bytes=file.bytes, rows=0) for file in files)
 
-    def save(self, files: Iterable[File], target: Location, check: Check) -> bool:
-        save(self._log, files, target, check)
+    def copy_out(self, files: Iterable[File], target: Location, check: Check) -> bool:
+        for file in files:
+            check()
+            self.log.copy_out(file.name, spark_uri(target.store, target.name(copy_of(file.name))))
         return True
 
     # -- going back --------------------------------------------------------------------------------------------------
 
     def next_number(self, begun: int) -> int:
         """Return the number of a batch from which a query may go on after it went back: one that the log compacts."""
-        return self._log.next_number(begun)
+        return self.log.next_number(begun)
 
     def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
-        path, found, files = self.path, self._log.newest_batch(), self._log.files()
+        path, found, files = self.path, self.log.newest_batch(), self.log.files()
         begins = not files and path != saved.path
         kept = 0 if begins else self._kept(files, saved.batch, saved.newest_file)
         if kept is None or (files and path != saved.path):
@@ -96,7 +94,7 @@ class FileSink(CountingSink):
         The log of the sink says it. ``newest``, the name of a file that somebody has stored elsewhere, counts only where Spark has deleted
         the entries of that time.
         """
-        then, named = self._log.files_up_to(batch), [file.path for file in files]
+        then, named = self.log.files_up_to(batch), [file.path for file in files]
         if then is not None:
             known = set(named)  # with Spark's option "retention", a compaction drops the oldest
             paths = [file.path for file in dropwhile(lambda file: file.path not in known, then)]
@@ -109,13 +107,13 @@ class FileSink(CountingSink):
         """Move what the sink shall not keep into a folder beside it, as ``file_sink.rewinding`` tells."""
         if way.gone_back.sink != self.path:
             return
-        name, files = rewinding.aside_name(way.location), self._log.files()
+        name, files = rewinding.aside_name(way.location), self.log.files()
         # Asked after the files: those of later batches are not among them
-        if self._log.newest_batch() < way.number:
+        if self.log.newest_batch() < way.number:
             self._cut(way, name, files)
-        aside = rewinding.found_aside(self._log.files_of, name)
+        aside = rewinding.found_aside(self.log.files_of, name)
         if aside:
-            rewinding.move_aside(self._log, aside)
+            rewinding.move_aside(self.log, aside)
             taken = aside.manifest
             say(state_messages.rows_moved_aside(self.uid, self.path, len(taken.files), taken.bytes, aside.name))
 
@@ -129,7 +127,7 @@ class FileSink(CountingSink):
                 checkpoint=way.gone_back.batch,
             )
         if kept == len(files):
-            self._log.keep(files, way.number)
+            self.log.keep(files, way.number)
             return
         manifest = Manifest(
             job=way.job,
@@ -138,7 +136,7 @@ class FileSink(CountingSink):
             number=way.number,
             at=utc_now(),
             by=f"the driver of {way.job}",
-            entries=tuple(self._log.visible()),
-            files=rewinding.listed(self._log, files[kept:]),
+            entries=tuple(self.log.visible()),
+            files=rewinding.listed(self.log, files[kept:]),
         )
-        rewinding.cut(self._log, rewinding.decided(self._log, name, manifest), files[:kept])
+        rewinding.cut(self.log, rewinding.decided(self.log, name, manifest), files[:kept])

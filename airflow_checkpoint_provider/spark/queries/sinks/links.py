@@ -18,11 +18,10 @@ from airflow_checkpoint_provider.location.copying import copy_of
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.location.foreign import HEADER
 from airflow_checkpoint_provider.location.source_files import source_entry
-from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import ONE_SLASH, SinkLog
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.state.snapshot import Check
 from airflow_checkpoint_provider.text.units import plural
 
 
@@ -108,13 +107,6 @@ class Move:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
                     file |= {"path": f"{self.new}/{path.removeprefix(prefix)}", "timestamp": now}
             own.store.overwrite(listed.key, "\n".join((HEADER, *map(json.dumps, files))).encode())
-
-
-def save(sink: SinkLog, files: Iterable[File], target: Location, check: Check) -> None:
-    """Copy files of a sink into a file set. Calls ``check`` before each. Raises ``Damaged`` for a path outside of the sink."""
-    for file in files:
-        check()
-        sink.copy_out(file.name, spark_uri(target.store, target.name(copy_of(file.name))))
 
 
 def bring(sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
