@@ -12,7 +12,6 @@ claim stays whole.
 from __future__ import annotations
 
 import contextlib
-import enum
 import re
 from dataclasses import dataclass
 
@@ -162,16 +161,10 @@ def _stub(body: bytes, pointer: SavepointPointer) -> DisposedStub | None:
 # -- publishing ----------------------------------------------------------------------------------------------------------
 
 
-class Published(enum.Enum):
-    """The result of a publication."""
-
-    THERE = "whole, whoever published it"
-    DISPOSED = "somebody has disposed of it since"
-
-
-def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> Published:
+def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> None:
     """Put a completed savepoint's seal into its directory, where its files already are. It can be repeated by anybody.
 
+    Somebody may have published it before, and disposed of it since: then nothing is written.
     ``sealed`` is the digest in its *completed* entry, which the caller has read. Raises ``Damaged`` if the seal is missing or
     differs, ``OtherSavepoint``, and ``CommitStateUnknown`` if the store did not answer.
     """
@@ -181,7 +174,8 @@ def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, poin
         published = target.read(pointer.metadata)
         if published is None:
             raise errors.Damaged(f"{seal_key} is missing, so {pointer} cannot be published; take another savepoint")
-        return _published(published, sealed, pointer)
+        _check_published(published, sealed, pointer)
+        return
     if digest(body) != sealed:
         raise errors.Damaged(
             f"{seal_key} is not what the journal says was sealed, so {pointer} is not published; take another"
@@ -189,17 +183,14 @@ def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, poin
     _, stored = put(target, pointer.metadata, body)
     if stored is None:
         raise errors.CommitStateUnknown.of(f"{pointer.metadata} was written")
-    return _published(stored, sealed, pointer)
+    _check_published(stored, sealed, pointer)
 
 
-def _published(stored: bytes, sealed: str, pointer: SavepointPointer) -> Published:
-    if digest(stored) == sealed:
-        return Published.THERE
-    if _stub(stored, pointer):
-        return Published.DISPOSED
-    raise errors.OtherSavepoint(
-        f"{pointer} holds the _metadata of another savepoint; nothing was changed. Choose another target"
-    )
+def _check_published(stored: bytes, sealed: str, pointer: SavepointPointer) -> None:
+    if digest(stored) != sealed and not _stub(stored, pointer):
+        raise errors.OtherSavepoint(
+            f"{pointer} holds the _metadata of another savepoint; nothing was changed. Choose another target"
+        )
 
 
 # -- claiming and disposing ----------------------------------------------------------------------------------------------

@@ -195,10 +195,8 @@ def not_tolerated(failures: int, tolerable: int, last: str) -> str:
 
 
 def outcome_known(checkpoint: Checkpoint) -> str:
-    """Say what was read back after the store's answer was lost."""
-    outcome = f"aborted ({checkpoint.reason})" if checkpoint.abort_cause else "sealed. Completed"
-    outcome = outcome if checkpoint.ended_at else "not sealed yet"
-    return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: {outcome}.", "CKP220")
+    """Say that a checkpoint was read back as completed after the store's answer was lost."""
+    return coded(f"chk-{checkpoint.id}: the store's answer was lost; read back: sealed. Completed.", "CKP220")
 
 
 # -- savepoints --------------------------------------------------------------------------------------------------------

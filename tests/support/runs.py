@@ -127,9 +127,7 @@ class Home:
 
     # -- drivers -----------------------------------------------------------------------------------------------------
 
-    def run(
-        self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str | None] | None = None
-    ) -> Ended:
+    def run(self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str] | None = None) -> Ended:
         """One driver, from its start to its end; alone, unless ``confs`` hold a launch."""
         with self.started(crash, submit=submit, confs=confs) as running:
             return running.wait()
@@ -140,7 +138,7 @@ class Home:
         crash: Crash | None = None,
         *,
         submit: bool = False,
-        confs: Mapping[str, str | None] | None = None,
+        confs: Mapping[str, str] | None = None,
         below: Sequence[str] = (),
     ) -> Iterator[Running]:
         """With ``python script`` or, if ``submit``, with ``spark-submit script``; by another process if ``below`` is its
@@ -176,8 +174,7 @@ class Home:
         arguments = f"--properties-file {properties} pyspark-shell"
         return environment(PYSPARK_SUBMIT_ARGS=arguments, CHECKPOINT_HEARTBEAT_SECONDS="1", **self.env)
 
-    def _confs(self, folder: Path, confs: Mapping[str, str | None]) -> dict[str, str]:
-        """Return the confs of a driver. None takes away one of ours."""
+    def _confs(self, folder: Path, confs: Mapping[str, str]) -> dict[str, str]:
         witness = {
             "spark.master": "local[2]",
             "spark.eventLog.enabled": "true",
@@ -185,8 +182,7 @@ class Home:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        wanted = {**fast_confs(folder), **witness, **self.confs, **confs}
-        return {name: value for name, value in wanted.items() if value is not None}
+        return {**fast_confs(folder), **witness, **self.confs, **confs}
 
     # -- what they leave ---------------------------------------------------------------------------------------------
 

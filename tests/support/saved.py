@@ -8,7 +8,6 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
-    Published,
     Savepoint,
     delete_savepoint,
     open_savepoint,
@@ -39,8 +38,8 @@ class Saved:
         states = self.coordinator.read_seal(self.checkpoint).states.values()
         copy_all(self.history, target, export_pairs(states, self.coordinator.keys, self.pointer.keys))
 
-    def publish(self, target: Store | None = None) -> Published:
-        return put_metadata(self.history, self.seal_key, self.checkpoint.digest, target or self.target, self.pointer)
+    def publish(self, target: Store | None = None) -> None:
+        put_metadata(self.history, self.seal_key, self.checkpoint.digest, target or self.target, self.pointer)
 
     def claim(self, owner: str = MINE, target: Store | None = None) -> None:
         put_claim(target or self.target, self.pointer, owner, f"who claims for {owner}", at(5))

@@ -16,7 +16,6 @@ from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_p
 from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
-from airflow_checkpoint_provider.spark.process.bar import progress_bar
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import observations, parquet_files
@@ -223,7 +222,7 @@ class Stages:
             say(state_messages.stage_sorted(uid))
         observed = observations.watched(df, plan)
         began = time.monotonic()
-        with self._described(uid), progress_bar(self._spark):
+        with self._described(uid):
             written = parquet_files.write(df, uri, codec=codec)
         worked = time.monotonic() - began
         proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan, listed)

@@ -16,7 +16,6 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DISPOSAL,
     ClaimLock,
     DisposedStub,
-    Published,
     check_target,
     claim_mode,
     delete_savepoint,
@@ -68,7 +67,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Saved:
 
 def test_savepoint_is_published_opened_and_disposed_of(anywhere: Saved) -> None:
     assert anywhere.is_() == "none"
-    assert anywhere.publish() is Published.THERE
+    anywhere.publish()
     opened = anywhere.open()
     assert (opened.seal, opened.digest) == (
         anywhere.coordinator.read_seal(anywhere.checkpoint),
@@ -82,7 +81,8 @@ def test_savepoint_is_published_opened_and_disposed_of(anywhere: Saved) -> None:
     with pytest.raises(SavepointDisposed, match=rf"was disposed of at {at(6)} by ann; name another") as raised:
         anywhere.open()
     assert raised.value.about == {"at": at(6), "by": "ann"}
-    assert anywhere.publish() is Published.DISPOSED
+    anywhere.publish()
+    assert anywhere.is_() == "disposed"
 
 
 def test_savepoint_is_complete_without_its_history(saved: Saved) -> None:
@@ -162,8 +162,10 @@ def test_store_of_the_target_is_opened_beside_the_given_store(anywhere: Saved) -
 
 
 def test_second_publication_changes_nothing(saved: Saved) -> None:
-    before = saved.publish(), saved.target.read(saved.pointer.metadata)
-    assert (saved.publish(), saved.target.read(saved.pointer.metadata)) == before
+    saved.publish()
+    before = saved.target.read(saved.pointer.metadata)
+    saved.publish()
+    assert saved.target.read(saved.pointer.metadata) == before
 
 
 def test_savepoint_without_its_seal_cannot_be_published(saved: Saved) -> None:
@@ -173,9 +175,11 @@ def test_savepoint_without_its_seal_cannot_be_published(saved: Saved) -> None:
     with pytest.raises(Damaged, match=r"_metadata is missing, so .* cannot be published"):
         saved.publish()
     saved.target.overwrite(saved.pointer.metadata, seal)
-    assert saved.publish() is Published.THERE
+    saved.publish()
+    assert saved.is_() == "whole"
     saved.dispose()
-    assert saved.publish() is Published.DISPOSED
+    saved.publish()
+    assert saved.is_() == "disposed"
 
 
 def test_changed_seal_is_not_published(saved: Saved) -> None:
@@ -271,7 +275,7 @@ def test_second_disposal_keeps_the_first_owner(saved: Saved) -> None:
 
 def test_disposed_savepoint_is_never_published(saved: Saved) -> None:
     saved.dispose()
-    assert saved.publish() is Published.DISPOSED
+    saved.publish()
     assert (saved.is_(), saved.left()) == ("disposed", ["_claimed", "_metadata"])
 
 

@@ -80,10 +80,10 @@ def test_target_that_hangs_delays_no_barrier(
     free, began = threading.Event(), threading.Event()
     publish = savepoint_target.put_metadata
 
-    def hang(*arguments: Any) -> savepoint_target.Published:
+    def hang(*arguments: Any) -> None:
         began.set()
         assert free.wait(30)
-        return publish(*arguments)
+        publish(*arguments)
 
     monkeypatch.setattr(savepoint_target, "put_metadata", hang)
     number = ask(running, target)
