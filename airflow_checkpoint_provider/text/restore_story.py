@@ -34,8 +34,9 @@ from airflow_checkpoint_provider.text.units import (
 )
 
 SHOWN_REJECTED, SHOWN_OLDER = 5, 3
+QUERIES = "the queries continue after their newest batches"
 
-CODES = {  # what each line means; docs/behaviour.md shows it
+CODES = {  # what each line means; docs/reference/codes.md shows it
     "CKP100": "The first attempt of a run starts from nothing, as expected.",
     "CKP101": "The restore story: why there is a new attempt, which checkpoints exist, and where it continues.",
     "CKP102": "A job whose runs share one history starts from nothing. If you expected a history, stop the job now.",
@@ -96,7 +97,7 @@ def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[
             ),
             *_fenced(launch, sibling),
             *_candidates(restored, attempt.at),
-            labelled("continues", _continuation(launch, sibling, restored, LONG_AGO)),
+            labelled("continues", _continuation(state, launch, sibling, restored, LONG_AGO)),
         ]
     return [*lines, *_branch_lines(state, launch), *_since(state, launch, attempt)]
 
@@ -153,7 +154,8 @@ def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
         return [coded(f'{begin} starts from nothing (restore="latest" found no history, none expected).', "CKP100")]
     has = "no history" if launch.number == 1 else "no completed checkpoint"
     under = f" under {seen.root}" if seen.root else ""
-    warning = f"STARTS FROM NOTHING: job '{state.job}' has {has}{under}."
+    but = f", but {QUERIES}" if state.queries else ""
+    warning = f"STARTS FROM NOTHING: job '{state.job}' has {has}{under}{but}."
     advice = f"If you expected one, stop this job now. `{command('jobs', state=state)}` lists what this root holds"
     return [coded(f"{begin} {warning} {advice}.", "CKP102")]
 
@@ -191,7 +193,7 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
         labelled("event", _event(state, launch, before, seen)),
         *_fenced(before, attempt),
         *candidates,
-        labelled("continues", _continuation(launch, attempt, restored, seen)),
+        labelled("continues", _continuation(state, launch, attempt, restored, seen)),
     ]
 
 
@@ -302,10 +304,12 @@ def _verified(candidate: Candidate, now: str) -> str:
 # -- where it goes on --------------------------------------------------------------------------------------------------
 
 
-def _continuation(launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
+def _continuation(state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
     chosen = restored.chosen
     if restored.point is None:
-        return "from nothing: everything is computed"
+        return (
+            f"from nothing: {f'every stage is computed, and {QUERIES}' if state.queries else 'everything is computed'}"
+        )
     if chosen is None:
         return f"from {restored.point}"
     elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names

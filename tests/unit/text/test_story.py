@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
@@ -48,6 +49,21 @@ def test_story_of_a_retry_with_nothing_completed(golden: Golden) -> None:
     recorded.ended("23:12:33", "failed", 1)
     recorded.launched("23:17:40", try_number=2)
     golden("retry_from_nothing", story(recorded))
+
+
+def test_story_of_a_stream_without_a_completed_checkpoint(golden: Golden) -> None:
+    """Its queries have committed batches all the same, and continue after them."""
+    recorded = Recorded(scope="")
+    recorded.started("22:00:20", run="monday")
+    recorded.coordinator.journal.append(
+        c.LocateQuery(uid="orders", path="query/orders/1-abc", taken_from=None, begun=-1, committed=-1, epoch=1)
+    )
+    recorded.ended("22:00:33", "failed", 137, "task")
+    recorded.started("22:01:40", try_number=2, run="monday")
+    retry = story(recorded)
+    recorded.ended("22:01:52", "failed", 1)
+    recorded.launched("23:00:00", run="tuesday")
+    golden("stream_without_a_checkpoint", [*retry, "", *story(recorded)])
 
 
 def test_story_of_a_retry_whose_driver_never_attached(golden: Golden) -> None:
