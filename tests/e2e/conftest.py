@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.storage import LocalStore, S3Store
 from tests.e2e.lab import KEY_ID, SECRET, TOKEN, Lab, adopt_orphans
 from tests.support.drivers import WITH_S3A
 from tests.support.s3server import Key, S3Server
-from tests.support.stack import PROJECT, Stack
+from tests.support.stack import EXAMPLES, Stack
 from tests.support.waiting import wait_until
 
 AT_ONCE = 3
@@ -44,7 +44,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     adopt_orphans()
     folder = tmp_path_factory.mktemp("lab")
     dags = Path(shutil.copytree(Path(__file__).parent / "dags", folder / "dags"))
-    shutil.copytree(PROJECT / "dags", dags / "examples")
+    shutil.copytree(EXAMPLES, dags / "examples")
     for name, option in REFUSED.items():
         (dags / f"refused_{name}.py").write_text(DAG_FILE.format(name=name, option=option))
     local = LocalStore(str(folder / "checkpoints"))

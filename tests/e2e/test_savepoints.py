@@ -13,10 +13,10 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepo
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab
-from tests.support.stack import PROJECT
+from tests.support.stack import EXAMPLES
 
 pytestmark = pytest.mark.timeout(1800)
-TALLY = PROJECT / "dags" / "jobs" / "tally.py"
+TALLY = EXAMPLES / "jobs" / "tally.py"
 
 
 class Tally:

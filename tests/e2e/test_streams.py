@@ -17,14 +17,14 @@ from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from tests.e2e.lab import PATIENCE, Lab
 from tests.support.processes import command, find
-from tests.support.stack import PROJECT
+from tests.support.stack import EXAMPLES
 from tests.support.streams import rows_in
 
 pytestmark = pytest.mark.timeout(1800)
 DAG, SAVEPOINTS = "clean_orders", "clean_orders_savepoints"
 CUSTOMERS, CUSTOMERS_SAVEPOINTS = "new_customers", "new_customers_savepoints"
 DEPLOYED, UPGRADE = "clean_orders_deployed", "clean_orders_upgrade"
-CLEAN_ORDERS = PROJECT / "dags" / "jobs" / "clean_orders.py"
+CLEAN_ORDERS = EXAMPLES / "jobs" / "clean_orders.py"
 
 
 def put(folder: Path, number: int) -> None:

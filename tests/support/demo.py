@@ -1,6 +1,6 @@
 """What ``make demo`` shows: a Spark driver killed half-way, and a retry that goes on. Runs on a developer's machine.
 
-A real Airflow runs the DAG of ``dags/flights_delays.py``. The job knows nothing of what comes: this program watches the
+A real Airflow runs the DAG of ``example_dags/flights_delays.py``. The job knows nothing of what comes: this program watches the
 journal from outside, and when the second of four stages is complete it ends the driver with ``kill -9``. Airflow's retry
 goes on from there. At last the same script runs once more, undisturbed and without Airflow, and the reports are compared.
 
@@ -31,11 +31,11 @@ from airflow_checkpoint_provider.text.units import size
 from tests.support.drivers import WITH_S3A
 from tests.support.folds import unfolded
 from tests.support.processes import drivers
-from tests.support.stack import PROJECT, Stack
+from tests.support.stack import EXAMPLES, Stack
 from tests.support.waiting import wait_until
 
 DAG, TASK = "flights_etl", "delays"
-SCRIPT = PROJECT / "dags" / "jobs" / "flights.py"
+SCRIPT = EXAMPLES / "jobs" / "flights.py"
 SPARK_LOCAL = {
     "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
     "SPARK_LOCAL_IP": "127.0.0.1",
@@ -69,7 +69,7 @@ def bucket() -> Iterator[S3Store]:
 
 def run(folder: Path, s3: S3Store | None = None) -> None:
     data = folder / "data"
-    with Stack(folder / "airflow", PROJECT / "dags", {**SPARK_LOCAL, **(WITH_S3A if s3 else {})}) as stack:
+    with Stack(folder / "airflow", EXAMPLES, {**SPARK_LOCAL, **(WITH_S3A if s3 else {})}) as stack:
         directory = LocalStore(stack.home / "checkpoints")  # used when there is no connection for checkpoints
         say(f"Airflow runs at {stack.url}. Its DAG {DAG}: prepare the data, compute delays with Spark, show them.")
         if s3:

@@ -21,6 +21,7 @@ from tests.support.processes import environment, find, free_port, send
 from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
+EXAMPLES = PROJECT / "airflow_checkpoint_provider" / "example_dags"
 BIN = Path(sys.executable).parent  # airflow and spark-submit lie beside the interpreter
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 MARK = "AIRFLOW_STACK_PART"

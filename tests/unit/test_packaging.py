@@ -14,11 +14,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 
 import airflow_checkpoint_provider
 
 ROOT = Path(airflow_checkpoint_provider.__file__).parents[1]
 PACKAGE = "airflow_checkpoint_provider"
+PAGE = ROOT / "docs" / "start" / "versions.md"
 
 # argv: JSON of packages, then folders for sys.path. Prints what was imported that neither Python nor we brought.
 IMPORT_ALL = """
@@ -45,10 +47,18 @@ def run(*command: str | Path) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from a copy, so that no build touches the working tree."""
     source, dist = tmp_path_factory.mktemp("tree") / "source", tmp_path_factory.mktemp("dist")
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist"))
+    built = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
+    shutil.copytree(
+        ROOT,
+        source,
+        ignore=lambda folder, names: {
+            *built(folder, names),
+            *(name for name in names if name.startswith(".") and Path(folder) == ROOT),  # .git, .venv, caches
+        },
+    )
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", dist, source)
-    (built,) = dist.iterdir()
-    return built
+    (made,) = dist.iterdir()
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -89,9 +99,21 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert held == {
         str(file.relative_to(ROOT))
         for file in (ROOT / PACKAGE).rglob("*")
-        if file.suffix in (".py", ".html", ".css", ".js") or file.name == "py.typed"
+        if file.suffix in (".py", ".html", ".css", ".js") or file.name in ("py.typed", ".airflowignore")
     }
     assert f"{PACKAGE}/py.typed" in held
+
+
+def test_example_dags_of_the_wheel_are_parsed_and_find_their_jobs(wheel: Path, tmp_path: Path) -> None:
+    """As Airflow does it with ``load_examples``: from the files of the wheel, wherever they lie."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    folder = tmp_path / PACKAGE / "example_dags"
+    bag = DagBag(folder, load_op_links=False)
+    assert bag.import_errors == {}
+    files = {dag.fileloc for dag in bag.dags.values()}
+    assert files == {str(file) for file in folder.glob("*.py")}
+    jobs = [task.application for dag in bag.dags.values() for task in dag.tasks if hasattr(task, "application")]
+    assert {Path(job) for job in jobs if "{{" not in job} >= {*(folder / "jobs").glob("*.py")}
 
 
 def test_wheel_has_the_entry_points(wheel: Path) -> None:
@@ -124,10 +146,8 @@ def test_classifiers_name_each_version_of_python_that_is_accepted(wheel: Path) -
     assert metadata["Requires-Python"] == f">={versions[0]}"
 
 
-def test_readme_states_the_versions_of_the_metadata() -> None:
-    rows = re.findall(
-        r"^\| (\w+)[^|]* \| ([\d.]+)", (ROOT / "README.md").read_text().split("### Versions")[1], re.MULTILINE
-    )
+def test_page_states_the_versions_of_the_metadata() -> None:
+    rows = re.findall(r"^\| (\w+)[^|]* \| ([\d.]+)", PAGE.read_text().split("## Versions")[1], re.MULTILINE)
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     stated = dict(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,10 @@ from airflow_checkpoint_provider.operators import RestoreOperator
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import Job
+from tests.support.stack import EXAMPLES
 from tests.unit.lifecycle.stage import OTHER, run
 
-FILE = Path(__file__).parents[3] / "dags" / "upgrade_and_roll_back.py"
+FILE = EXAMPLES / "upgrade_and_roll_back.py"
 XCOM = {"job": "tally_deployed", "scope": "", "id": 1, "pointer": "file:///saved/savepoint-tally_deployed-1-abc"}
 
 
