@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: help demo test test-slow bench bench-full lint wheel lock clean system
+.PHONY: help demo test test-slow bench bench-full lint docs wheel lock clean system
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += -j2
@@ -36,7 +36,7 @@ test: lint $(JARS) $(CLASSES)  ## linters, types and all tests but the slow ones
 test-slow: $(INSTALLED) $(JARS) $(CLASSES)  ## the slow tests
 	@$(BIN)/pytest $(PARALLEL) -m slow
 
-bench: $(INSTALLED) $(JARS) $(CLASSES)  ## measure what checkpoints cost, a few minutes; writes docs/performance.md
+bench: $(INSTALLED) $(JARS) $(CLASSES)  ## measure what checkpoints cost, a few minutes; writes docs/inside/performance.md
 	@$(BIN)/python -m benchmarks
 
 bench-full: $(INSTALLED) $(JARS) $(CLASSES)  ## the same with large sizes and more rounds
@@ -47,6 +47,10 @@ lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(INSTALLED)  ## make a site of the documentation; open build/docs/index.html
+	@AIRFLOW_HOME="$(CURDIR)/build/airflow" $(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	echo "build/docs/index.html"
 
 wheel: $(INSTALLED)  ## build the wheel into dist/
 	@rm -rf build dist  # a left-over build/ would bring deleted modules back

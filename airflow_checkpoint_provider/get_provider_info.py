@@ -24,7 +24,19 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-checkpoint-provider",
         "name": INTEGRATION,
         "description": "Spark jobs that continue from their latest completed checkpoint.",
-        "integrations": [{"integration-name": INTEGRATION, "tags": ["apache", "software"]}],
+        "integrations": [
+            {
+                "integration-name": INTEGRATION,
+                "tags": ["apache", "software"],
+                "how-to-guide": [
+                    "/docs/start/first-job.md",
+                    "/docs/start/first-stream.md",
+                    "/docs/orchestrate/submit.md",
+                    "/docs/orchestrate/audit.md",
+                    "/docs/orchestrate/savepoints.md",
+                ],
+            }
+        ],
         "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.operators"]}],
         "sensors": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.sensors"]}],
         "triggers": [
@@ -45,6 +57,7 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "extra-links": ["airflow_checkpoint_provider.operators._link.CheckpointsLink"],
         "connection-types": [
             {
                 "connection-type": "checkpoint_storage",

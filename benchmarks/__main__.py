@@ -30,7 +30,7 @@ QUESTIONS: tuple[Question, ...] = (  # in the order of the page
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure what checkpoints cost beside what a user would use instead, and write docs/performance.md.",
+        description="Measure what checkpoints cost beside what a user would use instead, and write docs/inside/performance.md.",
         epilog="\n".join(["questions:", *(f"  {question.name:16}{question.title}" for question in QUESTIONS)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -122,7 +122,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Question:
-    """What a module of this package answers. ``name`` is that of its block in docs/performance.md and of its chart."""
+    """What a module of this package answers. ``name`` is that of its block in docs/inside/performance.md and of its chart."""
 
     name: str
     title: str

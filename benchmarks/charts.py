@@ -1,4 +1,4 @@
-"""Draws the charts of docs/performance.md. Runs anywhere.
+"""Draws the charts of docs/inside/performance.md. Runs anywhere.
 
 The same data give the same bytes, so a test compares a chart with the results. The background is white: a chart is read on
 light and on dark pages.

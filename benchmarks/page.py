@@ -1,24 +1,77 @@
-"""Makes docs/performance.md and its charts of the results. Runs anywhere.
+"""Makes docs/inside/performance.md and its charts of the results. Runs where PySpark is installed, without Spark.
 
 The text of the page is written by hand. Between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` stands what the results
-say, so that no figure is typed. Each question has such a block, and all goals together have one.
+say, so that no figure is typed. Each question has such a block. So have all goals together, and the five figures that come first.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_checkpoint_provider.coordinator.liveness import Beats
 from benchmarks.answers import Answer, Finding, Machine, Result, Results, Spread
 from benchmarks.charts import drawn
 
 RESULTS = Path("benchmarks/results.json")
-PAGE = Path("docs/performance.md")
+PAGE = Path("docs/inside/performance.md")
 CHARTS = Path("docs/performance")
 
+SUMMARY = "summary"  # the block with the figures that a user asks for first
 GOALS = "goals"  # the block with the goals of all questions
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
+ABSENT = "not measured"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A row of the summary: a user's question, what was compared, and the findings of ``question`` that have the figures.
+
+    ``section`` is the anchor of the section that says more.
+    """
+
+    asked: str
+    section: str
+    compared: str
+    question: str
+    disk: str
+    s3: str = ""
+
+
+HEADLINES = (
+    Headline(
+        "How much slower is my job if nothing fails?",
+        "what-does-a-job-take-in-which-nothing-fails",
+        "five stages over TPC-H, beside one lazy plan that keeps nothing",
+        "stages",
+        "five stages, local disk: beside one lazy plan",
+    ),
+    Headline(
+        "What does a retry cost?",
+        "what-does-the-retry-of-a-killed-job-take",
+        "the retry of a job that was killed in its fifth stage, beside only the work that was left",
+        "retry",
+        "the retry, beside only the work that was left",
+    ),
+    Headline(
+        "What does one checkpoint cost?",
+        "how-long-does-one-checkpoint-take",
+        "from the trigger until it is completed, beside your script; one state; without the rows",
+        "checkpoints",
+        "1 state, local disk: trigger until completed",
+        "1 state, S3: trigger until completed",
+    ),
+    Headline(
+        "How soon does a killed query continue?",
+        "how-soon-does-a-killed-query-continue",
+        "from the kill of its driver until the next driver has committed a batch",
+        "takeovers",
+        "local disk: from the kill to a committed batch",
+        "S3: from the kill to a committed batch",
+    ),
+)
 
 
 def blocks(page: str) -> list[str]:
@@ -37,14 +90,53 @@ def charts(results: Results) -> dict[str, str]:
 
 
 def _block(name: str, results: Results) -> str:
+    if name == SUMMARY:
+        return _summary(results)
     if name == GOALS:
         return _goals(results)
     if name not in results:
         return f"Not measured yet: `python -m benchmarks --only {name}`.\n"
     result = results[name]
     answer = result.answer
-    chart = f"\n![{answer.chart.title}](performance/{name}.svg)\n" if answer.chart else ""
+    chart = f"\n![{answer.chart.title}](../{CHARTS.name}/{name}.svg)\n" if answer.chart else ""
     return f"{_findings(answer)}{chart}\n{_costs(answer)}\n{_circumstances(result)}\n"
+
+
+def _summary(results: Results) -> str:
+    """Return a table with the median of each headline, and with what an idle driver costs."""
+    columns = ["question", "local disk", "S3", "what it is"]
+    rows = [
+        [
+            f"[{headline.asked}](#{headline.section})",
+            _median(results, headline.question, headline.disk),
+            _median(results, headline.question, headline.s3),
+            headline.compared,
+        ]
+        for headline in HEADLINES
+    ]
+    return _table(columns, [*rows, _idle()])
+
+
+def _median(results: Results, question: str, what: str) -> str:
+    """Return the median of the finding ``what``."""
+    findings = results[question].answer.findings if question in results else ()
+    found = next((finding for finding in findings if finding.what == what), None)
+    return _bold_median(found.value.median, found.unit) if found else ABSENT
+
+
+def _bold_median(median: float, unit: str) -> str:
+    scale, shown = _scaled(median, unit)
+    return f"**{_number(median * scale)}** {shown}"
+
+
+def _idle() -> list[str]:
+    """Return the row of a driver that waits. Nothing is measured: the intervals are those of the code."""
+    from airflow_checkpoint_provider.spark.attempt.watch import POLL  # it imports parts of PySpark
+
+    beat = Beats().every
+    requests = _bold_median(1 / POLL + 1 / beat, "requests/s")
+    what = f"a read of the journal each {_amount(POLL, 's')}, and a heartbeat each {_amount(beat, 's')}; not measured, see there"
+    return ["[What does an idle driver cost?](#what-does-an-idle-driver-cost)", requests, requests, what]
 
 
 def _goals(results: Results) -> str:
@@ -109,9 +201,14 @@ def _value(finding: Finding) -> str:
 
 def _spread(spread: Spread, unit: str) -> str:
     """Return the three values in one unit: that of the median."""
-    scale, shown = (1000.0, "ms") if unit == "s" and spread.median < 1 else (1.0, unit)
+    scale, shown = _scaled(spread.median, unit)
     low, middle, high = (_number(value * scale) for value in (spread.min, spread.median, spread.max))
     return f"{low} / **{middle}** / {high} {shown}"
+
+
+def _scaled(median: float, unit: str) -> tuple[float, str]:
+    """Return the unit in which a median is shown, and how many of these are one of ``unit``."""
+    return (1000.0, "ms") if unit == "s" and median < 1 else (1.0, unit)
 
 
 def _amount(value: float, unit: str) -> str:
@@ -130,7 +227,8 @@ def _number(value: float | None) -> str:
 def write_page(checkout: Path, out: Path, results: Results) -> None:
     """Write page and charts of ``results`` below ``out``. The text comes from the page of ``checkout``."""
     page = (checkout / PAGE).read_text(encoding="utf-8")
-    (out / CHARTS).mkdir(parents=True, exist_ok=True)
+    for folder in (CHARTS, PAGE.parent):
+        (out / folder).mkdir(parents=True, exist_ok=True)
     (out / PAGE).write_text(rendered(page, results), encoding="utf-8")
     for name, text in charts(results).items():
         (out / CHARTS / name).write_text(text, encoding="utf-8")

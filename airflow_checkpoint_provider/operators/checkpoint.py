@@ -78,6 +78,9 @@ class FinalizeCheckpointOperator(CheckpointOperator):
 
     If the checkpoint was aborted, the task fails without retry. If an acknowledgement is missing, the try fails and a retry
     may succeed.
+
+    :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     """
 
     def execute(self, context: Any) -> dict[str, Any]:
@@ -109,6 +112,10 @@ class NotifyCheckpointCompleteOperator(CheckpointSensor):
     next barrier. If the attempt that took the checkpoint has ended before that, this task succeeds and logs it: a restore
     notifies the participants.
 
+    :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two polls.
     :param wait_for_commit: wait until the driver confirms that the last participant was notified. False: wait for completion only.
     """
 
@@ -120,6 +127,8 @@ class NotifyCheckpointCompleteOperator(CheckpointSensor):
 class AbortCheckpointOperator(CheckpointOperator):
     """Aborts a pending checkpoint; the job continues. Skipped if the checkpoint is completed, or if none was triggered.
 
+    :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
+    :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.
     :param reason: text for the journal and the log of the job.
     """
 

@@ -224,6 +224,8 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     :param timeout: the longest time from the barrier to the acknowledgement, before it for the drain, and again from the
         completion to the attempt's end: seconds, a ``timedelta``, or text such as "10 min"; by default the job's
         ``CheckpointConfig(timeout=)``.
+    :param start_timeout: a job that does not run needs no stop: a value is refused.
+    :param wait_for_completion: True; False is refused, because a stop is done when the attempt has ended.
     :param deferrable: wait for the savepoint in the triggerer.
     :param poke_interval: seconds between two polls.
     :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.

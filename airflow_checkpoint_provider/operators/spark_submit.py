@@ -87,6 +87,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
+    :param item: not in this version; a value is refused.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     """
 

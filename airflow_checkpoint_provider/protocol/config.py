@@ -55,17 +55,24 @@ MODES = EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 class CheckpointConfig:
     """Flink's checkpoint options under Flink's names, validated as Flink validates them.
 
-    Every end of a stage is a checkpoint. ``interval`` and ``min_pause`` pace the periodic checkpoints between them, which only
-    streaming queries have. ``timeout`` counts from the barrier, not from the trigger: a batch stage may run for two hours
-    before it can acknowledge. ``max_concurrent`` limits how many requested checkpoints may be pending; the next request waits
-    in a queue. ``tolerable_failures`` is how many checkpoints in a row may fail before the job fails; with None the job
-    continues and logs a warning. ``retention`` is the policy while a history lives; after its end only its age part (or
-    ``KeepAll()``) applies.
+    A duration is a number of seconds, a ``timedelta``, or text such as ``"500 ms"``, ``"90 s"``, ``"10 min"``, ``"2 h"`` or
+    ``"7 days"``, and at most 365,000 days.
 
-    ``mode`` and ``aligned_timeout`` concern rows in flight, which only streaming queries have that read what others write
-    (``start_query(after=...)``). With ``"exactly_once"``, a checkpoint waits until each has read what the one before it has written.
-    With ``aligned_timeout``, it waits at most so long, and then holds the rows in flight. With ``"at_least_once"``, it does not wait,
-    and a restore may write rows twice.
+    :param interval: time between two periodic checkpoints while a streaming query runs. Stages need none: each end of a stage is a
+        checkpoint.
+    :param min_pause: time that passes at least between the end of a checkpoint and the next periodic one.
+    :param timeout: time from the barrier until a checkpoint is sealed. Later it is aborted as expired. It does not count from the
+        trigger: a batch stage may run for two hours before it can acknowledge.
+    :param max_concurrent: how many requested checkpoints may be pending. The next request waits in a queue.
+    :param tolerable_failures: how many checkpoints in a row may fail before the job fails. None: the job continues, and logs each
+        failure.
+    :param mode: ``"exactly_once"``: a checkpoint waits until each query has read what the query before it has written
+        (``start_query(after=...)``). ``"at_least_once"``: it does not wait, and a restore may write rows twice.
+    :param aligned_timeout: the longest time of that wait. Then the checkpoint holds a copy of the rows in flight. None: no limit
+        but ``timeout``.
+    :param retention: which completed checkpoints are kept while the history lives: ``KeepLatest(n)``, ``KeepWithin(days=7)``,
+        ``KeepAll()``; ``a | b`` keeps what either keeps, ``a & b`` what both keep. After its end only the age part or
+        ``KeepAll()`` applies.
     """
 
     interval: str | float | timedelta = "10 min"

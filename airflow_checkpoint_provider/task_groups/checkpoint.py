@@ -25,7 +25,9 @@ class CheckpointTaskGroup(TaskGroup):
     ``notify`` is the only leaf: tasks after the group run if the checkpoint is completed; if it is not, the DAG run fails.
     If the gate is skipped, ``notify`` is skipped too, and the checkpoint expires.
 
+    :param group_id: the id of the group, which is the prefix of its tasks' ids.
     :param job: as in ``TriggerCheckpointOperator``, which takes all other parameters.
+    :param kind: "checkpoint", or "full_checkpoint": every state is written again.
     :param gate: called with the trigger's output. It returns the task (or a task group) that must succeed before the
         checkpoint is completed: a ``@task`` function, or a lambda that makes an operator. With a gate, the checkpoint is gated.
     """

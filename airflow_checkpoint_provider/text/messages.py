@@ -34,7 +34,7 @@ DOCS = "see the README of airflow-checkpoint-provider"
 REFUSAL = "REFUSED: "
 WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
-CODES = {  # what the line means; docs/behaviour.md shows it
+CODES = {  # what the line means; docs/reference/codes.md shows it
     "CKP114": "Old runs of the job were cleaned up: checkpoints were deleted, or histories closed.",
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.text.units import coded, plural, some
 
-CODES = {  # what the line means; docs/behaviour.md shows it
+CODES = {  # what the line means; docs/reference/codes.md shows it
     "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads what is there.",
     "CKP141": "A query reads rows again, and this package cannot ask its source whether it still has them.",
 }

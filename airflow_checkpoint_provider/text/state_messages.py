@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, command, rewound
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
-CODES = {  # what the line means; docs/behaviour.md shows it
+CODES = {  # what the line means; docs/reference/codes.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",

@@ -6,10 +6,6 @@ import re
 import runpy
 import shlex
 import signal
-import subprocess
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet
@@ -17,58 +13,18 @@ import pytest
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from tests.support.drivers import environment, fast_confs
-from tests.support.first_job import PAGE, blocks, save_files
-from tests.support.processes import free_port, send
-from tests.support.stack import MARK, Part
+from tests.support.first_job import PAGE, PATIENCE, Reader, blocks, read
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
-PATIENCE = 400  # seconds for one driver, or for the start of Airflow; each takes half a minute on an idle machine
 SCRIPT = "jobs/after.py"
 (COMPLETED,) = set(re.findall(r"`(chk-1 completed [^`]+)`", PAGE))
 (READY,) = re.findall(r"`(Airflow is \w+)`", PAGE)
 GET = "airflow connections get checkpoint_default"
 
 
-class Reader:
-    """A reader of the page, in a folder with the files to save. The script has its whole path, so that no other job is killed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        save_files(folder)
-        confs = " ".join(f"--conf {name}={value}" for name, value in fast_confs(folder).items())
-        self.env = environment(PYSPARK_SUBMIT_ARGS=f"{confs} pyspark-shell", CHECKPOINT_HEARTBEAT_SECONDS="1")
-
-    def run(self, commands: str) -> str:
-        """Run commands of the page, and return their output."""
-        done = subprocess.run(  # by stdin: pgrep would find the command among the arguments
-            ["bash", "-e"], input=self._mine(commands), cwd=self.folder, env=self.env, capture_output=True,
-            text=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    @contextmanager
-    def started(self, commands: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Start commands of the page in another terminal. Nothing that they started is left afterwards."""
-        mark = uuid.uuid4().hex
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                ["bash", "-ec", self._mine(commands)], cwd=self.folder, env={**self.env, MARK: mark},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-        part = Part(mark, process)
-
-        def swept() -> bool:  # a process may start another one while we look
-            send(part.all_pids(), signal.SIGKILL)
-            return not part.all_pids()
-
-        try:
-            yield process
-        finally:
-            wait_until(swept, say=lambda: f"{commands} left {part.all_pids()}")
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+class JobReader(Reader):
+    """The reader of docs/start/first-job.md."""
 
     def task_log(self, number: int) -> str:
         """Return the log of a try of the page's task."""
@@ -79,13 +35,10 @@ class Reader:
         rows = pyarrow.parquet.read_table(self.folder / "totals").to_pylist()
         return {row["customer"]: row["orders"] for row in rows}
 
-    def _mine(self, commands: str) -> str:
-        return commands.replace(SCRIPT, f"{self.folder}/{SCRIPT}")
-
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path)
+def reader(tmp_path: Path) -> JobReader:
+    return JobReader(tmp_path, SCRIPT)
 
 
 def on_free_ports() -> dict[str, str]:
@@ -100,23 +53,19 @@ def on_free_ports() -> dict[str, str]:
     }
 
 
-def read(log: Path) -> str:
-    return log.read_text(errors="replace") if log.exists() else ""
-
-
-def test_java_of_the_page_is_here(reader: Reader) -> None:
+def test_java_of_the_page_is_here(reader: JobReader) -> None:
     java, _ = blocks(1)
     assert "version" in reader.run(java)
 
 
 @pytest.mark.timeout(1800)
-def test_plain_job_has_the_same_result(reader: Reader) -> None:
+def test_plain_job_has_the_same_result(reader: JobReader) -> None:
     reader.run("sed -i 's/sleep(60)/sleep(0)/' jobs/before.py && python jobs/before.py")
     assert reader.totals() == dict.fromkeys(range(100), 100)
 
 
 @pytest.mark.timeout(1800)
-def test_killed_job_continues_with_the_lines_that_the_page_shows(reader: Reader) -> None:
+def test_killed_job_continues_with_the_lines_that_the_page_shows(reader: JobReader) -> None:
     start, kill, look = blocks(3)
     (shown,) = blocks(3, "text")
     log = reader.folder / "log"
@@ -139,7 +88,7 @@ def test_both_terminals_have_the_same_settings() -> None:
     assert first == second != []
 
 
-def test_connections_lead_to_the_folder_and_to_the_bucket(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_lead_to_the_folder_and_to_the_bucket(reader: JobReader, monkeypatch: pytest.MonkeyPatch) -> None:
     *_, storage, in_s3 = blocks(4)
     (reader.folder / "lake").mkdir()
     roots = []
@@ -150,7 +99,7 @@ def test_connections_lead_to_the_folder_and_to_the_bucket(reader: Reader, monkey
     assert roots == [f"file://{reader.folder}/lake", "s3://lake/checkpoints"]
 
 
-def test_dag_submits_the_script_of_the_page(reader: Reader) -> None:
+def test_dag_submits_the_script_of_the_page(reader: JobReader) -> None:
     dag = runpy.run_path(str(reader.folder / "airflow" / "dags" / "first.py"))["dag"]
     (task,) = dag.tasks
     assert isinstance(task, CheckpointedSparkSubmitOperator)
@@ -159,7 +108,7 @@ def test_dag_submits_the_script_of_the_page(reader: Reader) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_task_continues_in_airflow(reader: Reader) -> None:
+def test_killed_task_continues_in_airflow(reader: JobReader) -> None:
     standalone, spark, storage, in_s3 = blocks(4)
     start, kill = blocks(5)
     reader.env |= on_free_ports()

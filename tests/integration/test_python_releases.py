@@ -1,4 +1,4 @@
-"""The wheel on each Python that the README names, installed as docs/first-job.md says. Each takes 1.5 GB while the test runs."""
+"""The wheel on each Python that the README names, installed as docs/start/first-job.md says. Each takes 1.5 GB while the test runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README shows is so: its code runs, its tables name what is there, its commands answer."""
+"""What README and the pages for users show is so: their code runs, their tables name what is there, their commands answer."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ from tests.support.drivers import ROOT, environment, fast_confs, submit
 from tests.support.waiting import wait_until
 
 README = (ROOT / "README.md").read_text()
+SUBMIT, AUDIT, S3, ON_CALL = (
+    (ROOT / "docs" / page).read_text()
+    for page in ("orchestrate/submit.md", "orchestrate/audit.md", "operate/storage-s3.md", "operate/on-call.md")
+)
 
 PREAMBLE = """
 from argparse import Namespace
@@ -37,8 +41,8 @@ def report(flights): return flights.groupBy("weather").agg(F.sum("delay").alias(
 """
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def changed(diff: str, sign: str) -> str:
@@ -47,10 +51,10 @@ def changed(diff: str, sign: str) -> str:
     return "\n".join(line[1:] for line in lines)
 
 
-def table(heading: str) -> list[tuple[str, str]]:
-    """First and second column of the table below ``heading``."""
-    rows = README.split(heading, 1)[1].split("\n\n")[1].splitlines()[2:]
-    return [(cells[1].strip(), cells[2].strip()) for cells in (row.split("|") for row in rows)]
+def first_column(heading: str) -> list[str]:
+    """Return the first column of the first table of ``SUBMIT`` after ``heading``."""
+    (rows,) = re.findall(r"(?:^\|.*\n)+", SUBMIT.split(heading, 1)[1], re.MULTILINE)[:1]
+    return [row.split("|")[1].strip() for row in rows.splitlines()[2:]]
 
 
 def test_dag_of_the_diff_can_be_loaded() -> None:
@@ -63,16 +67,13 @@ def test_dag_of_the_diff_can_be_loaded() -> None:
 
 
 def test_group_of_one_line_can_be_built() -> None:
-    (source,) = (block for block in blocks("python") if "task_groups" in block)
+    source = next(block for block in blocks("python", AUDIT) if "task_groups" in block)
     with DAG("flights_etl", schedule=None) as dag:
         delays = CheckpointedSparkSubmitOperator(task_id="delays", application="jobs/delays.py")
         scope = {"delays": delays, **{name: task(task_id=name)(lambda *_: None) for name in ("audit", "publish")}}
-        exec(compile(source, "README", "exec"), scope)  # noqa: S102
+        exec(compile(source, "audit.md", "exec"), scope)  # noqa: S102
     assert dag.get_task("publish").upstream_task_ids == {"checkpoint.notify"}
     assert "checkpoint.audit" in dag.get_task("checkpoint.trigger").downstream_task_ids
-    behaviour = (ROOT / "docs" / "behaviour.md").read_text()
-    for line in source.splitlines():
-        assert line.startswith("#") or line in behaviour
 
 
 @pytest.fixture
@@ -103,12 +104,15 @@ def test_job_of_the_diff_has_the_result_of_the_plain_job(data: Path) -> None:
 
 
 def test_tables_name_existing_objects() -> None:
-    in_the_job = {name for cell, _ in table("In the job:") for name in re.findall(r"job\.(\w+)", cell)}
+    in_the_job = {
+        name for page in (ROOT / "docs").rglob("*.md") for name in re.findall(r"`job\.(\w+)", page.read_text())
+    }
     assert in_the_job >= {"stage", "value", "checkpoint", "started_at", "attempt", "restored"}
-    assert not [name for name in in_the_job if not hasattr(CheckpointedJob, name)]
+    in_the_block = {"spark"}  # the session, since `with` has begun
+    assert not [name for name in in_the_job - in_the_block if not hasattr(CheckpointedJob, name)]
 
     parameters = inspect.signature(CheckpointedSparkSubmitOperator).parameters
-    for cell, _ in table("In the DAG, beside"):
+    for cell in first_column("## The parameters"):
         name, default = re.fullmatch(r"`(\w+)`(?: \(`(.+)`\))?", cell).groups()  # type: ignore[union-attr]
         assert name in parameters or name == "durable"
         if default and name in parameters and parameters[name].default is not None:
@@ -116,7 +120,7 @@ def test_tables_name_existing_objects() -> None:
 
 
 def test_connection_to_s3_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    (shown,) = (block for block in blocks("sh") if "connections add" in block)
+    shown = next(block for block in blocks("sh", S3) if "connections add" in block)
     words = shlex.split(shown)
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", words[words.index("--conn-json") + 1])
     store = CheckpointStorageHook().get_store()
@@ -126,11 +130,11 @@ def test_connection_to_s3_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jars_for_s3_are_those_of_the_driver() -> None:
-    (shown,) = (block for block in blocks("python") if "hadoop-aws" in block)
+    shown = next(block for block in blocks("python", S3) if "hadoop-aws" in block)
     with DAG("flights_etl", schedule=None):
         task = eval(shown, {"CheckpointedSparkSubmitOperator": CheckpointedSparkSubmitOperator})  # noqa: S307
     assert f'packages="{task.packages}", exclude_packages="{task.exclude_packages}"' in advice("3.5.0")
-    versions = re.findall(r"^\| 4\.\d \| ([\d.]+) \| ([\d.]+) \|$", README, re.MULTILINE)
+    versions = re.findall(r"^\| 4\.\d \| ([\d.]+) \| ([\d.]+) \|$", S3, re.MULTILINE)
     assert dict(versions) == SDK
 
 
@@ -156,8 +160,8 @@ def test_commands_exit_with_0(data: Path) -> None:
     """While the job runs, until one of them stops it."""
     script = data / "orders.py"
     script.write_text(UNTIL_STOPPED)
-    (shown,) = (block for block in blocks("sh") if "checkpoints jobs" in block)
-    stand_alone = re.search(r"without Airflow: (checkpoints .*)", shown)[1]  # type: ignore[index]
+    shown = blocks("sh", ON_CALL)[0]
+    stand_alone = re.search(r"Without Airflow write `(checkpoints .*?)`", ON_CALL)[1]  # type: ignore[index]
     words = shlex.split(stand_alone.replace("/shared/checkpoints", str(data / "checkpoints")))
     words[0] = str(Path(sys.executable).with_name("checkpoints"))
 
@@ -171,8 +175,10 @@ def test_commands_exit_with_0(data: Path) -> None:
             wait_until(lambda: list(data.glob("checkpoints/jobs/orders/**/chk-1/_metadata")), 100, "no checkpoint")
             assert "orders" in said(*words[-1:])
             for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
-                there = shlex.split(verb.replace("flights_etl.delays", "orders").replace("chk-2", "chk-1"))
-                assert said(*there, *(["--yes"] if there[0] == "stop" else []))
+                assert said(*verb.replace("JOB", "orders").split())
+            assert said("savepoint", "orders", "--name", "before price change")
+            assert said("restore", "orders", "--from", "chk-1", "--dry-run")
+            assert said("stop", "orders", "--yes")
             assert job.wait(60) == ExitCode.OVER
         finally:
             job.kill()

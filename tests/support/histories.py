@@ -82,7 +82,7 @@ def in_turn(*steps: Given) -> Given:
 class History:
     """A state, and the commands that made it.
 
-    ``do`` repeats each command and expects *done already* (docs/protocol.md, P11), and takes the state through
+    ``do`` repeats each command and expects *done already* (docs/inside/properties.md, P11), and takes the state through
     its JSON, as a snapshot does.
     """
 

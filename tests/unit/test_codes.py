@@ -1,8 +1,7 @@
-"""Codes: each has one meaning, which is written once, in the package. The page shows it."""
+"""Codes: each has one meaning, which is written once, in the package. Runs anywhere."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import airflow_checkpoint_provider
 from tests.support.codes import CODES, ERRORS, LINES
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "behaviour.md"
-TABLE = re.compile(r"(?:^\| CKP\d{3} \|.*\n)+", re.MULTILINE)
 
 
 def test_code_has_one_meaning() -> None:
@@ -29,11 +26,3 @@ def test_codes_of_the_package_and_of_the_table_are_equal() -> None:
 
 def test_meaning_is_a_sentence_in_one_line() -> None:
     assert [meaning for meaning in CODES.values() if not re.fullmatch(r"[A-Z].{10,115}\.", meaning)] == []
-
-
-def test_page_shows_the_meaning_of_each_code() -> None:
-    """``WRITE_GOLDEN_TEXTS=1`` rewrites the table."""
-    table = "".join(f"| {code} | {meaning} |\n" for code, meaning in CODES.items())
-    if os.environ.get("WRITE_GOLDEN_TEXTS"):
-        PAGE.write_text(TABLE.sub(lambda _: table, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    assert TABLE.findall(PAGE.read_text(encoding="utf-8")) == [table]

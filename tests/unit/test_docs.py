@@ -1,14 +1,15 @@
-"""What the documentation says is in the code, and still is so: links, files, examples, fields, events. Runs anywhere."""
+"""What the documentation says is in the code, and still is so: links, files, examples, fields, events; and no page and no cell of a
+table is long. Runs anywhere.
+"""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +27,36 @@ from airflow_checkpoint_provider.protocol import (
     query_records,
     state,
 )
+from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
 from airflow_checkpoint_provider.protocol.records import Record, canonical, checked, parse
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
 ROOT = PACKAGE.parent
+INSIDE = ROOT / "docs" / "inside"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FORMATS = (ROOT / "docs" / "formats.md").read_text()
-PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+FORMATS = "\n".join(page.read_text() for page in sorted(INSIDE.glob("formats*.md")))
+STATE_MACHINE = (INSIDE / "state-machine.md").read_text()
+PROPERTIES = (INSIDE / "properties.md").read_text()
+TRUST = (INSIDE / "trust.md").read_text()
+FLINK = (INSIDE / "flink.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+GENERATED = ("docs/reference/", "docs/inside/performance.md", "docs/inside/modules.md")
+"""Pages that a program writes: an entry of the code, or of a benchmark, is as long as it is."""
+NOT_READ_AT_ONCE = ("CHANGELOG.md", "CONTRIBUTING.md")
+"""One grows with each release. In the other one a section is looked up."""
+LONGEST_PAGE, LONGEST_CELL = 250, 200
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FILE = re.compile(
-    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|spark|operators|sensors|triggers|task_groups|hooks|cli|benchmarks|tests)/[\w/.]+|\w+\.py)`"
+    r"`((?:protocol|policies|coordinator|text|checkpoint|storage|location|file_sink|spark|operators|sensors|triggers|assets|task_groups|hooks|cli"
+    r"|ui|benchmarks|tests)/[\w/.]+|\w+\.py)`"
 )
+TEST = re.compile(r"(?<![\w/])(tests/[\w/.]*\w)(?:::(\w+))?")
+PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:cfg|lock|md|py|svg|toml)|[\w.-]+(?:/[\w.-]+)+/?|[\w.-]+/")
+MADE = ("dist/",)  # by `make`, so it need not be there
 NAME = re.compile(r"`([^`]+)`")
 
 Table = list[list[str]]
@@ -72,7 +88,14 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=relative)
+
+
+@every_page
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(BLOCK.sub("", page.read_text())):
         there = page.parent / target if target else page
@@ -80,67 +103,45 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_page
 def test_named_files_exist(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
-        assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+        assert is_there(name), name
 
 
-# -- the reading order ---------------------------------------------------------------------------------------------------
-
-FOLDERS = [
-    "protocol",
-    "policies",
-    "storage",
-    "location",
-    "file_sink",
-    "coordinator",
-    "text",
-    "checkpoint",
-    "spark",
-    "spark/attempt",
-    "spark/checkpoints",
-    "spark/stages",
-    "spark/queries",
-    "spark/queries/location",
-    "spark/queries/sinks",
-    "spark/queries/sources",
-    "spark/queries/flows",
-    "spark/state",
-    "spark/process",
-    "hooks",
-    "operators",
-    "sensors",
-    "triggers",
-    "assets",
-    "task_groups",
-    "cli",
-    "ui",
-    "ui/views",
-    ".",
-]
+def is_there(name: str) -> bool:
+    return (ROOT / name).exists() or (PACKAGE / name).exists()
 
 
-def has_code(module: Path) -> bool:
-    """Return whether there is more than a docstring in it."""
-    return any(not isinstance(node, ast.Expr) for node in ast.parse(module.read_text(encoding="utf-8")).body)
+@every_page
+def test_named_tests_exist(page: Path) -> None:
+    """In a table, in a command, or in a sentence."""
+    for name, test in TEST.findall(page.read_text()):
+        assert (ROOT / name).exists(), name
+        assert not test or f"def {test}(" in (ROOT / name).read_text(), f"{name}::{test}"
 
 
-def reading_order() -> list[str]:
-    """Return the modules that CONTRIBUTING.md names, in its order."""
-    section = CONTRIBUTING.split("## In which order to read")[1].split("\n## ")[0]
-    (table,) = [table for _, table in tables(section)]
-    return [name for row in table for name in NAME.findall(row[0])]
+def test_contributing_names_files_that_exist() -> None:
+    named = {
+        word for name in NAME.findall(BLOCK.sub("", CONTRIBUTING)) for word in name.split() if PATH.fullmatch(word)
+    }
+    assert [name for name in sorted(named.difference(MADE)) if not is_there(name)] == []
 
 
-def test_reading_order_names_each_module_once() -> None:
-    modules = [str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if has_code(file)]
-    assert sorted(reading_order()) == sorted(modules)
+# -- pages that a person can read ----------------------------------------------------------------------------------------
 
 
-def test_reading_order_follows_the_folders() -> None:
-    folders = [str(Path(module).parent) for module in reading_order()]
-    assert [folder for folder, _ in groupby(folders)] == FOLDERS
+@every_page
+def test_no_page_is_long(page: Path) -> None:
+    if not relative(page).startswith((*GENERATED, *NOT_READ_AT_ONCE)):
+        assert len(page.read_text().splitlines()) <= LONGEST_PAGE, "split it by the questions that it answers"
+
+
+@every_page
+def test_no_cell_of_a_table_is_long(page: Path) -> None:
+    if not relative(page).startswith(GENERATED):
+        cells = [cell for _, table in tables(page.read_text()) for row in table for cell in row]
+        assert [cell for cell in cells if len(cell) > LONGEST_CELL] == [], "write a short section instead"
 
 
 # -- examples and fields -------------------------------------------------------------------------------------------------
@@ -161,6 +162,7 @@ READERS: dict[str, type[Record]] = {
     "Manifest of a sink": rewinding.Manifest,
 }
 EXPLAINED: dict[str, type] = {
+    "A query that has **gone back**": events.GoneBack,
     "A **token**": events.Token,
     "A **point**": events.Point,
     "A **launch spec**": events.LaunchSpec,
@@ -176,6 +178,7 @@ EXPLAINED: dict[str, type] = {
     "A **completion**": checkpoint_records.Completion,
     "The **cause of an abort**": checkpoint_records.AbortCause,
     "A **query** in": query_records.QueryRecord,
+    "A **released query** in": query_records.Released,
     "A **location**": query_records.QueryLocation,
     "A **file set**": checkpoint_records.FileSetEntry,
     "A **state** in": metadata.StateSnapshot,
@@ -183,6 +186,7 @@ EXPLAINED: dict[str, type] = {
     "A **stage**": metadata.StageDetail,
     "The **metrics** of": metadata.Metrics,
     "A **query** stores": metadata.QueryDetail,
+    "An edge is what": metadata.Edge,
     "A file set is": metadata.FileSet,
     "A **file**": metadata.File,
     "Its **process**": liveness.Process,
@@ -192,7 +196,7 @@ EXPLAINED: dict[str, type] = {
 
 
 def test_every_object_has_an_example() -> None:
-    assert list(EXAMPLES) == ["Entry", "Boundary", "Stub", *READERS]
+    assert set(EXAMPLES) == {"Entry", "Boundary", "Stub", *READERS}
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
@@ -240,36 +244,45 @@ def own_fields(kind: type) -> set[str]:
 
 @pytest.mark.parametrize("kind", events.KINDS)
 def test_every_event_is_explained(kind: str) -> None:
-    assert rows_with(PROTOCOL, rf".*`{kind}`.*"), "docs/protocol.md does not say what it does"
+    assert rows_with(STATE_MACHINE, rf".*`{kind}`.*"), "docs/inside/state-machine.md does not say what it does"
     (table,) = [table for _, table in tables(FORMATS) if table[0][0] == "`kind`"]
     (row,) = [row for row in table if row[0] == f"`{kind}`"]
-    assert own_fields(events.KINDS[kind]) <= set(NAME.findall(row[1])), "docs/formats.md lacks a field"
+    assert own_fields(events.KINDS[kind]) <= set(NAME.findall(row[1])), "docs/inside/formats-events.md lacks a field"
+    for before, table in tables(FORMATS):
+        if before.startswith(f"The fields of `{kind}`"):
+            assert names(table) == own_fields(events.KINDS[kind])
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in HANDLERS])
+def test_every_command_is_explained(command: str) -> None:
+    (row,) = rows_with(STATE_MACHINE, f"`{command}`")
+    assert all(row), "say who sends it, when it is done already, and which events it writes"
 
 
 def test_properties_are_those_that_are_tested() -> None:
     written_out = (ROOT / "tests" / "model" / "properties.py").read_text()
     tested = re.findall(r"^(P\d+) ", written_out, re.MULTILINE)
-    assert [row[0] for row in rows_with(PROTOCOL, r"P\d+")] == tested
+    assert [row[0] for row in rows_with(PROPERTIES, r"P\d+")] == tested
 
 
-ATTACK = re.compile(r"\[`(test_\w+)`\]\(\.\./(tests/\S+\.py)\)")
+ATTACK = re.compile(r"\[`(test_\w+)`\]\(\.\./\.\./(tests/\S+\.py)\)")
 
 
 def test_each_attack_that_is_described_is_a_test() -> None:
-    described = [table for _, table in tables(PROTOCOL) if table[0][0].startswith("somebody ")]
-    assert [table[0][0] for table in described] == ["somebody stores", "somebody with a login"]
+    described = [table for _, table in tables(TRUST)]
+    assert {table[0][0] for table in described} == {"somebody stores", "somebody with a login"}
     for attack, _, link in chain.from_iterable(table[1:] for table in described):
         found = ATTACK.fullmatch(link)
         assert found, attack
         assert f"def {found[1]}(" in (ROOT / found[2]).read_text(), attack
 
 
-# -- docs/flink.md ------------------------------------------------------------------------------------------------------------
+# -- docs/inside/flink.md ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_table_of_kinds_matches_the_code(kind: Kind) -> None:
     """Shares files, forced, deleted by a policy, subsumes, suspends."""
-    (row,) = rows_with((ROOT / "docs" / "flink.md").read_text(), rf"`{kind.name}`.*")
+    (row,) = rows_with(FLINK, rf"`{kind.name}`.*")
     documented = [cell not in ("no", "never") for cell in row[1:]]
     assert documented == [not kind.savepoint, kind.savepoint, not kind.savepoint, kind.subsumes, kind.suspends]

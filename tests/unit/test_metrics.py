@@ -102,15 +102,11 @@ def test_names_are_those_of_flink() -> None:
 
 
 def test_every_gauge_is_explained_in_the_docs() -> None:
-    section = (
-        (Path(metrics.__file__).parents[1] / "docs" / "behaviour.md")
-        .read_text()
-        .split("\n## Statistics and metrics\n")[1]
-    )
+    page = (Path(metrics.__file__).parents[1] / "docs" / "operate" / "pages-and-metrics.md").read_text()
     assert [
         name
         for name in sorted(FLINKS | {metrics.UNPROTECTED} | query_gauges(ORDERS, "").keys())
-        if f"`{name}`" not in section
+        if f"`{name}`" not in page
     ] == []
 
 

@@ -1,4 +1,4 @@
-"""The page docs/performance.md says what benchmarks/results.json says. Runs anywhere."""
+"""The page docs/inside/performance.md says what benchmarks/results.json says. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ import pytest
 
 from benchmarks.__main__ import QUESTIONS, main
 from benchmarks.answers import Answer, Chart, Cost, Finding, Goal, Machine, Result, Size, Spread, read_results
-from benchmarks.page import CHARTS, GOALS, PAGE, RESULTS, blocks, charts, rendered
+from benchmarks.page import ABSENT, CHARTS, GOALS, HEADLINES, PAGE, RESULTS, SUMMARY, blocks, charts, rendered
 
 ROOT = Path(__file__).parents[2]
 AGAIN = "write it with `python -m benchmarks --page`"
 
 
 def test_page_has_a_block_for_each_question() -> None:
-    assert blocks((ROOT / PAGE).read_text()) == [GOALS, *(question.name for question in QUESTIONS)]
+    assert blocks((ROOT / PAGE).read_text()) == [SUMMARY, GOALS, *(question.name for question in QUESTIONS)]
 
 
 def test_page_is_that_of_the_stored_results() -> None:
     page = (ROOT / PAGE).read_text()
     assert rendered(page, read_results(ROOT / RESULTS)) == page, AGAIN
+
+
+def test_each_headline_is_a_stored_finding() -> None:
+    results = read_results(ROOT / RESULTS)
+    for headline in HEADLINES:
+        stored = [finding.what for finding in results[headline.question].answer.findings]
+        assert {headline.disk, headline.s3 or headline.disk} <= set(stored), headline.asked
 
 
 def test_readme_has_the_figure_of_the_page() -> None:
@@ -64,7 +71,7 @@ Text.
 | ours, beside by hand | 1 / **1.04** / 1.2 × | P2: ≤ 1.05 × | yes |
 | ours, beside nothing | 1.9 / **2** / 2.1 × | P1: ≤ 1.1 × | **no** |
 
-![Cost of one more](performance/q.svg)
+![Cost of one more](../performance/q.svg)
 
 | one run of | min / **median** / max | requests |
 | --- | --- | --- |
@@ -75,6 +82,25 @@ Measured on 2026-11-22: 2 cores, 24 GB, Python 3.11.7, Spark 4.2.0, Java 17.0.15
 <!-- end q -->
 """
     )
+
+
+def test_summary_has_the_medians_and_says_what_is_not_measured() -> None:
+    lazy = Finding("five stages, local disk: beside one lazy plan", Spread(1.2, 1.25, 1.4))
+    disk = Finding("1 state, local disk: trigger until completed", Spread(0.004, 0.005, 0.1), "s")
+    machine = Machine("", 1, 1, "", "", "")
+    results = {
+        name: Result("", Size.TINY, machine, Answer(1, Spread(0, 0, 0), (finding,), ()))
+        for name, finding in (("stages", lazy), ("checkpoints", disk))
+    }
+    page = rendered("<!-- begin summary -->\n<!-- end summary -->\n", results)
+    shown = [line.split(" | ")[1:3] for line in page.splitlines() if line.startswith("| [")]
+    assert shown == [
+        ["**1.25** ×", ABSENT],
+        [ABSENT, ABSENT],
+        ["**5** ms", ABSENT],
+        [ABSENT, ABSENT],
+        ["**1.1** requests/s", "**1.1** requests/s"],
+    ]
 
 
 def test_chart_keeps_its_text_and_is_drawn_the_same_again() -> None:

@@ -6,13 +6,16 @@ import importlib
 import json
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
 import pytest
 
+import airflow_checkpoint_provider
 from airflow_checkpoint_provider.get_provider_info import get_provider_info
 
+ROOT = Path(airflow_checkpoint_provider.__file__).parents[1]
 INFO = get_provider_info()
 
 
@@ -25,6 +28,7 @@ def modules() -> Iterator[str]:
 def attributes() -> Iterator[str]:
     yield from (entry["hook-class-name"] for entry in INFO["connection-types"])
     yield from INFO["cli"]
+    yield from INFO["extra-links"]
 
 
 def test_provider_info_matches_airflows_schema() -> None:
@@ -41,6 +45,11 @@ def test_modules_exist(name: str) -> None:
 def test_classes_and_functions_exist(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_guides_exist() -> None:
+    guides = [guide for integration in INFO["integrations"] for guide in integration["how-to-guide"]]
+    assert [guide for guide in guides if not Path(ROOT, guide.removeprefix("/")).exists()] == []
 
 
 def test_connection_type_is_that_of_the_hook() -> None:

@@ -1,4 +1,4 @@
-"""The requests of a driver to its store (docs/protocol.md), counted in its own threads."""
+"""The requests of a driver to its store (docs/inside/properties.md), counted in its own threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that a task launched: its settings, and its exit codes (docs/behaviour.md)."""
+"""A driver that a task launched: its settings, and its exit codes (docs/reference/codes.md)."""
 
 from __future__ import annotations
 

@@ -470,7 +470,7 @@ def test_each_conf_that_counts_is_shown_or_has_a_reason() -> None:
     shown = {name for name in CASES if not GROUPS.match(name)} | {"spark.sql.legacy.timeParserPolicy"}
     assert shown | set(NOT_SHOWN) == set(RESULT_CHANGING)
     assert set(OF_HADOOP) | set(NOT_SHOWN_OF_HADOOP) == set(HADOOP)
-    page = (ROOT / "docs" / "behaviour.md").read_text()
+    page = (ROOT / "docs" / "write" / "what-is-compared.md").read_text()
     assert [name for name in (*RESULT_CHANGING, *HADOOP) if f"`{name}`" not in page] == []
 
 

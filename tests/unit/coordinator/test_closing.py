@@ -1,4 +1,4 @@
-"""A history is closed in two entries, its objects are deleted, and it is opened again (docs/protocol.md, P2, P7). Runs anywhere."""
+"""A history is closed in two entries, its objects are deleted, and it is opened again (docs/inside/properties.md, P2, P7). Runs anywhere."""
 
 from __future__ import annotations
 

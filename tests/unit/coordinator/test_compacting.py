@@ -1,4 +1,4 @@
-"""Compaction keeps the journal short and changes nothing for its readers (docs/protocol.md, P7). Runs anywhere."""
+"""Compaction keeps the journal short and changes nothing for its readers (docs/inside/properties.md, P7). Runs anywhere."""
 
 from __future__ import annotations
 

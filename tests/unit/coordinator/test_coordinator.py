@@ -1,4 +1,4 @@
-"""One checkpoint through acknowledgement, seal and entry (docs/protocol.md, P4). Runs anywhere."""
+"""One checkpoint through acknowledgement, seal and entry (docs/inside/properties.md, P4). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of store requests per operation (docs/protocol.md). Runs anywhere."""
+"""The number of store requests per operation (docs/inside/properties.md). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Condemn and forget: which checkpoints and file sets are held or may be deleted (docs/protocol.md; P5, P9, P12). Runs anywhere."""
+"""Condemn and forget: which checkpoints and file sets are held or may be deleted (docs/inside/properties.md; P5, P9, P12). Runs anywhere."""
 
 from __future__ import annotations
 

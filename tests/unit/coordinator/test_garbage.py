@@ -1,4 +1,4 @@
-"""Deletion: condemn, delete, forget, in this order; and orphans (docs/protocol.md, P12). Runs anywhere."""
+"""Deletion: condemn, delete, forget, in this order; and orphans (docs/inside/properties.md, P12). Runs anywhere."""
 
 from __future__ import annotations
 

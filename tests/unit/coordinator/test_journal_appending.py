@@ -1,4 +1,4 @@
-"""The result of an append to the journal, whatever fault hits its requests (docs/protocol.md). Runs anywhere."""
+"""The result of an append to the journal, whatever fault hits its requests (docs/inside/journal.md). Runs anywhere."""
 
 from __future__ import annotations
 

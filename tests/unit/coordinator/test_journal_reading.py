@@ -1,4 +1,4 @@
-"""Which entries a reader of the journal believes (docs/protocol.md, P7). Runs anywhere."""
+"""Which entries a reader of the journal believes (docs/inside/properties.md, P7). Runs anywhere."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_reader_of_an_old_incarnation_raises_if_the_new_one_is_shorter() -> None
 
 
 def test_late_entry_of_an_old_incarnation_raises() -> None:
-    """docs/protocol.md: the late entry is a boundary, whose snapshot would otherwise replace the state of the new history."""
+    """docs/inside/journal.md: the late entry is a boundary, whose snapshot would otherwise replace the state of the new history."""
     store = MemoryStore()
     zombie = sleeper(store, 4)
     begun_anew(store, 2)

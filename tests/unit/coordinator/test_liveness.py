@@ -1,4 +1,4 @@
-"""Liveness of a driver: at once on the same host, by two moves of its counter elsewhere (docs/protocol.md). Runs on Linux."""
+"""Liveness of a driver: at once on the same host, by two moves of its counter elsewhere (docs/inside/attempts.md). Runs on Linux."""
 
 from __future__ import annotations
 

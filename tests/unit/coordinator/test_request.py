@@ -1,4 +1,4 @@
-"""A request for a checkpoint, from the first entry to each of its outcomes (docs/protocol.md). Runs anywhere."""
+"""A request for a checkpoint, from the first entry to each of its outcomes (docs/inside/attempts.md). Runs anywhere."""
 
 from __future__ import annotations
 

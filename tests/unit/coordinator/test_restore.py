@@ -1,4 +1,4 @@
-"""Resolving and verifying a restore point: denied, absent and damaged are three errors (docs/protocol.md). Runs anywhere."""
+"""Resolving and verifying a restore point: denied, absent and damaged are three errors (docs/inside/state-machine.md). Runs anywhere."""
 
 from __future__ import annotations
 

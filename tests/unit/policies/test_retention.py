@@ -1,4 +1,4 @@
-"""Which completed checkpoints a policy keeps, while the history lives and after its end (docs/behaviour.md). Runs anywhere."""
+"""Which completed checkpoints a policy keeps, while the history lives and after its end (docs/concepts/checkpoints.md). Runs anywhere."""
 
 from __future__ import annotations
 

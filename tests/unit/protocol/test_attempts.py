@@ -1,4 +1,4 @@
-"""Attempts: start, stop request and end (docs/protocol.md). Runs anywhere."""
+"""Attempts: start, stop request and end (docs/inside/attempts.md). Runs anywhere."""
 
 from __future__ import annotations
 

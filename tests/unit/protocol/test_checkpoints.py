@@ -1,4 +1,4 @@
-"""Trigger, complete, abort: one outcome per checkpoint (docs/protocol.md, P1 to P3). Runs anywhere."""
+"""Trigger, complete, abort: one outcome per checkpoint (docs/inside/properties.md, P1 to P3). Runs anywhere."""
 
 from __future__ import annotations
 

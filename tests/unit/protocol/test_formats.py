@@ -1,4 +1,4 @@
-"""Golden files of format version 1: every later version reads them (docs/protocol.md). Runs anywhere.
+"""Golden files of format version 1: every later version reads them (docs/inside/formats.md). Runs anywhere.
 
 This module writes missing files with ``WRITE_GOLDEN_FILES=1`` and never overwrites one. A later format gets its own files.
 A golden file that must be rewritten means that stored data can no longer be read.

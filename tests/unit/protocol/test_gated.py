@@ -1,4 +1,4 @@
-"""Gated checkpoints: the driver acknowledges them, a finalize task completes them (docs/protocol.md, P1, P4, P11). Runs anywhere."""
+"""Gated checkpoints: the driver acknowledges them, a finalize task completes them (docs/inside/properties.md, P1, P4, P11). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys made of names stay below the root and hold no special characters of Hadoop (docs/protocol.md). Runs anywhere."""
+"""Keys made of names stay below the root and hold no special characters of Hadoop (docs/inside/formats.md). Runs anywhere."""
 
 from __future__ import annotations
 

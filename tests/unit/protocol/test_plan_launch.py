@@ -1,4 +1,4 @@
-"""PlanLaunch, rule by rule (docs/protocol.md), and the checks before all rules. Runs anywhere."""
+"""PlanLaunch, rule by rule (docs/inside/state-machine.md), and the checks before all rules. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restore: one entry, once, and which runs count in its branch (docs/protocol.md, P3, P9, P11). Runs anywhere."""
+"""Restore: one entry, once, and which runs count in its branch (docs/inside/properties.md, P3, P9, P11). Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a launch starts: the table of events and defaults in docs/behaviour.md, row by row. Runs anywhere."""
+"""Where a launch starts: the table of events and defaults in docs/concepts/attempts.md, row by row. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_each_clear_of_a_finished_run_restarts_and_its_retry_continues() -> None
 
 
 def test_checkpoints_after_the_base_are_kept_but_never_latest() -> None:
-    """P5 and docs/behaviour.md: such a checkpoint is listed and can be restored by name."""
+    """P5 and docs/concepts/attempts.md: such a checkpoint is listed and can be restored by name."""
     history = History()
     history.started("day-1")
     for _ in range(3):

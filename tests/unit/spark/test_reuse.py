@@ -1,4 +1,4 @@
-"""The decision to reuse a stage: the table of docs/behaviour.md, row by row. Runs anywhere."""
+"""The decision to reuse a stage: the table of docs/write/stages.md, row by row. Runs anywhere."""
 
 from __future__ import annotations
 

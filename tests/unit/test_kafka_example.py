@@ -1,4 +1,4 @@
-"""The example of docs/queries.md has the versions that the tests run, and is a DAG that Airflow takes. Runs anywhere."""
+"""The example of docs/write/sources.md has the versions that the tests run, and is a DAG that Airflow takes. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.delta import CONFS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/queries.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/write/sources.md").read_text(encoding="utf-8")
 EXAMPLE = PAGE.split("## An example: from Kafka to Delta")[1].split("\n## ")[0]
 DAG_FILE, SCRIPT = re.findall(r"```python\n(.*?)```", EXAMPLE, re.DOTALL)
 
