@@ -1,8 +1,8 @@
 """The log of a file sink: which batches it has, and which files they wrote. Runs anywhere.
 
-Spark 4.2 writes ``_spark_metadata/N`` for each batch: a line ``v1``, and a line of JSON for each file. Every tenth entry is
-``N.compact``: it holds the lines of all entries before it. A reader begins with the newest ``.compact``, and needs every entry after
-it. Where the log has two of them, their distance is taken for that of all.
+Spark 4.2 writes ``_spark_metadata/N`` for each batch: a line ``v1``, and a line of JSON for each file. Every tenth entry is ``N.compact``:
+it holds the lines of all entries before it. A reader begins with the newest ``.compact``, and needs every entry after it. If the log has
+two such entries, their distance is taken as the distance of all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.foreign import HEADER, LONG, NUMBER, loads, logged_lines, readable
 
 LOG, COMPACT = "_spark_metadata", ".compact"
-REWOUND = "_rewound-"  # how the name of a folder begins that holds what a query took out of its sink
+REWOUND = "_rewound-"  # begins the names of folders that hold the files that a query took out of its sink
 TAIL = 64 * 1024  # bytes of an entry in which its last file is looked for
 INTERVAL = 10  # of batches between two compacted entries, if nobody has set another one
 ENTRY = re.compile(rf"({NUMBER})(?:\.compact)?")
@@ -71,8 +71,8 @@ class SinkFolder(Protocol):
         """Copy a file, unless the copy is there."""
 
     def move(self, key: str, new: str, size: int) -> bool:
-        """Move a file of ``size`` bytes. Return False if it is not there. Raises ``Damaged`` if the moved file has another size; where a
-        file is moved by a copy, the file that was copied stays then.
+        """Move a file of ``size`` bytes. Return False if it is not there. Raises ``Damaged`` if the moved file has another size; if a move
+        is a copy, the original stays then.
         """
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -174,7 +174,8 @@ class FileSinkLog:
         """Put entries for the batches up to ``up_to`` that the sink does not have. Only the last one names ``files``: until it is
         there, the sink counts as empty.
 
-        A query may come to a new path in its middle, or leave out a batch. But Spark reads and compacts only a log without gaps.
+        A query may begin to write to a new path after some batches, or leave out a batch. But Spark reads and compacts only a log without
+        gaps.
         """
         newest = self.newest_batch()
         if newest >= up_to:
@@ -189,10 +190,11 @@ class FileSinkLog:
             self._put(str(batch), files if batch == up_to else ())
 
     def keep(self, files: Sequence[SinkFile], batch: int, before: Sequence[SinkFile] | None = None) -> None:
-        """Let the log end with ``batch``, and hold just ``files``. ``batch`` is one that is compacted.
+        """Let the log end with ``batch``, and name only ``files``. ``batch`` is the number of a compacted entry.
 
-        The entry before it is written, too: of an older one, Spark would take the distance for that of all. It holds ``before``, or the
-        same. If the interval has changed since ``batch`` was decided, the distance is the greatest that divides its place.
+        The compacted entry before it is written, too: Spark takes the distance of the newest two as the distance of all, and an older entry
+        would give another one. It names ``before``, or else ``files``. If the interval has changed since ``batch`` was decided, the
+        distance is the greatest one that divides ``batch + 1``.
         """
         interval = next(number for number in range(self.interval, 0, -1) if (batch + 1) % number == 0)
         if batch >= interval:
@@ -200,7 +202,7 @@ class FileSinkLog:
         self._put(f"{batch}{COMPACT}", files)
 
     def next_number(self, begun: int = NOTHING) -> int:
-        """Return a number at which ``keep`` may let the log end: no driver has begun it, or the batch that is compacted before it.
+        """Return a number at which ``keep`` may let the log end: no driver has begun it, nor the batch that is compacted before it.
         ``begun`` is the newest batch that a driver has begun, or the newest in the log if that is greater.
         """
         return next_number(max(begun, self.newest_batch()), self.interval)
@@ -216,7 +218,7 @@ class FileSinkLog:
         return "/".join(quote(name, safe=_NOT_QUOTED) for name in self._names(file.path))
 
     def key(self, below: str) -> str:
-        """Return the key of what ``below`` returned. Raises ``Damaged`` if that is not a data file of the sink, or lies beyond a link."""
+        """Return the key of a path that ``below`` returned. Raises ``Damaged`` if it is not a data file of the sink, or lies beyond a link."""
         if not _PATH.fullmatch(below):
             raise self._foreign(below)
         key = "/".join(self._refuse_foreign(below, _walk(unquote(below))))
@@ -224,7 +226,9 @@ class FileSinkLog:
         return key
 
     def _names(self, path: str) -> Sequence[str]:
-        """Return the names below the sink that lead to a file of the log. Raises ``Damaged`` if they lead out of it, or to what is no data."""
+        """Return the names below the sink that lead to a file of the log. Raises ``Damaged`` if they lead out of it, or to a file that is
+        no data.
+        """
         there, names = decoded(path)
         own, above = walked(self.folder)
         if there != own or names[: len(above)] != above:
@@ -250,7 +254,7 @@ def next_number(begun: int, interval: int) -> int:
 
 
 def entries_among(names: Iterable[str]) -> dict[int, str]:
-    """Return the entries of a log by their numbers; other names mean nothing to Spark. Where a number has two, it is the compacted one."""
+    """Return the entries of a log by their numbers; other names mean nothing to Spark. If a number has two entries, the compacted one counts."""
     return {int(match[1]): match[0] for match in map(ENTRY.fullmatch, sorted(names)) if match}
 
 
@@ -286,7 +290,7 @@ def _walk(path: str) -> tuple[str, ...]:
 
 
 def decoded(path: str) -> tuple[tuple[str, str], tuple[str, ...]]:
-    """Return what ``walked`` returns for a path that is encoded, as in Spark's logs. No such path has a query or a fragment, which would
-    hide what Hadoop reads: then it is nowhere.
+    """Return what ``walked`` returns for a path that is encoded, as in Spark's logs. A path with a query or a fragment leads nowhere: Spark
+    writes no such path, and Hadoop would read only a part of it.
     """
     return walked(unquote(path) if _PATH.fullmatch(path) else "")

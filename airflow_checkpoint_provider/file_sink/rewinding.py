@@ -1,19 +1,19 @@
-"""What a query that goes back takes out of its file sink: moved aside, and put back by a person. Runs anywhere.
+"""The files that a query takes out of its file sink when it goes back: moved aside, and put back by a person. Runs anywhere.
 
 Nothing is deleted. ``<sink>/_rewound-<attempt>-<nonce>/`` gets the files at their paths below the sink, and:
 
 * ``_manifest.json``: which files, their sizes, and which entries of the log a reader needed before;
 * ``_log/``: these entries. They name all files of the sink as it was.
 
-Spark reads no folder whose name begins like that. The steps, of which each may be repeated by anybody, after a kill too:
+Spark reads no folder whose name begins with an underscore. These are the steps. Any process may repeat each of them, also after a kill:
 
 1. put the manifest, if there is none: it decides what is moved;
 2. copy the entries of the log;
-3. let the log end after all batches that anybody has begun, with the files that stay. Readers see them from now on;
+3. let the log end after all batches that anybody has begun, with the files that stay. From now on readers see only these;
 4. move the files.
 
-The entries of the log stay where they are. A reader begins with the newest compacted one, so it sees none of them, and a driver
-that wakes up finds no number free. Spark deletes them in its own time.
+The entries of the log stay where they are. A reader begins with the newest compacted one, so it sees none of them, and a driver that was
+suspended finds no free number. Spark deletes them later.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class RewoundFile(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Record):
-    """What was taken out of a sink when the query ``uid`` of ``job`` went back to ``batch``, and who did it.
+    """The files that were taken out of a sink when the query ``uid`` of ``job`` went back to ``batch``, and who did it.
 
-    The sink's log ends with batch ``number`` since then. ``entries`` are the names of those that a reader needed before, the oldest first.
+    Since then the sink's log ends with batch ``number``. ``entries`` are the names of the log entries that a reader needed before, the
+    oldest first.
     """
 
     v: int = VERSION
@@ -63,7 +64,7 @@ class Manifest(Record):
 
 @dataclass(frozen=True)
 class Aside:
-    """A folder of a sink that holds what was taken out: its name, and its manifest."""
+    """A folder of a sink that holds the files that were taken out: its name, and its manifest."""
 
     name: str
     manifest: Manifest
@@ -74,7 +75,7 @@ class Aside:
 
 
 def aside_name(location: str) -> str:
-    """Return the name of the folder for what a query takes out that goes back in a location, whose path ends with its attempt and a nonce."""
+    """Return the name of the folder for the files that a query takes out. The path of its ``location`` ends with the attempt and a nonce."""
     return REWOUND + location.rpartition("/")[2]
 
 
@@ -87,13 +88,15 @@ def found_aside(folder: SinkFolder, name: str) -> Aside | None:
 
 
 def all_aside(folder: SinkFolder) -> list[Aside]:
-    """Return all folders of a sink that hold what was taken out, the newest first. Raises ``Damaged``."""
+    """Return all folders of a sink that hold files that were taken out, the newest first. Raises ``Damaged``."""
     found = [aside for name in _names(folder) if (aside := found_aside(folder, name))]
     return sorted(found, key=lambda aside: aside.manifest.number, reverse=True)
 
 
 def without_manifest(folder: SinkFolder, found: Iterable[Aside]) -> list[str]:
-    """Return the names of such folders that are not ``found``: somebody deleted the manifest, or a driver woke up after a person."""
+    """Return the names of such folders that are not ``found``: somebody deleted the manifest, or a suspended driver went on after a person
+    had deleted the folder.
+    """
     known = {aside.name for aside in found}
     return [name for name in _names(folder) if name not in known]
 
@@ -106,7 +109,9 @@ def _names(folder: SinkFolder) -> list[str]:
 
 
 def decided(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
-    """Put the manifest, unless there is one. Return what it says. Raises ``TooLarge`` if it would name too many files."""
+    """Put the manifest, unless there is one. Return the folder with the manifest that is there. Raises ``TooLarge`` if it would name too
+    many files.
+    """
     body = checked(wanted)
     if len(body) > LARGEST:
         raise TooLarge(
@@ -121,7 +126,7 @@ def decided(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
 
 
 def cut(log: FileSinkLog, aside: Aside, kept: Sequence[SinkFile]) -> None:
-    """Copy the entries of the log, then let it name just the files that stay. May be repeated."""
+    """Copy the entries of the log, then let it name only the files that stay. May be repeated."""
     for entry in aside.manifest.entries:
         log.files_of.copy(f"{LOG}/{entry}", aside.key(f"{ENTRIES}/{entry}"))
     log.keep(kept, aside.manifest.number)
@@ -131,7 +136,7 @@ def move_aside(log: FileSinkLog, aside: Aside) -> None:
     """Move the files. May be repeated. Raises ``Damaged`` for a file of another size, and for a path that leads out of the sink: no file
     was moved then.
     """
-    named = {log.below(file) for file in log.files()}  # once more if a person has put them back meanwhile
+    named = {log.below(file) for file in log.files()}  # named again if a person has put them back meanwhile
     files = {log.key(file.name): file.bytes for file in aside.manifest.files if file.name not in named}
     for key in files:
         log.files_of.refuse_link(aside.key(key))
@@ -163,11 +168,11 @@ def listed(log: FileSinkLog, files: Iterable[SinkFile]) -> tuple[RewoundFile, ..
 def put_back(
     log: FileSinkLog, aside: Aside, by: str, at: str, check: Callable[[], object] = lambda: None
 ) -> Aside | None:
-    """Let the sink be what it was before. What was written since is moved aside in its turn; return where it is. ``by`` and
-    ``at``: who puts the rows back, and when. May be repeated until it returns.
+    """Let the sink hold what it held before. Move the files that were written since aside, and return their folder. ``by`` and ``at``: who
+    puts the rows back, and when. May be repeated until it returns.
 
     ``check`` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
-    out yet, and ``Damaged`` if a file is not there. Nothing was changed then.
+    out yet, and ``Damaged`` if a file is not there. In both cases nothing was changed.
     """
     refuse_unfinished(log, aside)
     before, now, name = _before(log, aside), log.files(), f"{aside.name}-after"
@@ -185,7 +190,9 @@ def put_back(
 
 
 def remove(log: FileSinkLog, aside: Aside) -> None:
-    """Delete what was taken out, the manifest last. Raises ``Refused`` if another folder needs it, or if nothing was taken out yet."""
+    """Delete the files that were taken out, the manifest last. Raises ``Refused`` if another folder needs it, or if nothing was taken out
+    yet.
+    """
     refuse_unfinished(log, aside)
     own = {file.name for file in aside.manifest.files}
     for other in all_aside(log.files_of):
@@ -210,7 +217,7 @@ def forget(log: FileSinkLog, aside: Aside) -> list[str]:
 
 
 def refuse_unfinished(log: FileSinkLog, aside: Aside) -> None:
-    """Raise ``Refused`` if the log still names what is to be taken out."""
+    """Raise ``Refused`` if the log still names the files that are to be taken out."""
     if log.newest_batch() < aside.manifest.number:
         raise Refused(
             f"the query '{aside.manifest.uid}' has begun to go back, and its sink {log.folder} still holds all rows. Nothing was changed"
@@ -244,7 +251,7 @@ def _bring(log: FileSinkLog, aside: Aside) -> None:
 
 
 def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside | None:
-    """Put the manifest of what was written since, if that is anything. An earlier one counts from the moment at which the log was cut."""
+    """Put the manifest of the files that were written since. If there are none, return an earlier manifest: the log was already cut."""
     earlier = found_aside(log.files_of, name)
     if not wanted.files:
         return earlier

@@ -1,4 +1,4 @@
-"""Copies of a query's files into another checkpoint location: of older ones, or of a checkpoint. Runs anywhere."""
+"""Copies of a query's files into another checkpoint location: from older locations, or from a checkpoint. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _IN_FLIGHT = "in_flight/"  # below a file set
 
 
 def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:
-    """Copy files into a location, and compare their sizes. On a local disk they become second names of the same files. ``by`` is
-    added to the numbers of their batches.
+    """Copy files into a location, and compare their sizes. On a local disk the copies are hard links. ``by`` is added to the numbers of
+    their batches.
 
     Files that name others are copied after them: a snapshot without its parts would look whole. Raises ``Damaged`` if a file was
     changed or deleted meanwhile.
@@ -59,7 +59,7 @@ def _names_others(name: str) -> bool:
 
 
 def copy_position(chain: tuple[Location, ...], position: Position, own: Location) -> None:
-    """Copy the files with which a query goes on from ``position``, of the newest location of a chain, into its own."""
+    """Copy the files with which a query continues from ``position``, the position in the newest location of ``chain``, into its own location."""
     found = Found(*chain)
     names = needed_files(found, position)
     copy_files(found, own, names)
@@ -67,13 +67,15 @@ def copy_position(chain: tuple[Location, ...], position: Position, own: Location
 
 
 def copy_of(name: str) -> str:
-    """Return the name of the copy of a file in flight, in a file set. It is none of Parquet: its rows are not those of the state."""
+    """Return the name of the copy of a file in flight, in a file set. The name is not that of a Parquet file, because the rows are not
+    those of the state.
+    """
     return f"{_IN_FLIGHT}{name.rpartition('/')[2]}.copy"
 
 
 def copy_saved(saved: StateSnapshot, store: Store, keys: Keys, own: Location, *, by: int = 0) -> list[str]:
-    """Copy the files of a query in a checkpoint whose file sets lie at ``keys``, but for copies of files in flight. ``by`` is added to
-    the numbers of their batches. Return the names of what was copied.
+    """Copy the files of a query in a checkpoint whose file sets lie at ``keys``, except for copies of files in flight. ``by`` is added to
+    the numbers of their batches. Return the names of the copied files.
     """
     copied = list[str]()
     for file_set in saved.file_sets:
@@ -85,7 +87,7 @@ def copy_saved(saved: StateSnapshot, store: Store, keys: Keys, own: Location, *,
 
 
 def saved_location(saved: StateSnapshot, store: Store, keys: Keys) -> Location | None:
-    """Return where the id of a query lies in a checkpoint whose file sets lie at ``keys``; None if the checkpoint holds none."""
+    """Return the file set that holds the id of a query, in a checkpoint whose file sets lie at ``keys``; None if no file set holds it."""
     holds = (part.path for part in saved.file_sets if any(file.name == METADATA for file in part.files))
     return next((Location(store, keys.file_set(path)) for path in holds), None)
 
@@ -116,7 +118,9 @@ def _adopted(store: Store, uid: str, stored: str, named: str | None) -> Location
 
 
 def write_beginnings(own: Location, names: Collection[str], committed: int, by: int) -> None:
-    """Write what has no file under the old numbers of the copied files ``names``, because Spark begins with it."""
+    """Write the files that Spark does not need under the old numbers, but under the new ones (see ``renumbering``). ``names`` are the
+    copied files.
+    """
     files = empty_snapshots(names, by, committed, own.offsets(committed + by).confs.get(CODEC))
     if committed == 0:
         files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
@@ -125,7 +129,7 @@ def write_beginnings(own: Location, names: Collection[str], committed: int, by: 
 
 
 def name_own_files(own: Location, names: Collection[str]) -> None:
-    """Write those of the copied files anew that name others by their whole paths: they name the copies. Raises ``Damaged``."""
+    """Rewrite the copied files that name other files by their whole paths, so that they name the copies. Raises ``Damaged``."""
     uri = hadoop_uri(own.uri)
     for name in filter(state_metadata.names_paths, names):
         body = state_metadata.at(uri, own.read(name), name, names, own.name(name))
@@ -149,7 +153,7 @@ def fetch_state(own: Location, chain: tuple[Location, ...], position: Position) 
 def has_state(own: Location, chain: tuple[Location, ...], position: Position) -> bool:
     """Return whether the state of the batch that had begun is whole in ``own``.
 
-    Of a first batch that the sink has already, only the locations of the chain may name the state's stores.
+    If the sink already has the first batch, perhaps only the locations of the chain name the stores of the state.
     """
     if position.begun == position.committed:
         return True

@@ -1,14 +1,14 @@
 """The fence of a query's checkpoint location: no later batch can begin there. Runs anywhere.
 
-Spark begins a batch by writing ``offsets/N``: it looks whether the name is free, writes a temporary file, looks again, and
-renames the file, which replaces what is there. So an old driver that was suspended may still hold a batch that it is about to
-begin. The *fence* is an entry of the same name that no Spark can read. It takes the number of the next batch:
+Spark begins a batch by writing ``offsets/N``: it looks whether the name is free, writes a temporary file, looks again, and renames the
+file, which replaces what is there. So an old driver that was suspended may still be about to begin a batch. The *fence* is an entry of the
+same name that no Spark can read. It takes the number of the next batch:
 
 1. put it at the first free number, if that is absent;
-2. delete temporary files: whoever has looked already has its file there, and finds nothing to rename;
-3. look again: the fence must be the newest entry, else a batch was faster, and all begins anew.
+2. delete temporary files: a driver that has already looked has its file there, and then finds nothing to rename;
+3. look again: the fence must be the newest entry, else a batch was faster, and step 1 follows again.
 
-The fence is never deleted, also not with the location: a driver that sleeps for a year still finds it.
+The fence is never deleted, also not with the location: a driver that was suspended for a year still finds it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FenceEntry:
 
 
 def fence_entry_in(body: bytes | None) -> FenceEntry | None:
-    """Return the fence that an entry of ``offsets`` is, of any history; None if the entry is a batch."""
+    """Return an entry of ``offsets`` as a fence, of any history; None if the entry is a batch."""
     if body is None or not body.startswith(UNREADABLE):
         return None
     try:
@@ -99,7 +99,7 @@ def fence(location: Location, entry: FenceEntry, check: Callable[[], object]) ->
 def stays_fenced(location: Location, begun: int, since: float) -> bool:
     """Return True if no batch later than ``begun`` appeared after the location was fenced at ``since``.
 
-    In S3 such a batch may appear some seconds later, so it waits.
+    In S3 such a batch may appear some seconds later, so this function waits there.
     """
     if not _copies_late(location.store):
         return True
@@ -144,8 +144,8 @@ def delete_location(location: Location) -> None:
 def not_deleted(store: Store, key: str) -> Iterator[str]:
     """Yield the names of the locations below ``key`` that hold more than the fence. Cost: a listing.
 
-    A single entry of ``offsets`` is taken for the fence: a driver that slept in the middle of a copy may leave another one, of a
-    few bytes, and to read them all would cost a request for each location that there ever was.
+    A single entry of ``offsets`` is taken for the fence: to read it would cost a request for each location that was ever made. A driver
+    that was suspended in the middle of a copy may leave an entry of another kind there, of a few bytes.
     """
     files: dict[str, list[str]] = {}
     for listed in store.list(key):

@@ -1,6 +1,6 @@
 """The checkpoint location of a streaming query: which files a batch needs. Runs anywhere.
 
-Spark 4.2 writes it; the layout was measured there, and is not changed by this package:
+Spark 4.2 writes this layout, and this package does not change it:
 
 * ``metadata``: the id of the query;
 * ``offsets/N``: written before batch N begins. It names what the batch reads, and the confs of the state;
@@ -92,8 +92,8 @@ class Offsets:
     def newest_in_folder(self, folder: int, entries: Collection[int]) -> int | None:
         """Return the newest of the ``entries`` in ``sources/<folder>`` that the batch needs; None if no offset names one.
 
-        A source that a query reads in several places has one folder, and an offset for each place. So the offset of a folder is that
-        of its number, or a later one. More entries than needed do no harm: the next batch reads what they name.
+        A source that a query reads in several places has one folder, and an offset for each place. So the offset of a folder has the number
+        of the folder, or a later one. More entries than needed do no harm: the next batch reads the files that they name.
         """
         newest = [self.newest_log_entry(source) for source in self.sources if source >= folder]
         named = max((entry for entry in newest if entry is not None), default=None)
@@ -148,7 +148,7 @@ class Location:
             return str(loads(body)["id"]) if body is not None else ""
 
     def committed(self, begun: float = math.inf) -> int:
-        """Return the newest committed batch, or that of the time when batch ``begun`` was the newest one that had begun."""
+        """Return the newest committed batch; with ``begun``, the newest that is not later than that batch."""
         return max((batch for batch in self.batches(COMMITS) if batch <= begun), default=NOTHING)
 
     def sizes(self) -> dict[str, int]:
@@ -164,8 +164,8 @@ def hadoop_uri(uri: str) -> str:
 def location_at(store: Store, uri: str, *, limited: bool = False, what: str = "a checkpointLocation") -> Location:
     """Return the checkpoint location at ``uri``, a path or URI as Spark takes it. ``store`` holds the checkpoints of a job.
 
-    ``what`` it is, errors say. ``limited``: only where savepoints of ``store`` may lie. Raises ``WrongUse`` for a location that cannot be
-    reached like ``store``, and ``StoreMisconfigured``.
+    Errors call it ``what``. With ``limited``, it must lie where savepoints of ``store`` may lie. Raises ``WrongUse`` for a location that
+    cannot be reached like ``store``, and ``StoreMisconfigured``.
     """
     place = _LOCAL.sub("/", uri).rstrip("/")
     folder, _, name = place.rpartition("/")
@@ -221,8 +221,9 @@ class Position:
 
 
 class Found:
-    """The files of a location at one moment. Of its state, also what only the ``older`` locations of its chain hold, from which
-    it was copied: another driver may have written there since.
+    """The files of a location at one moment, and the files of its state that only the ``older`` locations of its chain hold.
+
+    The location was copied from those, and another driver may have written state there since.
     """
 
     def __init__(self, location: Location, *older: Location) -> None:
@@ -315,8 +316,10 @@ class Found:
         return all(self._stores.get(folder, _StateStore()).missing(version) is None for folder in expected)
 
     def state(self, position: Position) -> tuple[str, ...]:
-        """Return the files of the state, from the newest committed snapshot up to the batch that has begun, as far as that is there:
-        a sink that has the batch skips it, and nobody would write its state again.
+        """Return the files of the state, from the newest committed snapshot up to the batch that has begun.
+
+        The state of that batch belongs to them as far as it is there: a sink that has the batch skips it, and no driver would write its
+        state again.
         """
         version = position.committed + 1
         for folder, store in self._stores.items():
@@ -346,7 +349,7 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
     sources = _of_sources(found, found.location.offsets(position.begun))
     required = list[str]()
     for name in chain((METADATA, *offsets, *commits[-1:]), sources):
-        if name not in found.sizes:  # asked for each: the sources may count to any number
+        if name not in found.sizes:  # checked one by one: an offset may name any number
             raise _missing(found.location, name)
         required.append(name)
     if not 0 <= position.begun - position.committed <= 1:
@@ -359,7 +362,9 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
 
 
 def _beginnings(found: Found) -> Iterator[str]:
-    """Yield where each source of Kafka begins: Spark writes that before the first batch. A file source finds its files again."""
+    """Yield the files that say where each Kafka source begins: Spark writes them before the first batch. A file source has none, and finds
+    its files again.
+    """
     for name in found.sizes:
         if BEGINNING.fullmatch(name) and found.locations[name].read(name).startswith(b"\0"):
             yield name

@@ -1,7 +1,7 @@
-"""What Spark, Delta, Iceberg or anybody else has written: it is read, or refused by one typed error. Runs anywhere.
+"""Reads files that Spark, Delta, Iceberg or anybody else has written, or refuses them by one typed error. Runs anywhere.
 
-Whoever writes there may write anything: a number of a million digits, a list of lists of lists, text that is none. Whatever a parser
-makes of that, its caller gets ``Damaged``, which names the file.
+Such a file may hold anything: a number of a million digits, a list of lists of lists, bytes that are no text. Whatever error a parser
+raises, its caller gets ``Damaged``, which names the file.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ HEADER = "v1"
 
 @contextlib.contextmanager
 def readable(what: str, writer: str = "Spark") -> Iterator[None]:
-    """Raise ``Damaged`` for whatever goes wrong while ``what`` is parsed in this block, but for an error of this package."""
+    """Raise ``Damaged`` for any error while this block parses ``what``. Errors of this package pass unchanged."""
     try:
         yield
     except CheckpointError:
         raise
-    except Exception as error:  # noqa: BLE001 - hostile bytes find an error in each parser
+    except Exception as error:  # noqa: BLE001 - a parser may raise any error for hostile bytes
         why = cut(f"{type(error).__name__}: {error}")
         raise Damaged(
-            f"{what} is not what {writer} writes ({why}); somebody or something changed it, or the disk lost its end. Bring it back from a"
+            f"{what} is not what {writer} writes ({why}); somebody or something changed it, or the disk lost its last bytes. Bring it back from a"
             " backup, or start from a checkpoint"
         ) from None
 
 
 def loads(text: str | bytes, deepest: int = DEEPEST) -> Any:
-    """Return what JSON says. Raises ``ValueError`` and ``RecursionError``, also for lists and objects that lie too deep in each other:
-    parsing or writing them again in another place might fail.
+    """Return the value of a JSON text. Raises ``ValueError`` and ``RecursionError``, also for lists and objects that are nested too deep:
+    parsing or writing them again elsewhere might fail.
     """
     data = json.loads(text)
     refuse_deep(data, deepest)
@@ -56,5 +56,5 @@ def long(value: Any) -> int:
     """Return a whole number as the JVM keeps it. Raises ``ValueError``, ``TypeError`` and ``OverflowError`` for any other value."""
     number = int(value)
     if not -LONG <= number < LONG:
-        raise ValueError("a number is greater than Spark writes any")
+        raise ValueError("a number is too large for Spark")
     return number

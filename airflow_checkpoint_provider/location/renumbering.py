@@ -4,8 +4,8 @@ A query that goes back never uses the number of a batch again: an older driver m
 checkpoint get higher numbers. Spark finds all of them by name: ``offsets/N``, ``commits/N``, and version N+1 of the state. The logs
 of the sources have numbers of their own, which stay.
 
-Two things have no file, because they are what Spark begins with: the offsets before batch 0, and version 0 of the state. Under other
-numbers they need one.
+Two things have no file, because Spark begins with them: the offsets before batch 0, and version 0 of the state. Under other numbers each of
+them needs a file.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def offsets_before(body: bytes) -> bytes:
 
 
 def empty_snapshots(names: Iterable[str], by: int, committed: int, codec: str | None) -> dict[str, bytes]:
-    """Return the files that ``names`` lack when ``by`` is added to their numbers: of each state that has no snapshot up to batch
-    ``committed``. ``codec`` is the one that compresses the state.
+    """Return an empty snapshot for each state in the files ``names`` that has no snapshot up to batch ``committed``. ``by`` is added to its
+    number. ``codec`` is the codec that compresses the state.
 
     Raises ``NotSupportedYet`` for a state whose files are not compressed by LZ4.
     """

@@ -1,8 +1,8 @@
 """The files of a query whose state gets another number of partitions. Runs anywhere.
 
 Spark's own tool writes the state anew, as a batch that reads nothing. No sink has that batch, and Spark 4.2 cannot compact the log of a
-file sink that lacks one. So the tool works in a draft, which nobody uses. The query's location gets the new state under the number of
-the batch before, which the sink has.
+file sink that lacks a batch. So the tool works in a draft, in which no query runs. The query's location gets the new state under the number
+of the batch before, which the sink has.
 
 Spark's tool also leaves the old number in the metadata of most operators. The metadata that is written here names the new one.
 """
@@ -32,7 +32,7 @@ def copy_logs(draft: Location, own: Location, batch: int) -> None:
 
 
 def take_state(draft: Location, own: Location, batch: int, partitions: int) -> None:
-    """Copy the state that Spark's tool has written in the draft as batch ``batch + 1``. In ``own`` it is that of ``batch``.
+    """Copy the state that Spark's tool has written in the draft as batch ``batch + 1``. In ``own`` it becomes the state of ``batch``.
 
     Raises ``Damaged`` if a partition is missing.
     """

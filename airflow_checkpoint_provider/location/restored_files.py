@@ -1,6 +1,6 @@
-"""What queries read again after a restore, as far as it can be looked for without Spark. Runs anywhere.
+"""The files that queries read again after a restore, as far as they can be found without Spark. Runs anywhere.
 
-Only files of this host can be looked for here: whoever restores has neither the credentials nor the file systems of the job. The driver
+Only files of this host are looked for: the process that restores has neither the credentials nor the file systems of the job. The driver
 asks all sources when it starts, before it changes a sink.
 """
 
@@ -23,7 +23,9 @@ _LOCAL = re.compile(r"^file:/+")
 
 @dataclass(frozen=True)
 class ReadAgain:
-    """What the query ``uid`` reads again: ``gone`` of the ``asked`` files. ``not_asked``: sources, or files of other hosts."""
+    """The files that the query ``uid`` reads again: ``asked`` is their number, and ``gone`` names the missing ones. ``not_asked``: there
+    are also other sources, or files of other hosts.
+    """
 
     uid: str
     asked: int
@@ -40,7 +42,8 @@ def read_again(
     left: Location | None,
     sinks: Collection[str],
 ) -> ReadAgain | None:
-    """Return what a query reads again from a checkpoint; None if that is nothing. ``left`` is the location that it goes back from.
+    """Return which files a query reads again from a checkpoint; None if it reads none again. ``left`` is the location from which it goes
+    back.
 
     Files below ``sinks`` are not looked for: queries that go back together write them again. Raises ``Damaged``.
     """
@@ -67,7 +70,7 @@ def _paths(saved: StateSnapshot, offsets: Offsets, store: Store, keys: Keys, lef
     for folder in sorted(folders):
         entry = offsets.newest_log_entry(folder)
         if entry is None:
-            continue  # Kafka's, or one of several places that read a folder
+            continue  # the source is Kafka, or its folder is read in several places
         wanted |= dict.fromkeys(path for location in locations for path in logged_files(location, folder, entry))
         if left is not None:
             known = {path for location in locations for path in logged_files(location, folder)}

@@ -1,7 +1,7 @@
 """The log of a file source in the location of a query: which files it has read, and when they were changed. Runs anywhere.
 
 Spark adds an entry ``sources/<i>/K`` with the files that it found, before a batch begins that reads them. When the batch runs again, the
-files of the log are read, and a file that is not there counts as empty. So the log alone says what is missing.
+files of the log are read, and a file that is not there counts as empty. So only the log says which files are missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def logged_files(location: Location, folder: int, after: int = NOTHING) -> dict[
     below = location.name(f"sources/{folder}")
     names = (listed.key.removeprefix(f"{location.key}/") for listed in location.store.list(below))
     entries = [match for name in names if (match := SOURCE.fullmatch(name))]
-    newest = max((int(match[2]) for match in entries if match[3]), default=NOTHING)  # it is enough of those up to there
+    newest = max((int(match[2]) for match in entries if match[3]), default=NOTHING)  # it holds all entries before it
     found: dict[str, SourceFile] = {}
     for match in sorted(entries, key=lambda match: int(match[2])):
         number = int(match[2])

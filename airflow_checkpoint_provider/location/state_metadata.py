@@ -7,7 +7,7 @@ Spark 4.2 writes it in one of two formats:
   files below ``state/<operator>/_stateSchema`` by their whole paths, those of the location in which batch N ran. So it is written
   anew where the location is copied.
 
-Spark reads the newest one of the batches before its own, and writes none over one that is there.
+Spark reads the newest metadata of an earlier batch, and never replaces metadata that is there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def renamed(name: str, batch: int) -> str:
 
 
 def newest(names: Iterable[str], batch: int | None = None) -> dict[str, str]:
-    """Return the newest metadata of each operator, by its number; not that of batches after ``batch``."""
+    """Return the newest metadata of each operator, by its number; with ``batch``, only metadata up to that batch."""
     found: dict[str, tuple[int, str]] = {}
     for name in names:
         if match := _METADATA.fullmatch(name):

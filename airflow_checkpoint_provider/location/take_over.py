@@ -16,9 +16,9 @@ def take_over(
 ) -> T:
     """Copy what a query needs from ``old``, where no later batch may begin, to ``own``. Return what ``copy`` returned.
 
-    ``fenced`` fences the location, and returns the newest batch that has begun there, and since when it is fenced. ``copy`` copies the
-    files for a position, or raises why the query must not go on. In S3 a batch may still appear some seconds later: then the copy is
-    deleted, and all begins again.
+    ``fenced`` fences the location, and returns the newest batch that has begun there, and the time of the fence. ``copy`` copies the files
+    for a position, or raises an error if the query must not go on. In S3 a batch may still appear some seconds later. Then the copy is
+    deleted, and both steps are repeated.
     """
     while True:
         begun, since = fenced()

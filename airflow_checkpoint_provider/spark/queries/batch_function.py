@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def refuse_inside() -> None:
     """Raise ``WrongUse`` if a batch function is calling.
 
-    What it changed would be in a checkpoint of another batch. A stop waits for the batch and holds what the call would wait for.
+    What the call changes would be in the checkpoint of another batch. A stop waits for the batch and holds a lock that the call would need.
     A thread that the function started itself is not seen.
     """
     frame: FrameType | None = sys._getframe()

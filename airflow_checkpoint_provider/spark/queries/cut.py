@@ -1,10 +1,11 @@
-"""A cut over queries that read what others write: one batch of each, which fit together. Runs in the Spark driver.
+"""A cut over linked queries: one batch of each, chosen so that they fit together. Runs in the Spark driver.
 
-A query must not have read what its upstream, in the same checkpoint, has yet to write: after a restore the upstream writes these rows
-again into other files, and the query would read them twice. So only batches are taken where that is not so. What the upstream has
-written and the query has not read is *in flight*. A checkpoint is aligned if nothing is.
+Queries are linked if one reads the rows that another one, its upstream, writes. A query must not have read rows that its upstream, in the
+same checkpoint, has not written yet. After a restore the upstream would write these rows again into other files, and the query would read
+them twice. A cut takes only batches without such rows. Rows that the upstream has written and the query has not read are *in flight*. A
+checkpoint is aligned if no rows are in flight.
 
-No query stands still for that. Each goes on, and the batches that it has committed since the trigger are looked at until some fit.
+No query pauses for a cut. Each goes on, and the cut compares the batches that were committed since the trigger until some fit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Fits = Callable[[Flow, Position, Position], bool]
 
 @dataclass(frozen=True)
 class CutPosition:
-    """Where a query is cut, what it had read by then of the queries before it, and the seconds until the cut was found."""
+    """The position at which a query is cut, its edges to its upstreams there, and the seconds until the cut was found."""
 
     position: Position
     edges: tuple[Edge, ...]
@@ -43,7 +44,7 @@ class CutPosition:
 
 
 def linked_queries(queries: Mapping[str, RunningQuery]) -> list[dict[str, RunningQuery]]:
-    """Return the groups of queries that read what others of their group write, each in the order of their starts."""
+    """Return the groups of linked queries, each in the order of their starts."""
     groups: list[set[str]] = []
     for uid, query in queries.items():
         mine = {uid, *query.upstreams}
@@ -55,7 +56,7 @@ def linked_queries(queries: Mapping[str, RunningQuery]) -> list[dict[str, Runnin
 
 
 def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], check: Check) -> None:
-    """Wait until a query has committed all that others have read of it, which stand still. Raises what ``check`` raises."""
+    """Wait until the upstream has committed everything that its paused readers have read. Raises what ``check`` raises."""
     for downstream in queries:
         if upstream.uid not in downstream.upstreams:
             continue
@@ -79,7 +80,7 @@ def _check(check: Check, not_done: str) -> None:
 class Cut:
     """The cut of one checkpoint over ``queries``, which are in the order of their starts: an upstream comes first.
 
-    ``hurry`` returns whether the job shall not wait any longer until nothing is in flight: it is to stop, or a query has failed.
+    ``hurry`` returns whether the cut shall stop waiting until nothing is in flight: the job is to stop, or a query has failed.
     """
 
     def __init__(
@@ -89,13 +90,13 @@ class Cut:
         self._flows = [
             flow_between(queries[upstream], query) for query in queries.values() for upstream in query.upstreams
         ]
-        self._oldest: dict[str, int] = {}  # a checkpoint holds no batch that is older than those of its trigger
+        self._oldest: dict[str, int] = {}  # the committed batches at the trigger: a checkpoint holds no older ones
         self._lock = threading.Lock()
         self._places: Mapping[str, CutPosition] | None = None
 
     def of(self, uid: str, check: Check) -> CutPosition:
-        """Return where the query is cut. The first caller looks for the cut, the others wait. Raises what ``check`` raises, and
-        ``Declined`` if there is none.
+        """Return the position at which the query is cut. The first caller searches for the cut, the others wait. Raises what ``check``
+        raises, and ``Declined`` if there is none.
         """
         with self._lock:
             if self._places is None:
@@ -121,10 +122,10 @@ class Cut:
     # -- looking for it ----------------------------------------------------------------------------------------------
 
     def _aligned(self, check: Check) -> Positions | None:
-        """Wait for a cut with nothing in flight. Return None if it shall not be waited for, or can no longer come."""
+        """Wait for a cut with nothing in flight. Return None if the wait is over, or if no such cut can come any more."""
         limit = self._config.aligned_timeout_s if self._config.mode == EXACTLY_ONCE else 0.0
         while True:
-            ended = {flow.downstream.uid for flow in self._flows} & self._still()  # asked first
+            ended = {flow.downstream.uid for flow in self._flows} & self._still()  # read first
             if found := self._fitting(lambda flow, *at: flow.aligned(*at)):
                 return found
             late = limit is not None and time.monotonic() >= self._began + limit
@@ -137,7 +138,7 @@ class Cut:
             time.sleep(LOOK)
 
     def _consistent(self, check: Check) -> Positions:
-        """Wait for a cut in which no query has read what is yet to be written; with ``at_least_once``, take the newest batches."""
+        """Wait for a cut in which no query has read rows that are not committed. With ``at_least_once``, take the newest batches."""
         exactly = self._config.mode == EXACTLY_ONCE
         while True:
             if found := self._fitting(lambda flow, *at: not exactly or flow.consistent(*at)):
@@ -146,15 +147,13 @@ class Cut:
             time.sleep(LOOK)
 
     def _still(self) -> set[str]:
-        """Return the queries that commit no batch any more."""
+        """Return the queries that commit no further batch."""
         return {uid for uid, query in self._queries.items() if query.paused or not query.runs()}
 
     def _fitting(self, fits: Fits) -> Positions | None:
-        """Return committed batches of the queries that fit, the newest there are; None if there are none. Raises ``Declined`` if none will
-        ever be consistent.
-        """
-        still = self._still()  # asked first: a query may commit and end meanwhile
-        # Downstream first: what a query has read by then, its upstream has written
+        """Return the newest committed batches that fit together; None if there are none. Raises ``Declined`` if none will ever be consistent."""
+        still = self._still()  # read first: a query may commit and end meanwhile
+        # Downstream first: the upstream has already written the rows that a query has read by then
         there = {uid: self._committed(uid) for uid in reversed(list(self._queries))}
         for flow in self._flows:
             flow.observe(there[flow.upstream.uid], there[flow.downstream.uid])
@@ -164,7 +163,7 @@ class Cut:
         return found
 
     def _committed(self, uid: str) -> Sequence[Position]:
-        """Return where the query may be cut, the newest first. If it stands still, or catches up, there is one position."""
+        """Return the positions at which the query may be cut, the newest first. If it is paused, or catches up, there is only one."""
         query = self._queries[uid]
         own = query.located.own
         if query.paused or not query.caught_up:
@@ -174,7 +173,9 @@ class Cut:
 
 
 def chosen(there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], fits: Fits) -> Positions | None:
-    """Return a position of each query, so that all fit, the newest first; None if there are none. ``there`` names an upstream first."""
+    """Return one position of each query, so that all fit together, the newest if possible; None if none fit. ``there`` names an upstream
+    before its downstream.
+    """
     left = _with_partners(there, flows, fits)
 
     def further(uids: Sequence[str], before: Positions) -> Positions | None:
@@ -192,9 +193,10 @@ def chosen(there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], fits:
 
 
 def refuse_hopeless(there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], still: Iterable[str]) -> None:
-    """Raise ``Declined`` if no cut will be consistent, because a query is ``still`` and others have read what it did not commit.
+    """Raise ``Declined`` if no cut will ever be consistent: a ``still`` query commits no further batch, and others have read rows that it
+    did not commit.
 
-    A query reads more with each batch, and never less. So if its newest batch does not fit, later ones do not either: it is as if it were
+    A query reads more with each batch, and never less. So if its newest batch does not fit, later ones do not fit either. Then it counts as
     still, too. ``flows`` are in the order of the starts.
     """
     left, because = dict(there), {uid: uid for uid in still}
@@ -214,7 +216,9 @@ def refuse_hopeless(there: Mapping[str, Sequence[Position]], flows: Sequence[Flo
 def _with_partners(
     there: Mapping[str, Sequence[Position]], flows: Sequence[Flow], fits: Fits
 ) -> dict[str, Sequence[Position]]:
-    """Leave out positions with which none of a neighbour fits, until there are none. Then, in a tree, each is a part of a cut."""
+    """Remove each position that fits no position of a neighbour, until there are none. If the queries form a tree, each position that is
+    left is part of a cut.
+    """
     left, before = dict(there), None
     while left != before:
         before = dict(left)

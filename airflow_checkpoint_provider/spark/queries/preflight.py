@@ -1,7 +1,8 @@
 """Whether a query could go on from a checkpoint, found out by Spark itself. Runs in the Spark driver.
 
-Spark starts the query on a copy of its files, for one batch that reads nothing and writes nothing. What Spark goes on with in silence is
-compared here: the confs in the checkpoint, the folders of file sources, and the sink. Sources are asked for their rows as at a start.
+Spark starts the query on a copy of its files, for one batch that reads nothing and writes nothing. Spark accepts some differences without
+an error. They are compared here: the confs in the checkpoint, the folders of file sources, and the sink. Sources are asked for their rows
+as at a start.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _LOCAL = re.compile(r"^file:/*(?=/)")
 
 
 class Preflight:
-    """Looks whether queries could go on from a checkpoint, whose files were copied into ``folder``."""
+    """Finds out whether queries could continue from a checkpoint, whose files were copied into ``folder``."""
 
     def __init__(self, spark: SparkSession, folder: Location) -> None:
         self._spark, self._folder = spark, folder
@@ -56,7 +57,9 @@ class Preflight:
         after: Sequence[str] = (),
         rescale: bool = False,
     ) -> QueryFit:
-        """Return what does not fit; nothing if the query could go on. ``saved`` is the query in the checkpoint; None: it begins."""
+        """Return the differences; none if the query could continue. ``saved`` is the query in the checkpoint; None if the checkpoint does
+        not hold it.
+        """
         fit = QueryFit(uid)
         try:
             sink = self._sink(uid, writer, after)
@@ -66,7 +69,7 @@ class Preflight:
             if saved.batch == NOTHING:  # no batch was committed, so Spark has nothing to compare
                 return fit
             position = Position(saved.begun, saved.batch)
-            # First, because Spark gets other offsets of a batch that had begun
+            # First, because ``begin_again`` replaces the offsets of a batch that had begun
             rows = self._of_rows(uid, writer, position)
             fit = replace(rows, differences=(*fit.differences, *rows.differences))
             spark = self._of_location(uid, writer, position, rescale=rescale)
@@ -111,7 +114,7 @@ class Preflight:
             yield " ".join((why[1] if why else str(error)).split())
 
     def _of_confs(self, own: Location, position: Position, rescaling: Rescaling) -> Iterator[str]:
-        """Yield the confs of the state that stay, though the session has others."""
+        """Yield the confs of the state that keep their stored values, although the session has others."""
         for name, stored in sorted(own.offsets(position.committed).confs.items() if Found(own).stores else ()):
             now = self._spark.conf.get(name, stored)
             if now != stored:
@@ -141,7 +144,7 @@ def _of_sink(sink: Sink, saved: QueryDetail) -> Iterator[str]:
 
 
 def _with_error(fit: QueryFit, error: CheckpointError) -> QueryFit:
-    """Return the fit with an error. If another try may help, or the store fails, nobody could look, and that is no difference."""
+    """Return the fit with an error. If another try may help, or the store fails, the answer is unknown, and that is no difference."""
     if error.permanent and not isinstance(error, StoreError):
         return replace(fit, differences=(*fit.differences, error.message))
     return fit if fit.unknown else replace(fit, unknown=f"{error.message} [{error.code}]")

@@ -1,7 +1,7 @@
 """What Spark reports of the running queries, for the heartbeat. Runs in the Spark driver.
 
-Spark reports each batch when it has ended. While it finds nothing to read it reports that every ten seconds, under the number of
-the batch that would be next.
+Spark reports each batch when it has ended. While there is nothing to read, it reports that every ten seconds, under the number of the next
+batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KAFKA = "Kafka"  # its offsets count rows: topic -> partition -> offset
 
 
 def shown(queries: Mapping[str, RunningQuery], before: tuple[QueryProgress, ...]) -> tuple[QueryProgress, ...]:
-    """Return the progress of each query that runs. What was shown ``before`` stays for a query that Spark says nothing of."""
+    """Return the progress of each query that runs. For a query without a report from Spark, the progress from ``before`` stays."""
     known = {query.uid: query for query in before}
     return tuple(filter(None, (_shown(query, known.get(uid)) for uid, query in queries.items())))
 
@@ -38,7 +38,7 @@ def _shown(running: RunningQuery, before: QueryProgress | None) -> QueryProgress
 
 
 def progress(report: Mapping[str, Any], before: QueryProgress) -> QueryProgress:
-    """Return what Spark's report says of the query. If no batch ran, its state and the end of its batch are those ``before``."""
+    """Return the progress in Spark's report. If no batch ran, the size of the state and the end of the batch are those from ``before``."""
     ran, operators = RAN in report["durationMs"], report["stateOperators"]
     batch = report["batchId"] if ran else report["batchId"] - 1
     known_end = before.ended_at if batch == before.batch else ""
@@ -69,7 +69,7 @@ def _total(operators: Sequence[Mapping[str, Any]], name: str) -> int | None:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    """Return the sum; None if one of the counts is not known, which Spark's state stores write as -1."""
+    """Return the sum; None if one of the counts is not known. Spark's state stores write -1 for such a count."""
     known = [count for count in counts if count is not None and count >= 0]
     return sum(known) if len(known) == len(counts) else None
 

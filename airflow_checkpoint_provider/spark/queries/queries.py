@@ -1,6 +1,6 @@
 """The queries of one attempt: started by the script, watched until they end. Runs in the Spark driver.
 
-In checkpoints they take part as ``participants.Streams``. The checkpoints while they run are those of ``timer``.
+They take part in checkpoints as ``participants.Streams``. While they run, ``timer`` takes the checkpoints.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class _ScriptWaits:
-    """Whether the script waits for its queries. A checkpoint holds it there while it asks for the states."""
+    """Whether the script waits for its queries. A checkpoint keeps the script waiting while it asks for the states."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -62,7 +62,7 @@ class _ScriptWaits:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Note that the script waits inside this block. It leaves it when nothing holds it any more."""
+        """Note that the script waits inside this block. It leaves the block when no checkpoint holds it any more."""
         with self._changed:
             self._waits += 1
         try:
@@ -74,7 +74,7 @@ class _ScriptWaits:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Yield whether the script waits. That stays so inside this block."""
+        """Yield whether the script waits, and keep it so inside this block."""
         with self._changed:
             waits = bool(self._waits)
             self._held += waits
@@ -114,7 +114,9 @@ class Queries:
         adopt: str | None = None,
         rescale: bool = False,
     ) -> Query:
-        """Start a query where it was, and return when a batch that had begun before is committed. It reads what ``after`` write."""
+        """Start a query where it stood, and return when a batch that had begun before is committed. It reads the rows of the queries
+        ``after``.
+        """
         if self._attempt.journal.state.scope:
             raise WrongUse(
                 f"query '{uid}' needs a history that all runs share, and this job has one for each run. Set"
@@ -180,7 +182,9 @@ class Queries:
         return {uid: running.sink for uid, running in self._running.items()}
 
     def _catch_up(self, running: RunningQuery) -> None:
-        """Wait for the batch that had begun, which may take hours. Checkpoints and a stop do not wait for it: they know the query."""
+        """Wait for the batch that had begun, which may take hours. Checkpoints and a stop do not wait for that: the query is already one of
+        those that run.
+        """
         with self._script_waits.waiting():
             try:
                 running.catch_up()
@@ -252,7 +256,7 @@ class Queries:
         return any(running.runs() for running in self._running.values())
 
     def failed(self) -> Iterator[tuple[str, Exception]]:
-        """Yield the queries that have failed, unless the script has dealt with that, by uid and error."""
+        """Yield uid and error of each query that has failed, unless the script has dealt with that."""
         return ((uid, error) for uid, running in self._running.items() if (error := running.failed()))
 
     def script_held(self) -> AbstractContextManager[bool]:
@@ -260,13 +264,15 @@ class Queries:
         return self._script_waits.held()
 
     def settled(self) -> Iterator[Callable[[], None]]:
-        """Give up the older locations of queries that need them no more, one by one. Yield what deletes them."""
+        """Give up the older locations of queries that need them no more, one by one. Yield the functions that delete them."""
         settled = (running.located for running in self._running.values() if running.settle())
         return (functools.partial(self._locations.delete_older, located) for located in settled)
 
     def others_wait(self) -> bool:
-        """Return whether a query is not started yet because another one catches up, or reads what a running one writes. A checkpoint
-        would hold an old batch of it. If the job is to be drained, every query counts that the script may start soon.
+        """Return whether a checkpoint shall wait for queries that the script may start soon: it would hold old batches of them.
+
+        It waits for queries that read the rows of a running one. While a query catches up, it waits for all queries of the job. Before a
+        drain, it waits for every query that is not started.
         """
         if not self._unstarted.starts_soon():
             return False
@@ -286,16 +292,16 @@ class Queries:
     # -- in checkpoints ------------------------------------------------------------------------------------------------
 
     def rest(self, check: Check, *, drain: bool) -> None:
-        """Stop the queries for the savepoint with which the job stops. With ``drain``, let them read to the end of what is there first.
+        """Stop the queries for the savepoint with which the job stops. With ``drain``, let them first read all rows that are there.
 
-        To the script they still run. Raises ``Declined`` if the script may soon start another one that would have to be drained.
+        The script still sees them running. Raises ``Declined`` if the script may soon start another query that would have to be drained.
         """
         if drain:
             self._drain(check)
         self._pause(check)
 
     def _drain(self, check: Check) -> None:
-        """Let the queries read to the end of what is there, one after the other: a query may read what an earlier one writes.
+        """Let the queries read all rows that are there, one query after the other: a query may read the rows of an earlier one.
 
         Raises ``Declined`` if the script may soon start another one.
         """
@@ -312,7 +318,7 @@ class Queries:
     def _pause(self, check: Check) -> None:
         """Stop the queries.
 
-        A query stops before those whose rows it reads. They stop when they have committed what it has read.
+        A query stops before its upstreams. An upstream stops when it has committed everything that its readers have read.
         """
         for running in reversed(self._running.values()):
             if self._config.mode == EXACTLY_ONCE:
@@ -320,12 +326,12 @@ class Queries:
             running.pause()
 
     def resume(self) -> None:
-        """Start the queries again that rest, because the savepoint failed."""
+        """Start the paused queries again, because the savepoint failed."""
         for running in self._running.values():
             running.resume()
 
     def pin(self, barrier: str) -> dict[str, Snapshot]:
-        """Return a snapshot of each query that was started, or reads of one, by uid. Those that read what others write are cut together."""
+        """Return a snapshot of each query by uid, also of queries that are not started. Linked queries are cut together."""
         before = self._states.snapshots
         groups = linked_queries(self._running)
         cuts = {uid: cut for group in groups for cut in [Cut(group, self._config, self._hurry)] for uid in group}
@@ -337,5 +343,5 @@ class Queries:
         return {**standing, **started, **self._unstarted.snapshots(self._running, before)}
 
     def _hurry(self) -> bool:
-        """Return whether a stop waits, or a query has failed: the timer serves the one, and sees to the other."""
+        """Return whether a stop waits, or a query has failed. The timer must handle both without delay."""
         return any(self.failed()) or stop_requested(self._attempt.journal.state) is not None

@@ -19,14 +19,14 @@ LOOK = 0.5  # seconds between two looks whether the query has ended
 
 
 class Query:
-    """A streaming query, with the names of Spark's ``StreamingQuery``. It stands for whichever Spark query runs now."""
+    """A streaming query, with the names of Spark's ``StreamingQuery``. It refers to the Spark query that runs now."""
 
     def __init__(self, running: RunningQuery, waiting: Callable[[], AbstractContextManager[None]]) -> None:
         self._running, self._waiting = running, waiting
 
     @property
     def spark_query(self) -> StreamingQuery:
-        """Return the query that Spark runs now. Another one takes its place after a stop that failed."""
+        """Return the query that Spark runs now. After a stop that failed, Spark runs another one."""
         return self._running.spark_query
 
     @property
@@ -46,7 +46,7 @@ class Query:
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's own name
-        """Return whether the query runs. While it stands still for the savepoint of a stop, it does."""
+        """Return whether the query runs, or is paused for the savepoint of a stop."""
         return self._running.runs()
 
     def exception(self) -> Exception | None:

@@ -1,7 +1,7 @@
 """One query of this attempt, from its start to its end. Runs in the Spark driver.
 
-Spark's own query can end and begin again meanwhile: two drivers that run one batch disturb each other, and the one that comes
-second fails. Then the state is fetched, and the query starts again.
+Spark's own query can end and start again meanwhile. Two drivers that run the same batch disturb each other, and the slower one fails. Then
+the state of the batch is fetched, and the query starts again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RunningQuery:
     ) -> None:
         self._attempt, self._locations, self._writer = attempt, locations, writer
         self.uid, self.located, self.sink = located.uid, located, sink
-        self.upstreams = upstreams or {}  # uid of a query -> what this one reads of its sink
+        self.upstreams = upstreams or {}  # uid of a query -> the sources that read its sink
         self.file_sets: dict[str, int] = {}  # of its checkpoints: path -> bytes; the checkpoint thread alone uses it
         self.handled = threading.Event()  # the script has dealt with its failure
         self._lock = threading.RLock()  # one thread starts or stops Spark's query
@@ -90,10 +90,10 @@ class RunningQuery:
             raise WrongUse(f"query '{self.uid}' runs as {execution}, which has no batches that could be checkpointed")
 
     def catch_up(self) -> None:
-        """Return when a batch that had begun is committed and its state is there. Start Spark's query again if it is disturbed.
+        """Wait until the batch that had begun is committed and its state is there. Start Spark's query again if it is disturbed.
 
-        While the query stands still for the savepoint of a stop, nothing is done: ``resume`` starts it again. Raises the query's own
-        error, and ``Damaged`` if nobody has written that state.
+        While the query is paused for the savepoint of a stop, this only waits: ``resume`` starts the query again. Raises the query's own
+        error, and ``Damaged`` if no driver has written that state.
         """
         begun, starts = self.located.position.begun, 1
         while not self._stopped.is_set():
@@ -110,9 +110,9 @@ class RunningQuery:
                     starts += 1
 
     def _refuse_to_start_again(self, starts: int, committed: bool) -> None:
-        """Raise the error with which the query ended, unless another driver has caused it and few starts were tried.
+        """Raise the query's error, unless another driver caused it and fewer than ``STARTS`` starts were tried.
 
-        If the batch is committed without its state, any error is caused by that.
+        If the batch is committed without its state, any error is caused by that. Raises ``Damaged`` then, after ``STARTS`` starts.
         """
         error = self._error or self.spark_query.exception()
         if error and not committed and (starts == STARTS or not DISTURBED.search(str(error))):
@@ -124,10 +124,10 @@ class RunningQuery:
             ) from error
 
     def _await_batch(self, batch: int) -> bool:
-        """Wait until a batch is committed, or Spark's query ends before. Return whether it is committed."""
+        """Wait until a batch is committed, or Spark's query ends before that. Return whether the batch is committed."""
         own = self.located.own
         while True:
-            runs = self.paused or self.spark_query.isActive  # asked first: it may commit and end meanwhile
+            runs = self.paused or self.spark_query.isActive  # read first: the query may commit and end meanwhile
             if not self.paused and (batch == NOTHING or own.store.read(own.name(f"{COMMITS}/{batch}")) is not None):
                 return True
             if not runs:
@@ -136,7 +136,7 @@ class RunningQuery:
             time.sleep(LOOK)
 
     def settle(self) -> bool:
-        """Give up the older locations, once. Return whether that was now. A store that does not answer is asked again later."""
+        """Give up the older locations, once. Return whether this call did it. If the store does not answer, a later call tries again."""
         if self._settled or not self.caught_up:
             return False
         try:
@@ -152,7 +152,7 @@ class RunningQuery:
     # -- running and ending ------------------------------------------------------------------------------------------
 
     def runs(self) -> bool:
-        """Return whether the query runs, is drained or stands still for the savepoint of a stop, or is being started again."""
+        """Return whether the query runs, is being drained, is paused for the savepoint of a stop, or is being started again."""
         starting = not (self.caught_up or self._stopped.is_set())
         return starting or self.paused or self.spark_query.isActive
 
@@ -163,7 +163,7 @@ class RunningQuery:
 
     @property
     def paused(self) -> bool:
-        """Return whether the query stands still for the savepoint of a stop, or is drained before it."""
+        """Return whether the query is paused for the savepoint of a stop, or is being drained before it."""
         return self._paused.is_set()
 
     def failed(self) -> Exception | None:
@@ -173,7 +173,7 @@ class RunningQuery:
         return self._error or self.spark_query.exception()
 
     def stop(self) -> None:
-        """Stop the query for good, also if it stands still."""
+        """Stop the query for good, also if it is paused."""
         self._stopped.set()
         with self._lock:
             self._paused.clear()
@@ -181,16 +181,16 @@ class RunningQuery:
                 self._query.stop()
 
     def pause(self) -> None:
-        """Stop the query if it runs. It is an end only if it stays so."""
+        """Stop the query if it runs, until ``resume`` starts it again."""
         with self._lock:
             if self.runs():
                 self._paused.set()
                 self.spark_query.stop()
 
     def drain(self, check: Callable[[], object]) -> None:
-        """Run the query until it has read what is there now. Then it stands still, with no batch begun.
+        """Run the query until it has read all rows that are there now. Then it is paused, and no batch has begun.
 
-        ``check`` raises if nobody waits for that any longer. Raises ``Declined`` if the query fails or is stopped meanwhile.
+        ``check`` raises if nobody waits for the drain any longer. Raises ``Declined`` if the query fails or is stopped meanwhile.
         """
         with self._lock:
             if self._trigger is not None:  # a stop whose outcome is not known yet has drained it
@@ -198,7 +198,7 @@ class RunningQuery:
             self.pause()
             drains = self.paused
             if drains:
-                say(f"query '{self.uid}' is drained: it reads what is there now, and ends")
+                say(f"query '{self.uid}' is drained: it reads the rows that are there now, and ends")
                 self._trigger = trigger_of(self._writer)
                 self._writer.trigger(availableNow=True)
                 self.start()

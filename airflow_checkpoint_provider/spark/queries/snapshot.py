@@ -1,10 +1,10 @@
 """The snapshot of a query: the files of a committed batch, taken while the query goes on. Runs in the Spark driver.
 
-Spark deletes old files while others are copied. Then a newer batch is taken.
+Spark may delete old files during the copy. Then a newer batch is copied.
 
-In one location, a file is never changed once its batch is committed. So what an earlier checkpoint of the same location holds is
-referred to, not copied again. Each checkpoint refers to few file sets, and to none of which it needs little: the files that are
-kept for it have at most twice the bytes of those that it needs.
+In one location, a file is never changed once its batch is committed. So a checkpoint refers to the files that an earlier checkpoint of the
+same location holds, and does not copy them again. It refers to at most ``OLDER`` earlier file sets, and needs at least half of the bytes of
+each. So the files that are kept for it have at most twice the bytes that it needs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolde
 
 TRIES = 3
 OLDER = 16
-"""File sets of earlier checkpoints to which one refers."""
+"""The most file sets of earlier checkpoints to which a checkpoint refers."""
 
 
 class Snapped(Protocol):
-    """A query of which a snapshot is taken: one that runs, or one that stands still."""
+    """A query of which a snapshot is taken. It may run, or not be started."""
 
     uid: str
     sink: Sink
@@ -56,8 +56,9 @@ class Snapped(Protocol):
 
 
 class QuerySnapshot:
-    """A query at one barrier. ``before`` is its record in the checkpoint before, if there is one. ``cut`` says at which batch it is
-    taken if it reads what others write, or they read what it writes.
+    """A query at one barrier.
+
+    ``before`` is its record in the checkpoint before, if there is one. ``cut`` says at which batch the snapshot of a linked query is taken.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class QuerySnapshot:
         self._record: StateSnapshot | None = None
 
     def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
-        """Copy the files of a committed batch, once, and return their record. A copy at a ``folder`` holds what is in flight, too."""
+        """Copy the files of a committed batch, once, and return their record. A copy at a ``folder`` also holds the files in flight."""
         tries = 0
         while self._record is None:
             check()
@@ -88,7 +89,7 @@ class QuerySnapshot:
         return StoredSnapshot(record).write(check, folder)
 
     def _taken(self, check: Check) -> StateSnapshot:
-        """Copy the files of a committed batch. If no batch was committed since, refer to those from before."""
+        """Copy the files of a committed batch. If no batch was committed since the checkpoint before, refer to its files."""
         cut = self._cut.of(self._running.uid, check) if self._cut else None
         began, edges = time.monotonic(), cut.edges if cut else ()
         measures = Measures(
@@ -122,7 +123,7 @@ class QuerySnapshot:
         return held.issuperset(needed_files(Found(self._running.located.own), Position()))
 
     def _with_edges(self, before: StateSnapshot, edges: tuple[Edge, ...], measures: Measures) -> StateSnapshot:
-        """Return the record from before: the query stands where it stood, and others have written more for it to read."""
+        """Return the record from before with other ``edges``: the query has not moved, but others have written more rows for it to read."""
         query = replace(before.query, edges=edges) if before.query else None
         return replace(
             before,
@@ -133,7 +134,7 @@ class QuerySnapshot:
         )
 
     def _with_in_flight(self, record: StateSnapshot, check: Check) -> StateSnapshot:
-        """Return the record with copies of what is in flight, which another history would not find."""
+        """Return the record with copies of the files in flight. Another history would not find the originals."""
         edges = record.query.edges if record.query else ()
         if not self._cut or not any(edge.in_flight for edge in edges):
             return record
@@ -146,7 +147,7 @@ class QuerySnapshot:
         return replace(record, file_sets=(*record.file_sets, FileSet(path=path, files=files))) if files else record
 
     def _position(self) -> Position:
-        """Return where a query is taken on which no other one depends."""
+        """Return the position at which a query without a cut is taken."""
         position = reached(self._running.located.own)
         return (
             position
@@ -155,12 +156,13 @@ class QuerySnapshot:
         )
 
     def _detail(self, position: Position) -> QueryDetail:
-        """Return what is stored of the query at ``position``.
+        """Return the details of the query at ``position``.
 
-        Until the batch that had begun is committed, the snapshot holds it as that of a stop does: the location is a copy that has no
-        more than this batch needs, so nothing could go on from the committed batch alone. Of its state, the snapshot holds what is
-        there. The batch runs again wherever the snapshot is restored, and writes its state anew. Only a sink that has the batch by
-        then would skip it: that of this query, which goes on with its location, and not with a checkpoint.
+        Until the batch that had begun is committed, the snapshot also holds that batch, as the snapshot of a stop does. The location is a
+        copy with only the files that this batch needs, so no query could continue from the committed batch alone. The snapshot holds the
+        state of the batch as far as it is there. Wherever the snapshot is restored, the batch runs again and writes its state anew. Only a
+        sink that has the batch by then would skip it. That can only be the sink of this query, which continues from its location and not
+        from a checkpoint.
         """
         located, sink = self._running.located, self._running.sink
         return QueryDetail(
@@ -174,7 +176,7 @@ class QuerySnapshot:
         )
 
     def _with_offsets(self, detail: QueryDetail) -> QueryDetail:
-        """Return ``detail`` with what its batch has read and written."""
+        """Return ``detail`` with the offsets of its batch, and the newest file of the sink."""
         if detail.batch == NOTHING:
             return detail
         offsets = self._running.located.own.offsets(detail.batch)
@@ -183,7 +185,7 @@ class QuerySnapshot:
         return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms, newest_file=newest)
 
     def _copied(self, position: Position) -> tuple[tuple[FileSet, ...], int]:
-        """Copy what no earlier checkpoint of this location holds. Return all file sets of the position, and the copied bytes."""
+        """Copy the files that no earlier checkpoint of this location holds. Return all file sets of the position, and the copied bytes."""
         found = Found(self._running.located.own)
         names = needed_files(found, position)
         needed = {name: found.sizes[name] for name in names}
@@ -200,8 +202,9 @@ class QuerySnapshot:
         return (*kept, file_set), file_set.bytes
 
     def _older(self) -> Sequence[FileSet]:
-        """Return the file sets of the checkpoint before, if it was of this location and of committed batches only: the state of the
-        others may have been written again."""
+        """Return the file sets of the checkpoint before, if it was of this location and held committed batches only. The state of other
+        batches may have been written again.
+        """
         before, query = self._before, self._before and self._before.query
         same = query and query.location == self._running.located.path and query.begun == query.batch
         return before.file_sets if before and same else ()
@@ -211,10 +214,10 @@ class QuerySnapshot:
 
 
 def reused(needed: Mapping[str, int], before: Sequence[FileSet], bytes_of: Mapping[str, int]) -> tuple[FileSet, ...]:
-    """Return what a checkpoint refers to of the file sets of the one before.
+    """Return the parts of the file sets of the checkpoint ``before`` to which a new one refers.
 
-    ``needed``: the bytes of the files that it needs, by name. ``bytes_of``: the bytes of each whole file set, by path. One that
-    is not in there, as of a full checkpoint, was copied as it is listed.
+    ``needed``: the bytes of the files that it needs, by name. ``bytes_of``: the bytes of each whole file set, by path. A file set that is
+    not in there, as of a full checkpoint, has just the bytes that ``before`` lists.
     """
     parts = [
         replace(file_set, files=tuple(file for file in file_set.files if needed.get(file.name) == file.bytes))

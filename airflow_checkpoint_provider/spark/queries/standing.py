@@ -1,7 +1,7 @@
-"""Queries of the job that the script has not started: a checkpoint holds each where it stands. Runs in the Spark driver.
+"""Queries of the job that the script has not started: a checkpoint holds each at its newest position. Runs in the Spark driver.
 
-An older attempt has run them, perhaps further than the newest checkpoint knows. If a checkpoint held them as that one does, or not at
-all, nothing could go back to it: their sinks are ahead of it.
+An older attempt has run them, perhaps further than the newest checkpoint knows. If a checkpoint held their older positions, or left them
+out, no query could go back to it: their sinks would be ahead of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNREADABLE = (Damaged, SinkMoved, WrongUse, Py4JError, PySparkException)
-"""Errors of a location or a sink that somebody has deleted or changed since."""
+"""Errors of a location or a sink that was deleted or changed since."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Still:
 
 
 class Standing:
-    """The queries of the job that the script has not started, but for those that read each other (``unstarted.py``)."""
+    """The queries of the job that the script has not started, except for linked ones (``unstarted.py``)."""
 
     def __init__(self, spark: SparkSession, attempt: Attempt, states: States) -> None:
         self.attempt, self.states, self._spark = attempt, states, spark
@@ -89,8 +89,8 @@ class StandingSnapshot:
         self._snapshot: QuerySnapshot | None = None
 
     def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
-        """Return the record of the query. Raises ``Declined`` if it cannot be read, and no checkpoint holds it: the next one is taken
-        without it.
+        """Return the record of the query. Raises ``Declined`` if the query cannot be read and no checkpoint holds it: the next checkpoint
+        is taken without it.
         """
         record = self._record(check)
         if folder is not None and record.query:
@@ -119,7 +119,7 @@ class StandingSnapshot:
 
 
 def alone(state: State, states: Mapping[str, StateSnapshot]) -> Iterator[QueryRecord]:
-    """Yield the queries of the job that read nothing of another one, and of which no other one reads, also not by a checkpoint."""
+    """Yield the queries of the job that are linked to no other one, neither in the journal nor in a checkpoint."""
     pairs = [(query.uid, upstream) for query in state.queries for upstream in query.newest.after]
     pairs += [
         (uid, edge.upstream) for uid, saved in states.items() for edge in (saved.query.edges if saved.query else ())

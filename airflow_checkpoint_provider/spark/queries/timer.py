@@ -1,8 +1,8 @@
 """The timer of checkpoints: it runs while a query of the job runs. Runs in the Spark driver.
 
-A thread takes checkpoints at the pace of ``interval``, and at once if somebody asks. A query has a consistent point whenever a batch
-is committed, so it needs no barrier of the script. Values are then those of the script's last barrier. Registered objects are asked
-only while the script waits for its queries: it may be changing them.
+A thread takes checkpoints at the pace of ``interval``, and at once if somebody asks. A query has a consistent point whenever a batch is
+committed, so it needs no barrier of the script. Values are then those of the script's last barrier. Registered objects are asked only while
+the script waits for its queries: at other times it may be changing them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CheckpointTimer:
             self._checkpointer.delete_later(delete)
 
     def _serve(self) -> None:
-        """Take checkpoints until the attempt ends: when somebody asks, and when the time has come. End it if that fails."""
+        """Take checkpoints until the attempt ends: on request, and when one is due. If that fails, end the attempt."""
         try:
             while not (self._queries.started or self._ending.wait(LOOK)):
                 pass
@@ -74,7 +74,7 @@ class CheckpointTimer:
                 self._attempt.end.now("failed", ExitCode.FAILED, why)
 
     def _take_due(self) -> None:
-        """Take the checkpoint that is due, or asked for. The timer stands still while no query runs: nothing new could be saved."""
+        """Take the checkpoint that is due, or asked for. No checkpoint is due while no query runs: nothing new could be saved."""
         now = time.monotonic()
         self._checkpointer.pause.update()
         due = now >= self._due and self._queries.any_runs()

@@ -1,7 +1,8 @@
-"""Queries of the checkpoint that the script has not started, though one runs whose rows they read. Runs in the Spark driver.
+"""Queries in the checkpoint that are not started yet, although their upstream runs. Runs in the Spark driver.
 
-Most scripts start them next, so a checkpoint waits for them. Another version of the script may have dropped them. A checkpoint that
-does not wait holds them as they were, while the others have gone on. In place they read on: what they have yet to read is still there.
+Most scripts start them next, so a checkpoint waits for them. But another version of the script may have dropped them. A checkpoint that
+does not wait any more holds them as they were, although their upstreams have gone on. If the same job starts them later, they read on:
+their rows are still there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 from airflow_checkpoint_provider.text import state_messages
 
-PATIENCE = 60.0  # seconds from one start to the next, and for which a start that catches up keeps checkpoints waiting
+PATIENCE = 60.0  # seconds after a start, in which checkpoints wait for the next one
 
 
 class Unstarted:
@@ -34,7 +35,7 @@ class Unstarted:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Note that the script starts a query inside this block. It may take hours, and the next one comes after it."""
+        """Note that the script starts a query inside this block. The start may take hours, and the next one comes after it."""
         self._since, self._began = math.inf, time.monotonic()
         try:
             yield
@@ -90,7 +91,7 @@ class Unstarted:
 
 @dataclass(frozen=True)
 class HandedOn:
-    """A query that is held as it was. ``upstream`` is the one that has gone on, if the script may start this one soon."""
+    """A query that is held as it was. ``upstream`` is the query that has gone on, if the script may start this one soon."""
 
     record: StateSnapshot
     upstream: str | None
@@ -109,8 +110,9 @@ class HandedOn:
 
 
 def _apart(state: StateSnapshot, running: Mapping[str, RunningQuery]) -> StateSnapshot:
-    """Return the record, which says of whom the query stands apart. A query that has begun in another sink, as that of a fork does,
-    has all rows there that this one has yet to read.
+    """Return the record, marked with the upstreams that have gone on without the query.
+
+    An upstream that has begun in another sink, as in a fork, is not marked: that sink has all rows that the query has yet to read.
     """
     sinks = {uid: query.sink.path for uid, query in running.items()}
     edges = state.query.edges if state.query else ()
@@ -119,7 +121,7 @@ def _apart(state: StateSnapshot, running: Mapping[str, RunningQuery]) -> StateSn
 
 
 def _readers(running: Collection[str], states: Mapping[str, StateSnapshot]) -> dict[str, str]:
-    """Return the queries that do not run and have read what a running one writes, each with that one."""
+    """Return each query that does not run and has read the rows of a running one, with that upstream."""
     return {
         uid: edge.upstream
         for uid, state in states.items()

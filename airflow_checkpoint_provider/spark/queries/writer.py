@@ -1,4 +1,4 @@
-"""The writer of a query as its author built it: where it writes, and what this package cannot keep exact. Runs in the Spark driver.
+"""The writer of a query as its author built it: where it writes, and which settings this package refuses. Runs in the Spark driver.
 
 PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the fields of Spark's own writer are read (4.1 and 4.2).
 """
@@ -34,7 +34,7 @@ AT_LEAST_ONCE = {
 """Sinks that do not say which batches they have, and what that means for them."""
 NOTES = {
     **AT_LEAST_ONCE,
-    ICEBERG: "an older driver that still runs can write the batch that had begun a second time. After one that is dead, each row is"
+    ICEBERG: "an older driver that still runs can write the begun batch a second time. If the older driver is dead, each row is"
     " there once",
 }
 """What the log says when a query starts, by the format of its sink."""
@@ -46,7 +46,7 @@ TABLES = {
         "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     ),
 }
-"""Formats of tables: the Spark for which the package was released with which they were tried, and a class of it."""
+"""Formats of tables: the Spark for which the package was released with which they were tested, and a class of the package."""
 IN_A_BRANCH = ("branch", "spark.wap.branch", "spark.wap.id")  # options and confs of Iceberg
 TRIGGERS = ("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$")
 CONFS = {
@@ -59,7 +59,7 @@ FORMATS = {
     FORMAT_VERSION: "a query whose sink skips a batch",
     "spark.sql.streaming.offsetLog.formatVersion": "a query that ends in the middle of a batch",
 }
-"""Confs whose version 2 loses queries in Spark 4.2 itself, and which ones. Version 1 is the default of both."""
+"""Confs whose version 2 makes Spark 4.2 itself lose queries, and which queries. Version 1 is the default of both."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class Target:
 
 
 def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
-    """Return where the query writes. Raises ``WrongUse`` and ``NotSupportedYet`` for what cannot go on exactly."""
+    """Return where the query writes. Raises ``WrongUse`` and ``NotSupportedYet`` for settings with which the query could not continue
+    exactly.
+    """
     if not spark.version.startswith(SPARKS):
         raise VersionMismatch(
             f"query '{uid}': queries need Spark 4.1 or 4.2, this is {spark.version}. Run the job with one of them"
@@ -90,7 +92,7 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
     _need_protobuf(uid, writer)
     _refuse_trigger(uid, fields["trigger"])
     if fields["source"] == FOREACH_BATCH:
-        # A sink of this package says so; any other function is its author's matter
+        # A sink of this package has a ``target``. Any other function is its author's responsibility
         target = getattr(batch_function(spark, fields), "target", None)
         return target if isinstance(target, Target) else Target(FOREACH_BATCH, "")
     return _target(spark, uid, str(fields["source"]).lower(), options)

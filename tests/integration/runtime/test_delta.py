@@ -225,7 +225,7 @@ def test_query_goes_on_behind_batches_that_the_table_has_forgotten(table: Home, 
     add_files(source(table), *range(4, FILES))
     again = table.run()
     assert again.code == 0, again.log
-    assert "has forgotten batch 1 of it, and is told again" in again.log
+    assert "the transaction marker of batch 1 has expired in its table" in again.log
     assert rows_in_table(table.out) == expected(FILES)
     assert batches_in_table(table.out) == [0, 1, 1, 2, 3]
 

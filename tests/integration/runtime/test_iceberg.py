@@ -291,7 +291,7 @@ def test_batch_that_had_begun_before_snapshots_expired_is_refused(job: Job, tmp_
     begin_later(Location(job.home.store, f"{History('stream').prefix}/{locations(job.home)[-1]}"), 2 * CLOCKS)
     again = job.home.run()
     assert again.code == 0, again.log
-    assert f"have expired in its table {job.lake.table}, which is told batch 0" in again.log
+    assert f"have expired in its table {job.lake.table}; a marker for batch 0 is written" in again.log
     assert again.result["ids"] == [*expected(FILES), OTHER]
 
 

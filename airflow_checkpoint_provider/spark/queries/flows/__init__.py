@@ -1,1 +1,1 @@
-"""What one query writes and another has yet to read. Runs in the Spark driver."""
+"""The flow of rows from one query to another one. Runs in the Spark driver."""

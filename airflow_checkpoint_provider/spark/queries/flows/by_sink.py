@@ -1,4 +1,4 @@
-"""What runs between two queries, by the sink of the one that writes. Runs in the Spark driver."""
+"""The flow between two queries, by the sink of the upstream. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
 
 
 def flow_between(upstream: RunningQuery, downstream: RunningQuery) -> Flow:
-    """Return what runs between two queries. ``edges.upstreams`` has refused any other sink."""
+    """Return the flow between two queries. ``edges.upstreams`` has refused any other sink."""
     sink = upstream.sink
     if isinstance(sink, DeltaSink):
         return DeltaFlow(upstream, downstream, sink)

@@ -1,7 +1,7 @@
-"""What one streaming query reads of another one by a Delta table. Runs in the Spark driver.
+"""The flow between two streaming queries through a Delta table. Runs in the Spark driver.
 
-The table's log says which commit holds a batch of the query that writes. The offset of the query that reads says up to which commit it
-has read. Commits of others may lie between.
+The table's log says which commit holds a batch of the upstream. The offset of the downstream says up to which commit it has read. Commits
+of other writers may lie between.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Read:
 
     @classmethod
     def parse(cls, offset: str) -> Read:
-        """Return it from an offset. Of the table at a commit, files that others have added before it may be unread."""
+        """Return it from an offset. With an initial offset, the source reads the whole table at one commit, so files of earlier commits may
+        still be unread.
+        """
         read = DeltaOffset.parse(offset)
         if read.initial:
             return cls(0, 0 if read.index < 0 else read.touched)
@@ -38,7 +40,7 @@ class Read:
 
 
 class DeltaFlow(Flow):
-    """What runs by the Delta table of the upstream's ``sink``."""
+    """The flow through the Delta table of the upstream's ``sink``."""
 
     def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: DeltaSink) -> None:
         super().__init__(upstream, downstream)
@@ -57,8 +59,10 @@ class DeltaFlow(Flow):
         self._newest = newest
 
     def _written(self, whole: int, oldest: int, newest: int) -> list[Commit]:
-        """Return the commits of the upstream that are not known. At the first look, that are those after the batch ``oldest``, or that
-        the downstream may not have read: from the commit ``whole`` on. Raises ``Declined`` if the log does not have those any more.
+        """Return the commits of the upstream that are not known yet.
+
+        The first call returns the commits after the batch ``oldest``, and the commits from ``whole`` on, which the downstream may not have
+        read. Raises ``Declined`` if the log does not have the latter any more.
         """
         found, first, seen = list[Commit](), 0 if self._newest is None else self._newest + 1, newest + 1
         for commit in self._sink.table.commits(first, newest):
@@ -76,7 +80,7 @@ class DeltaFlow(Flow):
         return found
 
     def _read(self, batch: int) -> Read:
-        """Return how far all sources have read by the end of ``batch``, and how far any."""
+        """Return how far all sources have read by the end of ``batch``, and how far at least one has."""
         offsets = self.downstream.located.own.offsets(batch).sources
         found = [offsets.get(source.offset, NO_OFFSET) for source in self._sources]
         reads = [Read() if offset == NO_OFFSET else Read.parse(offset) for offset in found]
@@ -92,14 +96,14 @@ class DeltaFlow(Flow):
         return self.consistent(upstream, downstream) and not self._waiting(upstream, downstream.begun)
 
     def _too_early(self, upstream: Position, downstream: Position) -> list[Commit]:
-        """Return what the downstream has read, and the upstream has not committed."""
+        """Return the commits from which the downstream has read, and which the upstream has not committed at its position."""
         touched = self._reads[downstream.begun].touched
         return [
             commit for commit in self._commits if commit.version < touched and self._batch(commit) > upstream.committed
         ]
 
     def _waiting(self, upstream: Position, batch: int) -> list[Commit]:
-        """Return what the upstream has committed, and the downstream has not read, or not all of it, by the end of ``batch``."""
+        """Return the commits that the upstream has committed, and that the downstream has not read completely by the end of ``batch``."""
         whole = self._reads[batch].whole
         return [
             commit for commit in self._commits if commit.version >= whole and self._batch(commit) <= upstream.committed

@@ -1,8 +1,8 @@
-"""What one streaming query reads of another one by the files of its sink. Runs in the Spark driver.
+"""The flow between two streaming queries through the files of a sink. Runs in the Spark driver.
 
-The sink's log says which batch wrote a file. The log of the file source, in the location of the query that reads, says which batch
-has read it. Both name a file by its path. The names of the files are unique, and they are what is compared: a sink may have been
-written in one spelling and be read in another.
+The sink's log says which batch wrote a file. The log of the file source, in the location of the downstream, says which batch has read it.
+Both name a file by its path. Only the names of the files are compared. They are unique, and the two logs may spell the path of the sink
+differently.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Read:
-    """What a query has read of another one: how many files of each of its batches, by all sources, and the newest batch, by any."""
+    """What a query has read: how many files of each upstream batch all of its sources have read, and the newest upstream batch of which any
+    source has read a file.
+    """
 
     files: Mapping[int, int]
     newest: int
 
 
 class FileFlow(Flow):
-    """What runs by the files of the upstream's ``sink``."""
+    """The flow through the files of the upstream's ``sink``."""
 
     def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: FileSink) -> None:
         super().__init__(upstream, downstream)
@@ -40,13 +42,13 @@ class FileFlow(Flow):
         self._since = NOTHING  # older batches of the upstream may count as this one
         self._batches: dict[str, int] = {}  # name of a file of the upstream -> its batch
         self._written = Counter[int]()  # batch of the upstream -> its files
-        self._newest: int | None = None  # batch of the upstream at the last look
+        self._newest: int | None = None  # newest batch of the upstream when the log was last read
         self._reads: dict[int, _Read] = {}  # batch of the downstream -> files
 
     def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         batches = {position.begun for position in downstream} - self._reads.keys()
         newest = max(position.committed for position in upstream)
-        # The positions were found before, so the log names all that was read by then
+        # The log is read after the positions were found, so it names all files that were read by then
         if batches or self._newest is None or newest > self._newest:
             self._read_log(min(position.committed for position in upstream))
             self._newest = newest
@@ -54,7 +56,7 @@ class FileFlow(Flow):
             self._reads[batch] = self._counted(self._names(batch))
 
     def _read_log(self, since: int) -> None:
-        """Read what is new in the log of the sink."""
+        """Read the new entries in the log of the sink."""
         if self._newest is None:
             self._since = since
         seen = max(self._batches.values(), default=NOTHING)
@@ -64,7 +66,7 @@ class FileFlow(Flow):
                 self._written[batch] += 1
 
     def _counted(self, names: Sequence[frozenset[str]]) -> _Read:
-        """Return what was read of the files that the sink's log still names; ``names`` are those of each source."""
+        """Return what was read, as far as the sink's log still names it. ``names``: the files that each source has read."""
         by_any = frozenset[str]().union(*names) & self._batches.keys()
         by_all = Counter(self._batches[name] for name in by_any.intersection(*names))
         return _Read(by_all, max((self._batches[name] for name in by_any), default=NOTHING))

@@ -1,4 +1,4 @@
-"""What one streaming query reads of another one, and whether a checkpoint may hold both at given batches. Runs in the Spark driver."""
+"""The flow between two streaming queries, and whether a checkpoint may hold both at given batches. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Flow(ABC):
 
     @abstractmethod
     def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
-        """Read what the downstream has read, and what the upstream has written, at each of these positions."""
+        """Find out what the downstream has read, and what the upstream has written, at each of these positions."""
 
     @abstractmethod
     def consistent(self, upstream: Position, downstream: Position) -> bool:
-        """Return whether the upstream has committed all that the downstream has read."""
+        """Return whether the upstream has committed everything that the downstream has read."""
 
     @abstractmethod
     def aligned(self, upstream: Position, downstream: Position) -> bool:
-        """Return whether the downstream has read just what the upstream has committed."""
+        """Return whether the downstream has read exactly what the upstream has committed."""
 
     def edge(self, upstream: Position, downstream: Position) -> Edge:
-        """Return what is in flight, and how many files the downstream has read that the upstream has not committed.
+        """Return the edge: the files in flight, and how many files the downstream has read that the upstream has not committed.
 
-        The files of a batch that had begun are in flight, too: wherever the checkpoint is restored, it reads them again.
-        Raises ``Declined`` for more files in flight than a checkpoint can name.
+        The files of a batch that had begun are in flight, too: wherever the checkpoint is restored, that batch reads them again. Raises
+        ``Declined`` for more files in flight than a checkpoint can name.
         """
         return Edge(
             upstream=self.upstream.uid,

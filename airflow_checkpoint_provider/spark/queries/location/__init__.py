@@ -1,1 +1,1 @@
-"""In which location a query continues, and what is copied there. Runs in the Spark driver."""
+"""The location in which a query continues, and the files that are copied there. Runs in the Spark driver."""

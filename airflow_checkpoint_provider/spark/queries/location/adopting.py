@@ -1,4 +1,4 @@
-"""The checkpoint location of a query that ran without this package: found, and looked at before it is fenced. Runs in the Spark driver."""
+"""The checkpoint location of a query that ran without this package: examined before it is fenced. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.spark.queries.writer import FORMAT_VERSION
 
 
 def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) -> None:
-    """Raise an error if the query cannot be taken over from ``location``. Nothing is changed, and it may still run.
+    """Raise an error if the query cannot be taken over from ``location``. Changes nothing. The query may still run there.
 
     Raises ``WrongUse``, ``NotSupportedYet``, ``Damaged``, and ``SinkMoved``.
     """
@@ -39,15 +39,16 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) 
 
 
 def refuse_copy(location: Location, uid: str, others: Mapping[str, Location]) -> None:
-    """Raise ``SinkTaken`` if another query of the job has Spark's id of the query in ``location``. Spark runs one query of an id: it stops
-    the other one without an error. ``others``: their locations.
+    """Raise ``SinkTaken`` if another query of the job has the same Spark id as the query in ``location``.
+
+    Spark runs only one query with an id, and stops the other one without an error. ``others``: the locations of the job's queries.
     """
     query_id = location.query_id()
     for other, its in others.items():
         if query_id and its.query_id() == query_id:
             raise SinkTaken(
                 f"query '{uid}': {location.uri} is a copy of a location of query '{other}': both have Spark's id {query_id}. Spark would stop"
-                f" '{other}', and a table would take their batches for one another's. Nothing was changed. Leave adopt out, so that '{uid}'"
+                f" '{other}', and a table could not tell their batches apart. Nothing was changed. Leave adopt out, so that '{uid}'"
                 " starts from its beginning"
             )
 
@@ -63,7 +64,9 @@ def refuse_fenced(location: Location, uid: str, incarnation: str) -> None:
 
 
 def _refuse_format(location: Location, batch: int, uid: str) -> None:
-    """Raise ``NotSupportedYet`` for offsets and state in formats that lose queries. Spark goes on in the format that it finds."""
+    """Raise ``NotSupportedYet`` for offsets and state in formats with which Spark cannot always continue. Spark keeps the format that it
+    finds.
+    """
     if location.read(f"{OFFSETS}/{batch}").startswith(b"v2\n"):
         raise NotSupportedYet(
             f"query '{uid}': the offsets in {location.uri} have format 2, with which Spark cannot continue in the middle of a batch. Nothing"

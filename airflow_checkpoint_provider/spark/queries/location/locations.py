@@ -1,8 +1,8 @@
 """The checkpoint location of each query in this attempt: taken over from an older attempt, or begun. Runs in the Spark driver.
 
-A query goes on with the batches of its newest location, whichever checkpoint is the newest: its sink has them already. The
-location of the older attempt is fenced first, and copied into one of this attempt. A batch that had begun there runs again, with
-the same offsets.
+A query continues after the batches of its newest location, also if the newest checkpoint is older: its sink already has these batches. The
+location of the older attempt is fenced first, and then copied into one of this attempt. A batch that had begun there runs again, with the
+same offsets.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from airflow_checkpoint_provider.text import state_messages
 
 @dataclass(frozen=True)
 class Start:
-    """A query that the script starts: what was restored of it, its sink and its sources, and what the script wishes."""
+    """A query that the script starts: its restored state, its sink, its sources, and the arguments of ``start_query``."""
 
     uid: str
     restored: StateSnapshot | None
     sink: Sink
     sources: SourceRows
     links: Links
-    """What it had to do with other queries of the restored checkpoint."""
+    """Its links to other queries of the restored checkpoint."""
     adopt: str | None
-    """A location from elsewhere: of a query that has none here, or has one that still needs files there."""
+    """A location outside of the root. The query has no location here yet, or its location here still needs files there."""
     rescaling: Rescaling | None
     after: tuple[str, ...] = ()
     """The queries whose rows it reads."""
@@ -68,7 +68,7 @@ class Located:
     chain: tuple[Location, ...]
     """The locations from which it was copied, the newest first."""
     older: tuple[Location, ...]
-    """Those that it replaces. Where the query has gone back, it was copied from none of them."""
+    """The locations that it replaces. If the query has gone back, it was copied from none of them."""
     position: Position
     gone_back: GoneBack | None = None
 
@@ -78,18 +78,19 @@ class Locations:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        # uid -> newest batch in its older location, since when it is fenced
+        # uid -> newest batch in its older location, and the time of the fence
         self._fences = dict[str, tuple[int, float]]()
 
     def locate(self, start: Start) -> Located:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
-        What may refuse the start comes first: until then there is only a copy that nobody uses, and the older location is fenced. An empty
-        sink is filled up before the journal names the location: if this attempt is killed between the two, the next one does it again. A
-        sink goes back after that: the next attempt reads in the journal that it must, and to where.
+        Checks that may refuse come first. Until they pass, only an unused copy exists; the older location is already fenced. Batches are
+        marked as written in an empty sink before the journal names the location: if this attempt is killed between the two steps, the next
+        one repeats them. A sink goes back after the journal names the location: the next attempt then reads in the journal that the sink
+        must go back, and to which batch.
 
-        Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if a source lacks rows that it reads next, ``Damaged`` if the
-        newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and what ``rescaling`` raises.
+        Raises ``SinkMoved`` if the query must not go on there, ``SourceMoved`` if a source lacks rows that it reads next, ``Damaged`` if
+        the newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and the errors of ``rescaling``.
         """
         query = self._attempt.journal.state.query(start.uid)
         located = self._copied(start, query)
@@ -104,7 +105,7 @@ class Locations:
         return located
 
     def _copied(self, start: Start, query: QueryRecord | None) -> Located:
-        """Copy what the query needs into a new location, from the one in which it ran, or from a checkpoint."""
+        """Copy the files that the query needs into a new location: from the one in which it ran, or from a checkpoint."""
         uid, path = start.uid, self._new_path(start.uid)
         own, chain, gone_back = self._at(path), tuple[Location, ...](), None
         if query:
@@ -122,8 +123,8 @@ class Locations:
         return Located(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
 
     def _compare(self, start: Start, query: QueryRecord | None, located: Located) -> None:
-        """Raise an error unless the query can go on there: its sources have the rows, and its sink has the batches. If it has gone back,
-        the sink was looked at before.
+        """Raise an error unless the query can continue in its location: its sources have the rows, and its sink has the batches. If it has
+        gone back, ``plan_rewind`` has already compared the sink.
         """
         position, gone_back = located.position, located.gone_back
         start.sources.check_can_continue(
@@ -148,7 +149,7 @@ class Locations:
         *,
         adopted: bool = False,
     ) -> Reading:
-        """Return where a query reads on. One that has gone back reads again what its older locations have read."""
+        """Return where a query reads on. If it has gone back, it reads rows again that it has read in its older locations."""
         back = bool(gone_back or (query and query.newest.gone_back))
         left = self._older(query) if query and back else ()
         batch = gone_back.batch if gone_back else position.committed
@@ -173,8 +174,8 @@ class Locations:
         return located
 
     def _refuse_another_location(self, uid: str) -> None:
-        """Raise an error for a query that runs elsewhere, where it would not be fenced: under another name, since a restore has renamed
-        it, or without this package, since it was released.
+        """Raise an error for a query that continues elsewhere, where it would not be fenced: under another name, because a restore has
+        renamed it, or without this package, because it was released.
         """
         state = self._attempt.journal.state
         if released := state.released_query(uid):
@@ -200,7 +201,7 @@ class Locations:
         return Location(self._attempt.store, self._attempt.keys.file_set(path))
 
     def _follow(self, query: QueryRecord, start: Start, own: Location) -> tuple[Position, GoneBack | None]:
-        """Take over the newest location, to go on or back. Return where the query stands in ``own``."""
+        """Take over the newest location, to continue there or to go back. Return the position of the query in ``own``."""
         old = start.sink.location = self._at(query.newest.path)
 
         def copy(position: Position) -> tuple[Position, GoneBack | None]:
@@ -214,7 +215,9 @@ class Locations:
         return take_over(old, own, lambda: self._fenced(query), copy)
 
     def _finish_way_back(self, query: QueryRecord, start: Start, old: Location, position: Position) -> None:
-        """Let the sink go back if the journal says so, and no batch was committed since: that attempt may have been killed, or sleep."""
+        """Let the sink go back if the journal says so and no batch was committed since. The attempt that decided it may have been killed or
+        suspended before it did so.
+        """
         newest = query.newest
         if newest.gone_back is None or position != Position(newest.begun, newest.committed):
             return
@@ -260,7 +263,9 @@ class Locations:
         return take_over(old, own, lambda: self._fence(uid, old), copy)
 
     def _gone_back(self, query: QueryRecord, left: Position, start: Start, own: Location) -> tuple[Position, GoneBack]:
-        """Copy the files of a query in a checkpoint, under numbers that no batch had. ``left``: where the query stands now."""
+        """Copy the files of a query in a checkpoint, under batch numbers that were never used. ``left``: the position from which it goes
+        back.
+        """
         restored, sink = start.restored, start.sink
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
@@ -274,32 +279,32 @@ class Locations:
         return Position(number + to.begun - to.committed, number), gone_back
 
     def _fenced(self, query: QueryRecord) -> tuple[int, float]:
-        """Return the newest batch that has begun in the newest location of a query, and since when that is fenced.
+        """Return the newest batch that has begun in the newest location of a query, and the time of the fence.
 
-        The first query fences for all that an older attempt started, so that the second looks do not add up.
+        The first query fences the locations of all queries of older attempts, so that the waits of ``stays_fenced`` do not add up.
         """
         state, epoch = self._attempt.journal.state, self._attempt.epoch
         older = [known for known in state.queries if file_set_epoch(known.newest.path) != epoch]
         for known in older if query.uid not in self._fences else ():
             try:
                 self._fences[known.uid] = self._fence(known.uid, self._at(known.newest.path))
-            except Damaged:  # the start of that query says so, and the others can go on
+            except Damaged:  # the start of that query raises it again, and the others can go on
                 if known.uid == query.uid:
                     raise
         return self._fences.pop(query.uid)  # if a batch was faster, it is fenced anew
 
     def _fence(self, uid: str, location: Location) -> tuple[int, float]:
-        """Fence a location. Return the newest batch that has begun there, and the time."""
+        """Fence a location. Return the newest batch that has begun there, and the time of the fence."""
         state = self._attempt.journal.state
         by = f"attempt {self._attempt.epoch} of {state.job}"
         entry = FenceEntry(state.incarnation, uid, secrets.token_hex(16), by)
         return fence(location, entry, self._attempt.writer.catch_up), time.monotonic()
 
     def _stands_there(self, query: QueryRecord, position: Position, restored: StateSnapshot | None) -> bool:
-        """Return whether a query that shall go back to a checkpoint stands there, as after a stop with a savepoint.
+        """Return whether a query that shall go back to a checkpoint is there already, as after a stop with a savepoint.
 
-        In one history no number of a batch is used twice. A savepoint that comes from elsewhere may be a copy of one of this history.
-        A batch that another version of the script has begun since does not count: the query goes back to before it.
+        In one history no batch number is used twice. A savepoint from elsewhere may be a copy of a savepoint of this history. If another
+        version of the script has begun a batch since, the query is not there: it goes back to the position before that batch.
         """
         saved, point = restored.query if restored else None, self._attempt.restored.point
         if position_of(restored).committed != position.committed:
@@ -307,7 +312,7 @@ class Locations:
         if position.begun != position.committed and not (saved and saved.location == query.newest.path):
             return False
         if saved and saved.edges and position.begun not in (position.committed, saved.begun):
-            return False  # the batch may have read what the query before takes back
+            return False  # the batch may have read rows that its upstream takes back
         known = {query.newest.taken_from, *(location.path for location in query.locations)}
         return saved is None or (point is not None and point.pointer is None) or saved.location in known
 
@@ -323,7 +328,7 @@ class Locations:
         return position
 
     def _name(self, located: Located, query: QueryRecord | None, start: Start) -> None:
-        """Write the entry that makes the location count. Until then it is only a copy that nobody uses."""
+        """Write the journal entry that names the location. Until then the location is only an unused copy."""
         adopted = located.chain[0].uri if located.chain and not query else None
         command = c.LocateQuery(
             uid=located.uid,
@@ -343,8 +348,8 @@ class Locations:
     def fetch_missing_state(self, located: Located) -> None:
         """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
 
-        Another driver may have finished the batch in the sink after this location was copied. Then the sink skips it here, and
-        nobody else writes its state.
+        Another driver may have finished the batch in the sink after this location was copied. Then the sink skips the batch here, and no
+        other process writes its state.
         """
         fetch_state(located.own, located.chain, located.position)
 
@@ -353,18 +358,18 @@ class Locations:
         return has_state(located.own, located.chain, located.position)
 
     def settle(self, located: Located) -> None:
-        """Give up the older locations: this one holds all that they held."""
+        """Give up the older locations: this one holds everything that they held."""
         self._attempt.writer.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
 
     def delete_older(self, located: Located) -> None:
-        """Delete the locations that were given up, all but what keeps them fenced."""
+        """Delete the locations that were given up, except for their fences."""
         for older in located.older:
             self._attempt.writer.check_deleting()
             delete_location(older)
 
 
 def _position_elsewhere(start: Start, location: Location) -> Position:
-    """Return how far a query has come that may still run elsewhere. Raises ``SourceMoved`` if its sources lack rows that it reads next."""
+    """Return the position of a query that may still run elsewhere. Raises ``SourceMoved`` if its sources lack rows that it reads next."""
     while True:
         position = reached(location)
         try:

@@ -1,6 +1,6 @@
 """Another number of partitions for the state of a query, by Spark's own tool. Runs in the Spark driver.
 
-The number is that of the session, ``spark.sql.shuffle.partitions``. Without this, Spark 4.2 goes on with the number that the checkpoint
+The number is that of the session, ``spark.sql.shuffle.partitions``. Without this module, Spark 4.2 keeps the number that the checkpoint
 location names, whatever the session says.
 """
 
@@ -67,7 +67,7 @@ class Rescaling:
         return True
 
     def possible(self, location: Location, position: Position) -> bool:
-        """Return whether the state at ``position`` can get the number of the session, and has another one."""
+        """Return whether the state at ``position`` has another number of partitions than the session, and can get that of the session."""
         try:
             return self.needed(location, position)
         except (NotSupportedYet, WrongUse):
@@ -76,8 +76,8 @@ class Rescaling:
     def refuse_to_adopt(self, location: Location, position: Position) -> None:
         """Raise ``NotSupportedYet`` if the state in a location from elsewhere has another number of partitions. Nothing is changed.
 
-        A query that still runs there may begin a batch until its location is fenced. That must run with the old number: the query
-        would be refused, and its old driver would have ended.
+        The query may still run there, and begin a batch before its location is fenced. That batch must run with the old number. So the
+        query would be refused, after its old driver has ended.
         """
         batch = max(position.committed, 0)
         if self.needed(location, Position(batch, batch)):
@@ -88,7 +88,7 @@ class Rescaling:
             )
 
     def rescale(self, draft: Location, own: Location, batch: int) -> str:
-        """Write the files of a query after ``batch`` to ``own``, from those in ``draft``. Return what was done, for the log.
+        """Write the files of a query after ``batch`` to ``own``, from those in ``draft``. Return a line for the log.
 
         Raises ``NotSupportedYet`` for a state that Spark's tool cannot divide, and ``Damaged`` if the rows are not the same afterwards.
         """

@@ -53,7 +53,7 @@ def restored_links(
 
 
 def _refuse_apart(uid: str, edge: Edge, source: Source) -> None:
-    """Raise ``SinkMoved`` if the checkpoint does not say what the query has yet to read, and the query reads elsewhere now."""
+    """Raise ``SinkMoved`` if the checkpoint does not name the rows that the query has yet to read, and the query reads another path now."""
     if edge.apart and source.path != edge.path:
         raise SinkMoved(
             f"query '{uid}' would read {source.path}. When the checkpoint was taken, '{edge.upstream}' ran and '{uid}' was not started, so"

@@ -1,7 +1,8 @@
-"""A Delta source that begins elsewhere: in another table, or after a table that was taken back. Runs in the Spark driver.
+"""A Delta source that begins elsewhere: in another table, or after a restore of its table. Runs in the Spark driver.
 
-The offset of a Delta source names its table and a commit. In a fork, the query that writes begins a table of its own. When queries go
-back, their author restores the table, and the source must not read the commits that were taken back, or the one that did it.
+The offset of a Delta source names its table and a commit. In a fork, the upstream begins a table of its own. When queries go back, their
+author restores the table to an older version. Then the source must not read the commits that the restore took back, nor the commit of the
+restore itself.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class TableMove:
             begin = restore.version + 1
         else:
             first = table.first_of(self.sink.query_id)
-            # Its first commit there says from which batch on it counts; it has rows if that is the first batch of all
+            # The upstream's first commit there is a marker without rows, unless the upstream has begun in this table
             unread, begin = [], 0 if first is None else first.version + (0 if first.files else 1)
         if self.edge.in_flight or unread:
             raise SinkMoved(

@@ -1,7 +1,7 @@
 """The sink of a query: whether the query may go on there, or go back. Runs in the Spark driver.
 
-A sink that counts batches skips each batch that it has, without a word. So a query that began anew in front of an old sink would lose
-rows, and one that went back would not write again what it had written since.
+A sink that counts batches silently skips each batch that it already has. So a query that starts from its beginning with an old sink would
+lose rows. A query that goes back would not write its later batches again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.spark.state.snapshot import Check
 
 @dataclass(frozen=True)
 class WayBack:
-    """The way back of a query, as the journal has decided it: in which location the query goes on, and after which batch."""
+    """The way back of a query, as the journal has decided it: the location in which the query goes on, and the batch after which it does."""
 
     job: str
     location: str
@@ -38,7 +38,7 @@ class Sink:
     def __init__(self, uid: str, target: Target) -> None:
         self.uid, self.target = uid, target
         self.location: Location | None = None
-        """A location of the query as soon as there is one. It holds Spark's id of the query, by which a table knows it."""
+        """A location of the query, once there is one. It holds Spark's id of the query, under which a table counts the batches."""
 
     @property
     def path(self) -> str | None:
@@ -48,7 +48,7 @@ class Sink:
     # -- going on ----------------------------------------------------------------------------------------------------
 
     def delete_temporary_entries(self) -> None:
-        """Delete what an older driver is about to rename."""
+        """Delete temporary entries that an older driver is about to rename."""
 
     def newest_file(self, batch: int) -> str | None:
         """Return the newest file that the sink had when ``batch`` was written. Raises ``Damaged``."""
@@ -68,13 +68,14 @@ class Sink:
         """
 
     def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
-        """Make an empty sink count the batches up to ``up_to`` as written. Of their files it gets only those in flight.
-
-        Raises ``SinkMoved`` if that cannot be brought there.
+        """Make an empty sink count the batches up to ``up_to`` as written. It gets only those of their files that are in flight. Raises
+        ``SinkMoved`` if these cannot be copied there.
         """
 
     def copy_out(self, files: Iterable[File], target: Location, check: Check) -> bool:
-        """Copy files of the sink, which are in flight, into a file set. Calls ``check`` before each. Return False if it cannot."""
+        """Copy files of the sink, which are in flight, into a file set. Calls ``check`` before each. Return False if the sink cannot copy
+        them.
+        """
         return False
 
     # -- going back --------------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class Sink:
         return next_number(begun, INTERVAL)
 
     def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
-        """Return what is left of the sink when the query goes back to ``saved``. Nothing is changed.
+        """Return what the sink keeps when the query goes back to ``saved``. Changes nothing.
 
         Raises ``SinkMoved`` if the sink would lose rows and that is not ``allowed``, or lacks rows that it had, and ``NotSupportedYet`` for
         a function of ``foreachBatch``.
@@ -95,9 +96,10 @@ class Sink:
         return GoneBack(batch=saved.batch)
 
     def rewind(self, way: WayBack) -> None:
-        """Take out what the sink shall not keep, and let it count the batches up to the way's number. May be repeated. Raises ``SinkMoved``.
+        """Take out the files that the sink shall not keep, and let it count the batches up to ``way.number``. May be repeated. Raises
+        ``SinkMoved``.
 
-        The journal has decided it, so an attempt that was replaced meanwhile changes nothing else.
+        The journal has decided both, so an attempt that was replaced meanwhile makes the same change.
         """
 
 
@@ -111,11 +113,11 @@ class CountingSink(Sink, ABC):
 
     @abstractmethod
     def newest_batch(self) -> int:
-        """Return the newest batch of the query that it has, -1 if it has none."""
+        """Return the newest batch of the query that the sink has, -1 if it has none."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Return whether a reader finds nothing there. Raises ``Damaged``."""
+        """Return whether a reader finds no rows in the sink. Raises ``Damaged``."""
 
     def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
         found, committed = self.newest_batch(), position.committed
@@ -139,7 +141,7 @@ class CountingSink(Sink, ABC):
         return super().next_number(max(begun, self.newest_batch()))
 
     def lacks_batches(self, saved: QueryDetail, found: int, advice: str = "") -> SinkMoved:
-        """Return the error for a sink that lacks what it had at ``saved``. ``advice`` is another way than an empty path."""
+        """Return the error for a sink that lacks files that it had at ``saved``. ``advice`` names a remedy besides an empty path."""
         return SinkMoved(
             f"query '{self.uid}' is to go back to batch {saved.batch}, but its sink {self.path} lacks files that it had then. The"
             f" query was not started. {advice}Write to an empty path",
@@ -148,7 +150,7 @@ class CountingSink(Sink, ABC):
         )
 
     def is_ahead_of(self, saved: QueryDetail, found: int) -> SinkMoved:
-        """Return the error for a sink that holds what was written after ``saved``, up to batch ``found``."""
+        """Return the error for a sink that holds rows that were written after ``saved``, up to batch ``found``."""
         why = wording.sink_is_ahead(self.uid, self.path or "", saved)
         return SinkMoved(f"{why}. The query was not started", sink=found, checkpoint=saved.batch)
 

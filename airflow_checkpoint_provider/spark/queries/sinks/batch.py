@@ -57,8 +57,8 @@ class BatchSink:
         """Write the rows of a batch. If the batch was published before, only compute them: Spark fails a batch that leaves its state
         unwritten.
 
-        Raises ``SinkMoved`` if the sink has later batches, ``SinkTaken`` if another query writes to the folder, and ``WrongUse`` at
-        the second call for one batch: its rows would be skipped without a word.
+        Raises ``SinkMoved`` if the sink has later batches, ``SinkTaken`` if another query writes to the folder, and ``WrongUse`` at the
+        second call for one batch: its rows would be skipped silently.
         """
         spark = frame.sparkSession
         log = SinkLog(spark, self.target.path)
@@ -103,8 +103,8 @@ class BatchSink:
 def batch_sink(path: str | PathLike[str], format: str = "parquet") -> BatchSink:  # noqa: A002 - Spark's own name
     """Return a sink for ``foreachBatch`` that takes each batch once: ``writer.foreachBatch(batch_sink("/data/out"))``.
 
-    It may also be called inside of a function of your own, with the frame to write and the batch's id. Each path has one sink, and
-    each sink is called at most once for a batch. Read the path with Spark: other readers also see files of tries that lost.
+    It may also be called inside of a function of your own, with the frame to write and the batch's id. Each path has one sink, and each
+    sink is called at most once for a batch. Read the path with Spark: other readers also see the files of failed tries.
 
     :param format: one of Spark's file formats: parquet, orc, json, csv, text.
     """

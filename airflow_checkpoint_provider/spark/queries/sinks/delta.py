@@ -1,7 +1,7 @@
 """A Delta table as the sink of a query. Runs in the Spark driver.
 
-Delta takes each batch of a query once. It counts batches by the id of the query, so other queries and people may write to the same
-table. That is also why this package takes no rows out of it: it would take out theirs, too.
+Delta takes each batch of a query once. It counts batches by the id of the query, so other queries and people may write to the same table.
+For the same reason this package takes no rows out of it: it would take out theirs, too.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class DeltaSink(CountingSink):
         return self.table.is_empty()
 
     def rewrite_batch_marker(self, position: Position) -> None:
-        """A table with ``delta.setTransactionRetentionDuration`` forgets a query that is quiet for so long. Its log still knows."""
+        """Write the batch marker again if it has expired after ``delta.setTransactionRetentionDuration`` and the table's log still has it."""
         if position.begun != NOTHING and self.newest_batch() == NOTHING:
             logged = self.table.logged_batch(self.query_id)
             if logged != NOTHING:
-                self._refuse_taken_back(position)  # a mark would hide it
-                say(f"query '{self.uid}': its table {self.path} has forgotten batch {logged} of it, and is told again")
+                self._refuse_taken_back(position)  # a marker would hide that
+                say(
+                    f"query '{self.uid}': the transaction marker of batch {logged} has expired in its table {self.path}; it is written again"
+                )
                 self._mark(logged)
 
     def newest_file(self, batch: int) -> str | None:
@@ -69,7 +71,7 @@ class DeltaSink(CountingSink):
     # -- going back --------------------------------------------------------------------------------------------------
 
     def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
-        """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
+        """Return where the query goes back to. Only the author can take rows out of the table, so the loss of rows is never ``allowed``."""
         if self.path != saved.path:
             if not self.is_empty():
                 raise self.lacks_batches(saved, self.newest_batch())
@@ -82,7 +84,7 @@ class DeltaSink(CountingSink):
         return GoneBack(batch=saved.batch, sink=self.path, newest_file=saved.newest_file)
 
     def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
-        """As in any sink. A table that was taken back still counts the batches that it lacks."""
+        """Compare the batches as in any sink. Then refuse a table that was restored: it still counts the batches that it lacks."""
         super().check_can_continue(position, known)
         self._refuse_taken_back(position)
 
@@ -104,7 +106,7 @@ class DeltaSink(CountingSink):
         return self.table.logged_batch(self.query_id) if found == NOTHING else found
 
     def _taken_back(self) -> tuple[Commit | None, int | None]:
-        """Return the newest restore of the table after all commits of the query, and the newest version with its rows that it took out."""
+        """Return the newest restore of the table after all commits of the query, and the newest version whose rows of the query it took out."""
         restored: Commit | None = None
         for commit in self.table.commits(0):
             if self.query_id in commit.batches:
@@ -119,8 +121,8 @@ class DeltaSink(CountingSink):
     def _is_ahead(self, base: int) -> bool:
         """Return whether the table holds, or may hold, other rows of the query than it had at the commit ``base``.
 
-        It does not if the query has written none since, or if the author has restored the table to that commit. What others write does
-        not matter.
+        It does not if the query has written none since, or if the author has restored the table to that commit. The rows of other writers
+        do not matter.
         """
         since = list(self.table.commits(base + 1))  # the newest first
         kept: Iterable[Commit] = since
@@ -136,8 +138,10 @@ class DeltaSink(CountingSink):
         return any(commit.files and self.query_id in commit.batches for commit in commits)
 
     def rewind(self, way: WayBack) -> None:
-        """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
-        looked at after the first, so another attempt need not look again.
+        """Let the table count the batches up to ``way.number``.
+
+        A first marker keeps older drivers out. The second one says that the table was compared after the first, so another attempt need not
+        compare it again.
         """
         gone_back = way.gone_back
         if gone_back.sink != self.path or self.newest_batch() >= way.number:

@@ -1,8 +1,8 @@
 """A Delta table: which batches of a query it has, and what they wrote. Runs in the Spark driver.
 
-Each commit of a table is a file of its log, ``_delta_log/00000000000000000012.json``, with an action in each line. A query writes a
-batch in one commit, with the action ``txn``: its own id and the number of the batch. Delta 4.4 leaves out a batch whose number the
-query's id has reached, and refuses a commit if another driver was faster with the same id.
+Each commit of a table is a file of its log, ``_delta_log/00000000000000000012.json``, with an action in each line. A query writes a batch
+in one commit, with the action ``txn``: its own id and the number of the batch. Delta 4.4 skips a batch whose number is not greater than the
+newest one of the query's id. It refuses a commit if another driver was faster with the same id.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Commit:
 class DeltaOffset:
     """How far a source has read the table with the id ``table``: of the commit ``version``, the files up to ``index``.
 
-    Below zero, ``index`` stands for none of them. With ``initial``, the files are those of the whole table at that commit.
+    A negative ``index`` means none of them. With ``initial``, the files are those of the whole table at that commit.
     """
 
     table: str
@@ -121,7 +121,7 @@ class DeltaTable:
 
     def uri(self, file: str) -> str:
         """Return the path of a file that a commit names, encoded as in a URI."""
-        whole = file.startswith("/") or ":/" in file  # a clone of a table names those of the other
+        whole = file.startswith("/") or ":/" in file  # a clone of a table names the files of the original
         return file if whole else f"{logged(self._jvm.org.apache.hadoop.fs.Path(self.folder))}/{file}"
 
     def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:

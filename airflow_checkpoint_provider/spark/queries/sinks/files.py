@@ -91,8 +91,8 @@ class FileSink(CountingSink):
     def _kept(self, files: Sequence[SinkFile], batch: int, newest: str | None) -> int | None:
         """Return how many files of the sink its batches up to ``batch`` have written; None if it lacks some of them.
 
-        The log of the sink says it. ``newest``, the name of a file that somebody has stored elsewhere, counts only where Spark has deleted
-        the entries of that time.
+        The sink's own log decides. ``newest``, a file name from the checkpoint, counts only if Spark has deleted the log's entries of that
+        time.
         """
         then, named = self.log.files_up_to(batch), [file.path for file in files]
         if then is not None:
@@ -104,11 +104,11 @@ class FileSink(CountingSink):
         return next((number for number in range(len(named), 0, -1) if named[number - 1] == newest), None)
 
     def rewind(self, way: WayBack) -> None:
-        """Move what the sink shall not keep into a folder beside it, as ``file_sink.rewinding`` tells."""
+        """Move the files that the sink shall not keep into a folder of their own, as ``file_sink.rewinding`` describes."""
         if way.gone_back.sink != self.path:
             return
         name, files = rewinding.aside_name(way.location), self.log.files()
-        # Asked after the files: those of later batches are not among them
+        # Read after the files, so that ``files`` holds none of a later batch
         if self.log.newest_batch() < way.number:
             self._cut(way, name, files)
         aside = rewinding.found_aside(self.log.files_of, name)
@@ -118,7 +118,7 @@ class FileSink(CountingSink):
             say(state_messages.rows_moved_aside(self.uid, self.path, len(taken.files), taken.bytes, aside.name))
 
     def _cut(self, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
-        """Let the log end with the way's number, and name just what stays. The manifest names the rest, if there is any."""
+        """Let the log end with ``way.number``, and name only the files that stay. The manifest names the others, if there are any."""
         kept = self._kept(files, way.gone_back.batch, way.gone_back.newest_file)
         if kept is None:
             raise SinkMoved(

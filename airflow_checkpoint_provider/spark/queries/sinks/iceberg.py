@@ -1,6 +1,6 @@
 """An Iceberg table as the sink of a query. Runs in the Spark driver.
 
-Iceberg counts batches by the id of the query, so other queries and people may write to the same table. That is also why this package
+Iceberg counts batches by the id of the query, so other queries and people may write to the same table. For the same reason this package
 takes no rows out of it: it would take out theirs, too.
 """
 
@@ -51,8 +51,9 @@ class IcebergSink(CountingSink):
         return newest is None or newest.summary.get("total-data-files") == "0"
 
     def rewrite_batch_marker(self, position: Position) -> None:
-        """Iceberg forgets a batch whose snapshot has expired. If the begun batch is newer than a snapshot that is left, the table would
-        have its own snapshot, too.
+        """Write the marker of the committed batch again if its snapshot has expired: then Iceberg does not know the batch any more.
+
+        If the begun batch is newer than a snapshot that is left, the snapshot of that batch cannot have expired.
         """
         begun, committed, since = position.begun, position.committed, self._remembers_since()
         if since is None or begun == NOTHING or self.newest_batch() != NOTHING:
@@ -67,7 +68,7 @@ class IcebergSink(CountingSink):
             )
         if committed != NOTHING:
             say(
-                f"query '{self.uid}': the snapshots of its batches have expired in its table {self.path}, which is told batch {committed}"
+                f"query '{self.uid}': the snapshots of its batches have expired in its table {self.path}; a marker for batch {committed} is written"
             )
             self.mark_batches_written(committed)
 
@@ -76,7 +77,7 @@ class IcebergSink(CountingSink):
         return self.location.offsets(batch).began_ms / 1000 if self.location else 0.0
 
     def check_can_continue(self, position: Position, known: Collection[str | None]) -> None:
-        """As in any sink, but an Iceberg table may have a batch twice."""
+        """Compare the batches as in any sink. An Iceberg table may have a batch twice."""
         written = list(self._table.written(self.query_id))
         for (batch, snapshot), (before, _) in pairwise(written):
             if batch <= before and snapshot.changes_rows:
@@ -88,8 +89,8 @@ class IcebergSink(CountingSink):
         super().check_can_continue(position, known)
 
     def _count_on(self, batches: Sequence[int]) -> None:
-        """Let the newest snapshot name the newest of ``batches``, which are those of the snapshots, the newest first. Iceberg takes the
-        batch of the newest snapshot for the newest one.
+        """Let the newest snapshot name the newest of ``batches``: Iceberg looks only at that snapshot. ``batches`` are those of the query's
+        snapshots, the newest snapshot first.
         """
         if batches and batches[0] < max(batches):
             self._table.mark(self.query_id, max(batches))
@@ -106,7 +107,7 @@ class IcebergSink(CountingSink):
         return None if number is None else iceberg_snapshot(number)
 
     def mark_batches_written(self, up_to: int, in_flight: InFlight | None = None) -> None:
-        # Nothing is in flight: a query that reads the table is not known
+        # Nothing is in flight: ``after`` accepts no query that writes to Iceberg
         if self.newest_batch() < up_to:
             self._table.mark(self.query_id, up_to)
             self._count_on(self._batches())  # an older driver may have written its batch just before
@@ -114,7 +115,7 @@ class IcebergSink(CountingSink):
     # -- going back --------------------------------------------------------------------------------------------------
 
     def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
-        """Return where the query goes back to. What the table has got since, only its author can take out, so that is never ``allowed``."""
+        """Return where the query goes back to. Only the author can take rows out of the table, so the loss of rows is never ``allowed``."""
         found = self.newest_batch()
         if found == NOTHING and self.path == saved.path and self._remembers_since() is not None:
             raise SinkMoved(
@@ -132,7 +133,7 @@ class IcebergSink(CountingSink):
     def _is_ahead(self, batch: int, newest_file: str | None) -> bool:
         """Return whether the table holds, or may hold, rows that the query has written after ``batch``, whose snapshot ``newest_file`` names.
 
-        It does not if its author has rolled it back. If a snapshot has expired after that one, nobody can tell.
+        It does not if its author has rolled it back. It may hold such rows if a snapshot has expired after that one.
         """
         base, oldest = iceberg_number(newest_file), None
         for snapshot in self._table.snapshots():
@@ -144,8 +145,10 @@ class IcebergSink(CountingSink):
         return oldest is not None and oldest.before is not None
 
     def rewind(self, way: WayBack) -> None:
-        """Let the table count the batches up to ``batch``. A first mark keeps older drivers out. The second one says that the table was
-        looked at after the first, so another attempt need not look again.
+        """Let the table count the batches up to ``way.number``.
+
+        A first marker keeps older drivers out. The second one says that the table was compared after the first, so another attempt need not
+        compare it again.
         """
         gone_back, newest = way.gone_back, self.newest_batch()
         if gone_back.sink != self.path or newest >= way.number:

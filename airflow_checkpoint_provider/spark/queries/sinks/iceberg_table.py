@@ -1,9 +1,9 @@
 """An Iceberg table: which batches of a query it has, and which snapshots they made. Runs in the Spark driver.
 
-Each commit makes a snapshot of the table, which names the one before. A query writes a batch in one commit: the summary of its snapshot
-has the query's own id and the number of the batch. Iceberg 1.12 looks for the newest such snapshot after the current one, and leaves
-out a batch whose number that has reached. Then it commits. If somebody else has committed meanwhile, it commits again, and does not look
-again: two drivers that write a batch at the same moment both write it.
+Each commit makes a snapshot of the table, which names the one before. A query writes a batch in one commit: the summary of its snapshot has
+the query's own id and the number of the batch. Before it commits, Iceberg 1.12 looks for the newest such snapshot, from the current one on.
+It skips a batch whose number is not greater. If somebody else has committed meanwhile, it tries to commit again, and does not look again.
+So two drivers that write a batch at the same moment both write it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class IcebergSnapshot:
 class IcebergTable:
     """An Iceberg table; ``table`` is Iceberg's own object.
 
-    Each use of it raises ``WrongUse`` if there is none, and ``CheckpointError`` if its catalog does not answer.
+    Its methods raise ``WrongUse`` if the table does not exist, and ``CheckpointError`` if its catalog does not answer.
     """
 
     def __init__(self, spark: SparkSession, table: Any) -> None:
@@ -106,7 +106,7 @@ def snapshots_in(metadata: str, what: str) -> Iterator[IcebergSnapshot]:
 
 @contextmanager
 def _typed_errors(table: str) -> Iterator[None]:
-    """Raise a typed error instead of that of a catalog, whose text may hold the address of its database, with a password."""
+    """Raise a typed error instead of a catalog's error. The text of the latter may hold the address of a database, with a password."""
     try:
         yield
     except Py4JJavaError as error:

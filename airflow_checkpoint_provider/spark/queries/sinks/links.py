@@ -1,8 +1,8 @@
 """Move the files in flight and the read positions of restored queries to the paths that they use now. Runs in the Spark driver.
 
-A checkpoint names the files in flight where they are: in the sink of the query that wrote them. In a fork, that query writes to
-another path, where its downstream would not find them. So a savepoint holds copies, which are brought there. The logs of file sources
-are rewritten to the new paths; else a source would believe that files it has read are missing.
+A checkpoint names the files in flight where they are: in the sink of the query that wrote them. In a fork, that query writes to another
+path, where its downstream would not find them. So a savepoint holds copies of them, which are copied there. The logs of file sources are
+rewritten to the new paths; else a source would miss the files that it has read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class InFlight:
         return found
 
     def refuse_to_bring(self, path: str) -> None:
-        """Raise ``SinkMoved`` if files are in flight: no checkpoint holds copies of what lies in a table. ``path`` is the empty one."""
+        """Raise ``SinkMoved`` if files are in flight: no checkpoint holds copies of the files of a table. ``path`` is the empty table."""
         for state, edge in self._edges:
             if edge.in_flight:
                 raise SinkMoved(
@@ -66,7 +66,9 @@ class InFlight:
                 )
 
     def refuse_another_sink(self, before: str | None, now: str | None) -> None:
-        """Raise ``WrongUse`` if the query goes on and writes elsewhere ``now``: others would not find there what they have yet to read."""
+        """Raise ``WrongUse`` if the query goes on and writes elsewhere ``now``: its readers would not find the rows there that they have
+        yet to read.
+        """
         if self._edges and before != now:
             readers = " and ".join(f"'{state.uid}'" for state, _ in self._edges)
             raise WrongUse(
@@ -79,7 +81,7 @@ class InFlight:
         if any(edge.in_flight for _, edge in self._edges):
             readers = " and ".join(f"'{state.uid}'" for state, _ in self._edges)
             raise SinkMoved(
-                f"query '{self._upstream}' goes back to an unaligned checkpoint: {readers} had yet to read files of it, and would not find"
+                f"query '{self._upstream}' goes back to an unaligned checkpoint: {readers} had yet to read some of its files, and would not find"
                 f" them in {path}, which is empty. The query was not started. Write to {self._edges[0][1].path}, or start another job_id"
                 " from a savepoint"
             )
@@ -87,17 +89,17 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Move:
-    """A file source whose files lie elsewhere now: the number of its folder, and the old and new place, encoded as in Spark's logs."""
+    """A file source whose files lie elsewhere now: the number of its folder, and the old and the new path, encoded as in Spark's logs."""
 
     folder: int
     old: str
     new: str
 
     def carry_out(self, own: Location) -> None:
-        """Let the log of the source in a location name its files in the new place. Raises ``Damaged``.
+        """Let the log of the source in a location name its files at the new path. Raises ``Damaged``.
 
-        They are as new as the copies that were brought there. Else the source would forget files that are older than its ``maxFileAge``,
-        and read a copy of them that was brought for another query.
+        The entries get the current time, as the copies there have. Else the source would forget files that are older than its
+        ``maxFileAge``, and would read the copies of such files that were made for another query.
         """
         now = round(time.time() * 1000)
         prefix = f"{self.old}/"

@@ -79,7 +79,7 @@ class HadoopFolder:
                 raise
 
     def copy(self, key: str, new: str) -> None:
-        """Copy a file, unless the copy is there. Half of a copy, which a killed driver left, has another size."""
+        """Copy a file, unless the copy is there. The partial copy of a killed driver has another size."""
         source, target = self.path(key), self.path(new)
         if not self._files.exists(target) or self._size(target) != self._size(source):
             self._copy(source, target)
@@ -107,7 +107,7 @@ class HadoopFolder:
             return
         folder, names = "/" + "/".join(above), key.split("/")
         try:
-            with suppress(OSError), opened(folder, names[:-1]) as handle:  # of what is absent, Hadoop says so
+            with suppress(OSError), opened(folder, names[:-1]) as handle:  # Hadoop itself reports an absent file
                 refuse_other(names[-1], handle, "/".join((folder, *names)))
         except NoObject as error:
             raise Damaged(f"{error.message}. Nothing was done with that file of the sink {self.uri}") from None
@@ -121,7 +121,7 @@ class HadoopFolder:
         self._copy(self.path(key), self._jvm.org.apache.hadoop.fs.Path(uri))
 
     def copy_in(self, uri: str, key: str) -> SinkFile:
-        """Copy a file into the sink, which may replace an earlier copy. Return it as the log names it; it is there."""
+        """Copy a file into the sink, which may replace an earlier copy. Return the copy as the log names it."""
         target = self.path(key)
         self._copy(self._jvm.org.apache.hadoop.fs.Path(uri), target)
         return file_of(self._files.getFileStatus(target))
@@ -180,7 +180,7 @@ def logged(path: Any) -> str:
 
 
 def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:
-    """Return a path in one spelling: Spark's log begins with ``file:///``, and the author may write ``file:/`` or leave it out."""
+    """Return a path in one spelling: a path in Spark's log begins with ``file:///``, and the author may write ``file:/`` or no scheme."""
     uri = files.makeQualified(path).toUri()
     return str(jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
 

@@ -1,7 +1,7 @@
-"""The Delta sources of a query: whether the table still has the commits and files that it reads on with. Runs in the Spark driver.
+"""The Delta sources of a query: whether the table still has the commits and files that it reads next. Runs in the Spark driver.
 
 A table forgets commits that are older than its ``logRetentionDuration``, and VACUUM deletes files that it does not hold any more. Spark
-finds that when the batch runs: then the sink of a query that goes back has lost its rows already.
+notices that only when the batch runs. By then the sink of a query that goes back has already lost its rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DeltaSources:
         self._paths = SourcePaths(spark, uid)
         self._leaves = [leaf for leaf in leaves if leaf.format == DELTA and "path" in leaf.options]
         self.not_asked: list[str] = []
-        """What the last look left out."""
+        """What the last call of ``losses`` left out."""
 
     def losses(self, reading: Reading) -> Iterator[Loss]:
         """Yield what the tables lack. Raises ``SourceUnavailable`` and ``Damaged``."""
@@ -70,7 +70,7 @@ class DeltaSources:
             yield Loss(where, gone, remedy, ignores_missing(self._spark, {}), counted)
 
     def _gap(self, table: DeltaTable, first: DeltaOffset) -> str:
-        """Return which commits the log of a table lacks; empty if it has all that the source reads on with."""
+        """Return which commits the log of a table lacks; empty if it has all commits that the source reads next."""
         if first.initial and table.files_gone(first.version) is None:
             return f"its log does not say any more what it held at version {first.version}, which the query reads"
         needed = first.version + 1 if first.initial else first.version

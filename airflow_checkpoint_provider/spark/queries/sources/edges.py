@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def upstreams(
     spark: SparkSession, uid: str, writer: DataStreamWriter, after: Sequence[str], sinks: Mapping[str, Sink]
 ) -> dict[str, list[Source]]:
-    """Return what the query reads of each query that ``after`` names. ``sinks`` are those of the queries that are started.
+    """Return the sources with which the query reads each query that ``after`` names. ``sinks`` are those of the started queries.
 
     Raises ``WrongUse`` and ``NotSupportedYet``.
     """
-    sources = path_sources(spark, writer) if sinks else []  # nobody else writes anything
+    sources = path_sources(spark, writer) if sinks else []  # else no query is started that it could read
     found = {upstream: _read_of(uid, upstream, sources, sinks) for upstream in after}
     for upstream, sink in sinks.items():
         if upstream not in after and any(source.path == sink.path for source in sources):

@@ -1,7 +1,7 @@
 """The file sources of a query: whether the files that it reads again are still there. Runs in the Spark driver.
 
-Spark reads a file that its log names and that is not there as an empty one, whatever ``ignoreMissingFiles`` says. And a query that goes
-back finds by a listing what it reads again. So without this look its rows would be missing, and nobody would say so.
+If the log names a file that is not there, Spark reads it as an empty file, whatever ``ignoreMissingFiles`` says. And a query that goes back
+lists the folder to find the files that it reads again. So without this module, rows would be missing without an error.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ class FileSources:
             folder for folder, read in self._folders.items() if spelled(spark, read[0].options["path"]) in written
         }
         self.replaced: list[str] = []
-        """Files that the last look found, and that were changed since the query had read them."""
+        """Files that the last call of ``losses`` found changed since the query had read them."""
         self.not_asked: list[str] = []
-        """What the last look left out."""
+        """What the last call of ``losses`` left out."""
 
     def losses(self, reading: Reading) -> Iterator[Loss]:
-        """Yield what is gone of the files that the query reads again. Raises ``SourceUnavailable``, and ``Damaged`` also for a file that
-        lies elsewhere: Spark would read whatever the log of a begun batch names.
+        """Yield the missing files that the query reads again. Raises ``SourceUnavailable``, and ``Damaged`` also for a file that lies
+        elsewhere: Spark would read each file that the log of a begun batch names.
         """
         self.replaced, self.not_asked = [], []
         for folder, read in self._folders.items():
             self._refuse_elsewhere(reading, folder, read)
-            # Where queries go back together, the one that wrote the files writes them again
+            # If queries go back together, the query that wrote the files writes them again
             if reading.again and not (reading.restored and folder in self._own):
                 gone = self._gone(folder, self._wanted(reading, folder, read))
                 if gone:
                     yield self._loss(read[0], gone, reading)
 
     def _refuse_elsewhere(self, reading: Reading, folder: int, read: Sequence[Leaf]) -> None:
-        """Raise ``Damaged`` if the query would read a file that lies outside of what its source names."""
+        """Raise ``Damaged`` if the query would read a file outside of the path of its source."""
         after = _read_up_to(reading, read)
         if not (reading.again or reading.restored or (after == NOTHING and reading.position.begun != NOTHING)):
-            return  # it was copied up to what its sources have read, and nothing after that
+            return  # the location was copied only up to the entries that its sources have read
         below = Below(self._spark, spelled(self._spark, read[0].options["path"]))
         for path in logged_files(reading.own, folder, after):
             if not below.holds(path):
@@ -81,7 +81,7 @@ class FileSources:
         return list(wanted.values())
 
     def _gone(self, folder: int, wanted: Sequence[SourceFile]) -> tuple[int, list[str]] | None:
-        """Return how many files were looked for, and which are gone; None if all are there."""
+        """Return the number of files that were asked for, and the missing ones; None if all are there."""
         if len(wanted) > AT_MOST:
             self.not_asked.append(f"{len(wanted) - AT_MOST} of {len(wanted)} files")
         asked = {file.path: file.changed_ms for file in wanted[:AT_MOST]}

@@ -1,7 +1,7 @@
-"""The Iceberg sources of a query: whether the table still has the snapshots that it reads on with. Runs in the Spark driver.
+"""The Iceberg sources of a query: whether the table still has the snapshots that it reads next. Runs in the Spark driver.
 
-``expire_snapshots`` removes snapshots, and the files that no other one needs. Iceberg refuses to read on then, and has no option that
-skips what has expired: ``streaming-skip-overwrite-snapshots`` and ``streaming-skip-delete-snapshots`` are about snapshots that are there.
+``expire_snapshots`` removes snapshots, and the files that no other one needs. Then Iceberg refuses to read on. It has no option that skips
+expired snapshots: ``streaming-skip-overwrite-snapshots`` and ``streaming-skip-delete-snapshots`` apply to snapshots that are there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The Kafka sources of a query: whether the brokers still have the rows that it reads next. Runs in the Spark driver.
 
-Kafka deletes rows by their age, whoever still needs them. Without this look Spark begins a batch with offsets that nobody can read,
-and the query can never go on after it.
+Kafka deletes rows by their age, also if a query still needs them. Without this module, Spark begins a batch with offsets that cannot be
+read any more, and the query can never continue after that batch.
 
-The brokers are asked by Spark's own connector, as the query asks them: the same options, and so the same topics and credentials,
-which stay in the JVM.
+Spark's own connector asks the brokers, with the options of the query. So the topics and the credentials are the same, and the credentials
+stay in the JVM.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOSS_ALLOWED = "failOnDataLoss"
 TOPICS = "subscribe"
 NO_LOCATION = "unused"  # a source writes there only when its query begins
 
-PACE = 60.0  # seconds between two looks at the earliest offsets
+PACE = 60.0  # seconds between two questions for the earliest offsets
 
 Offsets = dict[Partition, int]
 
@@ -87,7 +87,7 @@ class KafkaSources:
     def follow(self, runs: Callable[[], bool], heart: Heart) -> None:
         """Show the earliest offsets in the heartbeat, every minute while the query runs.
 
-        A thread asks for them: brokers that are down let it wait for minutes.
+        A thread asks for them, because it waits for minutes if the brokers are down.
         """
         if self._sources:
             threading.Thread(target=self._show, args=(runs, heart), name="kafka-offsets", daemon=True).start()
@@ -95,7 +95,7 @@ class KafkaSources:
     def _show(self, runs: Callable[[], bool], heart: Heart) -> None:
         with contextlib.suppress(Exception):  # a JVM that is ending may raise anything; the watchdog handles its end
             while runs():
-                with contextlib.suppress(SourceUnavailable):  # what is known stays, and says how old it is
+                with contextlib.suppress(SourceUnavailable):  # the last known offsets stay, with their time
                     found = self._earliest()
                     heart.update(functools.partial(_with, found=found))
                     heart.pulse()  # the query may end before the next beat
@@ -116,7 +116,7 @@ class KafkaSources:
 
     @contextlib.contextmanager
     def _reader(self, source: Any) -> Iterator[Any]:
-        """Yield what Spark asks the brokers of a source with. Raises ``SourceUnavailable`` if they do not answer."""
+        """Yield the object with which Spark asks the brokers of a source. Raises ``SourceUnavailable`` if they do not answer."""
         stream = source.table().newScanBuilder(source.extraOptions()).build().toMicroBatchStream(NO_LOCATION)
         try:
             yield stream.kafkaOffsetReader()
@@ -156,7 +156,7 @@ def _allows_loss(source: Any) -> bool:
 
 
 def _why(error: Py4JJavaError) -> str:
-    """Return the cause in Kafka's words. Those of any other may hold a part of a password that is not written as it should be."""
+    """Return the cause in Kafka's words. For any other error, return only its name: its text may hold a part of a malformed password."""
     cause = _root(error)
     name = str(cause.getClass().getName())
     return str(cause.toString()) if name.startswith(ERRORS) else name

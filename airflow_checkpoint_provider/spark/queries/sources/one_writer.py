@@ -1,7 +1,7 @@
 """One folder, one query: refuses a second query that writes to a folder, or one that reads its own. Runs in the Spark driver.
 
-The log of a file sink counts batches, whichever query they are of. Of two queries that write batch 7 there, one is left out in
-silence. Tables count the batches of each query by its id, so queries may share a table.
+The log of a file sink counts batches, but does not know their query. If two queries write batch 7 there, one of the two batches is silently
+left out. Tables count the batches of each query by its id, so queries may share a table.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def refuse_second_writer(uid: str, sink: Sink, started: Mapping[str, Sink]) -> N
 def refuse_path_of_another(
     uid: str, sink: Sink, started: Mapping[str, Sink], state: State, restored: Mapping[str, StateSnapshot]
 ) -> None:
-    """Raise ``SinkTaken`` if a query of the job that is not ``started``, which the script may do later, has written to the folder of
-    ``sink``. ``restored``: the states of the newest checkpoint.
+    """Raise ``SinkTaken`` if a query of the job that is not ``started`` has written to the folder of ``sink``: the script may start it
+    later. ``restored``: the states of the newest checkpoint.
     """
     if sink.path is None or _counts_by_id(sink):
         return

@@ -1,4 +1,4 @@
-"""Where a query reads on, and what a source lacks of the rows there. Runs in the Spark driver."""
+"""Where a query reads on, and which of these rows a source lacks. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def offset_of(location: Location, batch: int, source: int) -> str | None:
 
 @dataclass(frozen=True)
 class Loss:
-    """What the source ``where`` lacks of the rows that a query reads on with: ``missing``, of which ``counted`` says how many.
+    """The rows that a query reads next and that the source ``where`` lacks. ``missing`` names them, and ``counted`` says how many they are.
 
-    ``remedy`` is what its author may do. ``allowed`` is the option because of which Spark leaves these rows out; empty if none is set.
+    ``remedy`` says what the author may do. ``allowed`` is the option because of which Spark leaves these rows out; empty if none is set.
     """
 
     where: str
@@ -62,7 +62,7 @@ class Loss:
     counted: str = ""
 
     def since(self, batch: int) -> str:
-        """Return what is said of rows that came after ``batch``."""
+        """Return the text about lost rows that came after ``batch``."""
         since = "" if batch == NOTHING else f" since batch {batch}"
         left_out = f". Spark skips them, because {self.allowed}" if self.allowed else ""
         return f"{self.where} does not have all rows{since}: {self.counted}{some([str(each) for each in self.missing])}{left_out}"

@@ -66,8 +66,8 @@ class SourcePaths:
 class Below:
     """Tells whether files lie at the ``folder`` of a source, as ``sink_log.spelled`` spells it. It may be a pattern.
 
-    Names are compared one by one, decoded: as texts, ``/data/in-private`` begins like ``/data/in``.
-    A link below that path leads where it leads: Spark follows it when it looks for new files, too.
+    Names are compared one by one and decoded, because the text ``/data/in-private`` also begins with ``/data/in``. A link below the folder
+    may lead anywhere: Spark also follows it when it looks for new files.
     """
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
@@ -94,5 +94,5 @@ class Below:
 
 
 def shown(path: str) -> str:
-    """Return a path as people write it, without what is secret."""
+    """Return a path as people write it, without user and password."""
     return without_userinfo(unquote(path))

@@ -1,7 +1,7 @@
-"""All sources of a query: whether they still have the rows that it reads on with. Runs in the Spark driver.
+"""All sources of a query: whether they still have the rows that it reads next. Runs in the Spark driver.
 
-They are asked before the query starts, and before its sink changes. What is gone is named, and the query is not started, unless its author
-has set the option by which Spark leaves such rows out.
+They are asked before the query starts, and before its sink changes. If rows are gone, an error names them, and the query is not started. It
+is started if its author has set the option with which Spark leaves such rows out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SourceRows:
         self.follow: Callable[[Callable[[], bool], Heart], None] = self._kafka.follow
 
     def check_can_continue(self, reading: Reading) -> None:
-        """Make sure that the sources have all rows that the query reads on with.
+        """Make sure that the sources have all rows that the query reads next.
 
         Raises ``SourceMoved`` if some are gone, unless the source has the option by which Spark leaves them out, and
         ``SourceUnavailable``.
@@ -66,7 +66,7 @@ class SourceRows:
             yield from sources.losses(reading)
 
     def notes(self, reading: Reading) -> Iterator[str]:
-        """Yield the lines on what was found after the last losses: what was replaced, and what could not be asked."""
+        """Yield lines about the last call of ``losses``: the files that were replaced, and the sources that could not be asked."""
         if self._files.replaced:
             yield source_messages.replaced(self._uid, self._files.replaced)
         unknown = [*(self._unknown if reading.again else ()), *self._files.not_asked, *self._delta.not_asked]

@@ -1,6 +1,6 @@
 """The sources of a query that read a path: files, or a Delta table. Where they read, and which files they have read. Runs in the Spark driver.
 
-The log of a file source lies in the location of its query. An entry names the files that one batch, or more, have read.
+The log of a file source lies in the location of its query. An entry names the files that one or more batches have read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAVE_OUT = (
     *("pathGlobFilter", "modifiedBefore", "modifiedAfter"),  # of files
     *("startingVersion", "startingTimestamp", "excludeRegex"),  # of Delta
 )
-"""Options by which a source does not read all that is written to a path."""
+"""Options with which a source does not read all rows that are written to its path."""
 OLDER_KIND, NEWER_KIND = "StreamingRelation", "StreamingRelationV2"
 FILES, FILE_SOURCE = "files", "FileSource["
 
@@ -34,7 +34,7 @@ FILES, FILE_SOURCE = "files", "FileSource["
 class Source:
     """A source of a query: the number of its offset, the number of its folder below ``sources``, and the path that it reads.
 
-    ``leaves_out`` is an option by which it does not read all that is there; None if it has none.
+    ``leaves_out`` is an option with which it does not read all rows there; None if it has none.
     """
 
     offset: int
