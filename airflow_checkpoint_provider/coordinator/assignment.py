@@ -26,7 +26,7 @@ States = Mapping[str, StateSnapshot]
 """By uid."""
 KEEP, DROP = "keep", "drop"
 Allowed = bool | str | Mapping[str, str]
-"""What becomes of unclaimed states: True drops all, "keep" keeps all, a mapping says it by uid, False says nothing."""
+"""The decision on unclaimed states: True drops all, "keep" keeps all, a mapping decides by uid, False decides nothing."""
 AllowanceOption = bool | str | Sequence[str] | Mapping[str, str]
 """``allow_non_restored_state`` as people write it: also a list of the uids to drop."""
 
@@ -72,12 +72,12 @@ def split_allowed(uids: Iterable[str], allowed: Allowed) -> tuple[tuple[str, ...
 
 
 def undecided(uids: Iterable[str], allowed: Allowed) -> tuple[str, ...]:
-    """Return the uids about which the job says nothing."""
+    """Return the uids about which the job has decided nothing."""
     return tuple(uid for uid in uids if _fate(uid, allowed) is None)
 
 
 def _fate(uid: str, allowed: Allowed) -> str | None:
-    """Return what the job says about an unclaimed state; None if it says nothing."""
+    """Return the job's decision on an unclaimed state; None if it has decided nothing."""
     if isinstance(allowed, Mapping):
         return allowed.get(uid)
     return DROP if allowed is True else allowed or None

@@ -1,6 +1,6 @@
-"""The thin shell round the state machine: what takes more than one store operation. Runs anywhere.
+"""The thin shell round the state machine: the steps that take more than one store operation. Runs anywhere.
 
-Each step may be done by anyone who sees that it is due, more than once; only the journal says what happened.
+Any process that sees a step due may do it, also more than once; only the journal says what happened.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Coordinator:
             self._refuse_waiting(request.token)
         if request.name and not request.name.isprintable():
             raise errors.InvalidConfig(
-                f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs and what else is not printable"
+                f"name={request.name!r} breaks the rows of lists; write it in one line, without tabs and other characters that cannot be printed"
             )
         if kind_named(request.kind).savepoint:
             if request.gated:
@@ -104,7 +104,7 @@ class Coordinator:
                 f"chk-{ack.id} waits for attempt {epochs[-1]}, not for attempt {ack.epoch}", epoch=ack.epoch
             )
         key, body = self.keys.acknowledgement(ack.id, ack.application), ack.to_bytes()
-        Acknowledgement.from_bytes(ack.unproved().to_bytes(), key)  # nobody could complete what cannot be read
+        Acknowledgement.from_bytes(ack.unproved().to_bytes(), key)  # an unreadable one blocks the checkpoint
         with self._aborted_if_too_large(ack.id, ACKNOWLEDGE):
             outcome, stored = put(self.store, key, body, patience=self.journal.patience)
         if outcome is Put.UNKNOWN:
@@ -118,7 +118,7 @@ class Coordinator:
         return counting
 
     def missing(self, checkpoint: Checkpoint) -> tuple[str, ...]:
-        """Return the applications that have not acknowledged it yet. Cost: one GET for each."""
+        """Return the applications that have not acknowledged the checkpoint yet. Cost: one GET for each."""
         acks = self._acknowledgements(checkpoint)
         return tuple(application for application in checkpoint.plan if application not in acks)
 
@@ -195,7 +195,7 @@ class Coordinator:
     def end_attempt(self, command: c.EndAttempt) -> Answer:
         """Record the end of an attempt. Its checkpoints that lack only their completion are completed first.
 
-        The entry of the end aborts what is pending then, and what could not be completed. Raises ``Fenced``.
+        The entry of the end aborts the checkpoints that are still pending then. Raises ``Fenced``.
         """
         self._complete_acknowledged(command.epoch)
         return self.journal.append(command)
@@ -283,7 +283,7 @@ class Coordinator:
 
     @property
     def folder(self) -> str:
-        """Return the URI of the history's folder: the owner of what the history claims."""
+        """Return the URI of the history's folder. It names the history as the owner of the savepoints that it claims."""
         return self.keys.folder(self.store.uri)
 
     def contents(self, checkpoint: Checkpoint) -> tuple[Seal, bool]:

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol.fields import Size, Time
 from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, canonical, checked, parse
 from airflow_checkpoint_provider.protocol.state import State
 
-CLOSED = "closed"  # what a closed history's last stub keeps: of its state, what says something
+CLOSED = "closed"  # field of a closed history's last stub: the fields of its state that are not empty
 LARGEST_EVENTS = 256 * 1024  # bytes of one entry's events
 
 

@@ -1,4 +1,4 @@
-"""The files that a seal names: whether they are as they were written, and which of them to copy. Runs anywhere."""
+"""The files that a seal names: compared with what was acknowledged, and listed for copying. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Footer,
 from airflow_checkpoint_provider.storage.base import Store
 
 Pairs = tuple[tuple[str, str], ...]
-"""What to copy: key below the source's root, key below the target's."""
+"""The files to copy: key below the source's root, key below the target's."""
 
 AT_ONCE = 16  # files that are read at once
 
@@ -119,7 +119,7 @@ def _reader(store: Store, folder: str, name: str) -> parquet.Read:
 
 @contextlib.contextmanager
 def _prefixed(prefix: str) -> Iterator[None]:
-    """Put the name of what is damaged before the text of ``Damaged``."""
+    """Put the name of the damaged file or state before the text of ``Damaged``."""
     try:
         yield
     except Damaged as error:

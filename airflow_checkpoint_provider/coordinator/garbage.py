@@ -1,12 +1,11 @@
-"""What a history no longer needs, and how it is deleted. Runs anywhere.
+"""The checkpoints and folders that a history no longer needs, and their deletion. Runs anywhere.
 
 ``plan`` returns the garbage, ``collect`` deletes it. Any process may call either repeatedly, and finishes interrupted
 deletions. There are five verbs:
-
 * *expire*: checkpoints and claimed savepoints that no policy keeps. They are condemned (an entry), deleted, and forgotten
-  (an entry), in this order, so that nobody restores from what is half gone.
-* *delete*: the files of what was condemned.
-* *remove orphans*: folders that nothing refers to, and what aborted savepoints have left at their targets.
+  (an entry), in this order, so that nobody restores from a checkpoint that is half deleted.
+* *delete*: the files of condemned checkpoints and savepoints.
+* *remove orphans*: folders that nothing refers to, and the files that aborted savepoints have left at their targets.
 * *compact*: the entries of the journal after its newest boundaries; see ``compaction``.
 * *dispose*: a savepoint, by its owner; see ``savepoint.dispose``.
 """
@@ -56,7 +55,7 @@ def unshared(coordinator: Coordinator) -> Access:
 
 
 def unchecked() -> None:
-    """Let this process delete whatever is due."""
+    """Let this process delete everything that is due."""
 
 
 # -- what is garbage -----------------------------------------------------------------------------------------------------
@@ -117,7 +116,7 @@ def plan(state: State, now: str, folders: Iterable[str] = ()) -> Garbage:
 
 
 def _expired(state: State, now: str) -> Expired:
-    """Return what no rule holds. Savepoints belong to the user: no policy deletes them."""
+    """Return the checkpoints and claims that no rule holds. Savepoints belong to the user: no policy deletes them."""
     moment = datetime.fromisoformat(now)
     ids = {checkpoint.id for checkpoint in state.retained if not checkpoint.savepoint}
     claims = {claim.pointer for claim in state.claims if claim.status == RETAINED}
@@ -214,7 +213,7 @@ class Collected:
 def collect(access: Access, now: str) -> Collected:
     """Remove orphans, expire, and compact. Raises the first error after everything deletable was deleted.
 
-    What needs no entry goes first: on a full disk it makes room for the entries.
+    Deletions that need no entry come first: on a full disk they make room for the entries.
     """
     try:
         leftovers = remove_orphans(access)
@@ -225,7 +224,7 @@ def collect(access: Access, now: str) -> Collected:
 
 
 def expire(access: Access, now: str) -> tuple[int, ...]:
-    """Condemn what has expired, delete and forget what is condemned. Compact the journal if that is due.
+    """Condemn the expired checkpoints, delete and forget the condemned ones. Compact the journal if that is due.
 
     Needs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the
     first error of a deletion after everything else was deleted.
@@ -240,9 +239,9 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
 
 
 def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tuple[int, ...]:
-    """Compact the journal if that is due. Delete and forget what is condemned, whoever condemned it. Return the forgotten ids.
+    """Compact the journal if that is due. Delete and forget all condemned checkpoints. Return the forgotten ids.
 
-    What one entry can forget is forgotten before more is deleted: a process may end before it has deleted all. Raises as ``expire``
+    They are deleted and forgotten in parts that fit into one entry each: a process may end before it has deleted all. Raises as ``expire``
     does, and what ``check`` raises.
     """
     with access() as coordinator:
@@ -264,7 +263,7 @@ def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tupl
 
 
 def condemn(coordinator: Coordinator, now: str) -> State:
-    """Write the entries that condemn what has expired. Return the state that lists everything condemned, whoever condemned it."""
+    """Write the entries that condemn the expired checkpoints. Return the state that lists all condemned ones."""
     for part in _expired(coordinator.state, now).parts():
         with contextlib.suppress(Held):  # one of them is needed again meanwhile: the next run deletes the others
             coordinator.journal.append(c.Condemn(ids=part.ids, claims=part.claims, now=now, epoch=coordinator.epoch))
@@ -273,16 +272,16 @@ def condemn(coordinator: Coordinator, now: str) -> State:
 
 @dataclass(frozen=True)
 class Deleted:
-    """The result of a deletion: what was deleted, and the errors of the rest."""
+    """The result of a deletion: the deleted checkpoints, and the errors of the others."""
 
     expired: Expired
     failed: tuple[CheckpointError, ...]
 
 
 def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, check: Check = unchecked) -> Deleted:
-    """Delete the files of a ``part`` of what is condemned in ``state``. An error does not prevent the other deletions.
+    """Delete the files of a ``part`` of the checkpoints that are condemned in ``state``. An error does not prevent the other deletions.
 
-    It may take long and needs no journal: nothing refers again to what is condemned in the state that ``condemn`` returned.
+    It may take long and needs no journal: nothing refers again to a checkpoint that is condemned in the state that ``condemn`` returned.
     """
     ids = frozenset(part.ids)
     condemned = [checkpoint for checkpoint in state.with_status(CONDEMNED) if checkpoint.id in ids]
@@ -297,8 +296,8 @@ def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, chec
 def _try_each(
     items: Iterable[T], check: Check, delete: Callable[[T], None]
 ) -> tuple[tuple[T, ...], tuple[CheckpointError, ...]]:
-    """Return the items that are done with, and the errors: what somebody put there may have no name that can be deleted, or be owned by
-    somebody else. Raises what ``check`` raises.
+    """Return the items that need no other try, and the errors: a file may have a name that cannot be deleted, or a savepoint another owner.
+    Raises what ``check`` raises.
     """
     deleted, errors = list[T](), list[CheckpointError]()
     for item in items:
@@ -306,7 +305,7 @@ def _try_each(
         try:
             delete(item)
             deleted.append(item)
-        except NotItsClaim as error:  # another try would say it again
+        except NotItsClaim as error:  # another try would raise it again
             deleted.append(item)
             errors.append(error)
         except CheckpointError as error:
@@ -322,7 +321,7 @@ def delete_folders(
 
 
 def _delete_folder(store: Store, keys: Keys, folder: str) -> None:
-    """Delete a folder of a history. Of a location of a query, the fence stays."""
+    """Delete a folder of a history. The fence of a query's location stays."""
     if folder.startswith(f"{QUERY}/"):
         fence.delete_location(Location(store, f"{keys.prefix}/{folder}"))
     else:
@@ -357,7 +356,7 @@ def _delete_own(store: Store, text: str, owner: str, by: str, now: str) -> None:
 
 
 def forget(coordinator: Coordinator, deleted: Expired) -> tuple[int, ...]:
-    """Write the entry that forgets what was deleted. Return the forgotten ids."""
+    """Write the entry that forgets the deleted checkpoints. Return the forgotten ids."""
     if deleted:
         coordinator.journal.append(c.Forget(ids=deleted.ids, claims=deleted.claims, epoch=coordinator.epoch))
     return deleted.ids
@@ -390,8 +389,8 @@ def delete_targets(store: Store, state: State, check: Check = unchecked) -> None
 def delete_target(store: Store, aborted: Checkpoint) -> None:
     """Delete the files of an aborted savepoint at its target, and of no other checkpoint.
 
-    Each name at a target is used once, so everything below it belongs to this savepoint. An aborted one was never published:
-    what holds ``_metadata`` is another savepoint, whatever the journal says.
+    Each name at a target is used once, so everything below it belongs to this savepoint. An aborted one was never published: a directory
+    that holds ``_metadata`` is another savepoint, whatever the journal says.
     """
     if aborted.savepoint:
         pointer = target_of(aborted)

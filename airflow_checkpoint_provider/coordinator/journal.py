@@ -1,9 +1,9 @@
 """The journal of one history: read, decide, append by put-if-absent. Runs anywhere.
 
-Numbers form segments of 64. Number k * 64 is a *boundary*: besides its events it holds the whole state before them, and it is
-never deleted. The other entries of a segment may be deleted once the next boundary exists. Hence the rule of reading: what was
-read, found absent or won inside a segment counts only after a later GET of the next boundary answers "absent". If the boundary
-exists, the segment is dropped and reading continues from the snapshot of that boundary.
+Numbers form segments of 64. Number k * 64 is a *boundary*: besides its events it holds the whole state before them, and it is never
+deleted. The other entries of a segment may be deleted once the next boundary exists. Hence the rule of reading: an entry of a segment that
+was read, found absent or won counts only after a later GET of the next boundary answers "absent". If the boundary exists, the entries of
+the segment do not count, and reading continues from the snapshot of that boundary.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Journal:
         return state
 
     def _beyond(self, state: State) -> State | None:
-        """Return the state at the next boundary if it exists. It replaces what was read before it."""
+        """Return the state at the next boundary if it exists. It replaces the entries that were read before it."""
         entry = self.entry(self._boundary_after(state.n))
         if entry is None:
             return None
@@ -293,8 +293,8 @@ class Journal:
     def _number(self, events: tuple[e.Event, ...]) -> int:
         """Return the number of the next entry.
 
-        Only the end of a closing skips to the next boundary. Whoever has read *closing* can write nothing else, and
-        whoever has not finds the boundary.
+        Only the end of a closing skips to the next boundary. A process that has read *closing* can write nothing else, and any other
+        process finds the boundary.
         """
         closed = any(isinstance(event, e.HistoryClosed) for event in events)
         return self._boundary_after(self.state.n) if closed else self.state.n + 1
@@ -320,7 +320,7 @@ def _incarnation(events: tuple[e.Event, ...]) -> str:
 def _readable_bytes(entry: Entry, key: str) -> bytes:
     """Return the bytes of an entry. Raises ``InvalidConfig`` if no process could read it: then the whole history would be lost.
 
-    What a snapshot holds was read, or proved readable, before.
+    The content of a snapshot was read, or proved readable, before.
     """
     try:
         unproved = replace(entry, snapshot=None, events=tuple(event.unproved() for event in entry.events))

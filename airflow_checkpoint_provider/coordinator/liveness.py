@@ -1,4 +1,4 @@
-"""Heartbeats: what a living driver shows, and how an observer decides whether it lives. Runs anywhere.
+"""Heartbeats: how a driver shows that it lives, and how an observer decides whether it does. Runs anywhere.
 
 Heartbeats are hints, not evidence: a beat that moved means alive; a beat that stands still means only that no driver
 was seen. To declare a living driver dead costs work, never rows.
@@ -40,7 +40,9 @@ MOVES = 2  # of a counter, after which its driver counts as alive
 
 @dataclass(frozen=True)
 class Beats:
-    """Seconds between two beats, for which an observer looks for two of them, and after which a still beat is dead."""
+    """Intervals in seconds: ``every`` between two beats; an observer waits ``look`` for two of them; a beat that does not move for
+    ``still`` is dead.
+    """
 
     every: float = 10.0
     look: float = 30.0
@@ -125,10 +127,10 @@ class RefusedStart(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryProgress(Record):
-    """A running streaming query by Spark's newest report; None is what Spark does not say.
+    """A running streaming query by Spark's newest report. A field is None if Spark does not report it.
 
-    ``batch`` is the newest one that has ended. ``input_rate`` and ``processed_rate`` are its rows per second, and 0 when Spark
-    has looked since and found nothing to read. ``rows_behind``: what its sources had beyond it.
+    ``batch`` is the newest one that has ended. ``input_rate`` and ``processed_rate`` are its rows per second, and 0 when Spark has looked
+    since and found nothing to read. ``rows_behind``: how many rows its sources had beyond that batch.
     """
 
     uid: Uid
@@ -179,7 +181,7 @@ class Beat(Record):
 
 
 def read_beat(store: Store, key: str) -> Beat | None:
-    """Return the newest beat at ``key``; None if there is none, or if what lies there is no beat. Raises ``StoreError``."""
+    """Return the newest beat at ``key``; None if there is none, or if the object there is no beat. Raises ``StoreError``."""
     with contextlib.suppress(Damaged, FormatTooNew, NoObject):
         body = store.read(key)
         return Beat.from_bytes(body, key) if body is not None else None
@@ -187,7 +189,7 @@ def read_beat(store: Store, key: str) -> Beat | None:
 
 
 class Heart:
-    """A daemon thread that overwrites one beat at an interval. Whatever error one beat raises, the next beat follows."""
+    """A daemon thread that overwrites one beat at an interval. After an error in one beat, the next beat follows."""
 
     def __init__(self, store: Store, key: str, beat: Beat, beats: Beats | None = None) -> None:
         self._store, self._key = store, key

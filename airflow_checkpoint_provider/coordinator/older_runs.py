@@ -93,7 +93,7 @@ def collect_older_runs(
 def _collect_or_report(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun:
     try:
         return _collect(coordinator, now, liveness)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one history, the others are collected all the same
+    except Exception as error:  # noqa: BLE001 - an error in one history must not keep the others from being collected
         prefix = coordinator.keys.prefix
         return OlderRun(prefix.rsplit("/", 1)[1], error=typed(error, prefix))
 
@@ -123,8 +123,9 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
 
 
 def _some_keys(store: Store, prefix: str) -> Iterator[str]:
-    """Yield the first ``LISTED`` keys below ``prefix``. If there are more, yield as many from a random later run on: what is closed
-    by now would hide it for ever."""
+    """Yield the first ``LISTED`` keys below ``prefix``. If there are more, yield as many from a random later run on: else closed histories
+    would hide the later ones for ever.
+    """
     first = [*islice(_keys(store, prefix), LISTED)]
     yield from first
     if len(first) == LISTED:

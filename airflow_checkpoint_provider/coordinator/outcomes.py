@@ -1,4 +1,4 @@
-"""What becomes of a request for a checkpoint: the outcomes that a look at the journal can have. Runs anywhere."""
+"""The outcomes of a request for a checkpoint that a poll of the journal can find. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Awaited(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a look. ``over``: no later look changes it."""
+    """The result of a poll. ``over``: no later poll changes it."""
 
     over: ClassVar[bool] = False
 
@@ -33,7 +33,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CheckpointOutcome(Outcome):
-    """The result of a look that found the checkpoint of the request."""
+    """The result of a poll that found the checkpoint of the request."""
 
     checkpoint: Checkpoint
 
@@ -74,7 +74,7 @@ class Unconfirmed(CheckpointOutcome, over=True):
 
 @dataclass(frozen=True)
 class Unreadable(Outcome):
-    """The look failed, and the request still exists. ``error`` is the first error since the last successful look."""
+    """The poll failed, and the request still exists. ``error`` is the first error since the last successful poll."""
 
     error: errors.CheckpointError
 

@@ -1,7 +1,7 @@
 """The checksums of a Parquet file: of its footer, and of each of its pages. Runs anywhere.
 
-The file is read as bytes, without a library: a flipped bit in a footer can end the process in which Arrow reads the file, and
-Spark's session may be gone when a driver looks at a file. Every length and offset is checked before it is used.
+The file is read as bytes, without a library: a flipped bit in a footer can end the process in which Arrow reads the file, and Spark's
+session may be gone when a driver reads a file. Every length and offset is checked before it is used.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ LEVEL_ENCODINGS = {3, 4}  # RLE; BIT_PACKED in columns without levels
 
 
 def footer_of(read: Read, size: int) -> tuple[Footer, int | None]:
-    """Return length and checksum of what lies after the pages: indexes, which decide which pages are read, and the footer.
-
-    Return also the number of rows that the footer tells; None if it is encrypted. Cost: one read, or up to three if what lies
-    after the pages is longer than 64 KiB. Raises ``Damaged``.
+    """Return length and checksum of the bytes after the pages: indexes, which decide which pages are read, and the footer. Return also the
+    number of rows in the footer; None if it is encrypted. Cost: one read, or up to three if these bytes are more than 64 KiB. Raises
+    ``Damaged``.
     """
     tail, footer = _footer(read, size)
     with _readable():
@@ -102,7 +101,7 @@ def _start(column: Fields) -> int:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Raise ``Damaged`` for what bytes that are no Parquet can cause here."""
+    """Raise ``Damaged`` for the errors that bytes of no Parquet file can cause here."""
     try:
         yield
     except Damaged:
@@ -115,7 +114,7 @@ def _readable() -> Iterator[None]:
 
 
 def check_pages(read: Read, size: int, rows: int) -> None:
-    """Read all pages, and compare them with their checksums and with the footer. Raises ``Damaged`` with what differs.
+    """Read all pages, and compare them with their checksums and with the footer. Raises ``Damaged``, which names the difference.
 
     Encrypted columns are passed over: their pages carry authentication codes that only the holder of the keys can check.
     """
@@ -135,7 +134,7 @@ def check_pages(read: Read, size: int, rows: int) -> None:
 
 @dataclass
 class _Totals:
-    """What the pages of one column add up to."""
+    """The sums over the pages of one column."""
 
     values: int = 0
     bytes: int = 0
@@ -206,8 +205,8 @@ def crc_at(read: Read, start: int, length: int) -> int:
 class Thrift:
     """Reads the compact encoding of Thrift, in which Parquet writes footers and headers. ``at`` is the next byte.
 
-    ``integers`` are the types of integers that may occur. A struct becomes a dict by the number of the field. Raises
-    ``LookupError`` or ``ValueError`` for what cannot be read, and for more than ``MOST_VALUES`` values.
+    ``integers`` are the types of integers that may occur. A struct becomes a dict by the number of the field. Raises ``LookupError`` or
+    ``ValueError`` for bytes that cannot be read, and for more than ``MOST_VALUES`` values.
     """
 
     def __init__(self, body: bytes, integers: tuple[int, ...] = INTEGERS) -> None:

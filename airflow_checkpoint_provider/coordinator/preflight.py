@@ -71,7 +71,7 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
 
 
 def copy_at(folder: Location, uid: str, kind: str = "files") -> Location:
-    """Return the place of a query's copy."""
+    """Return the location of a query's copy."""
     return Location(folder.store, folder.name(f"{safe_token(uid)}/{kind}"))
 
 

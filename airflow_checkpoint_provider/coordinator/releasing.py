@@ -1,13 +1,13 @@
 """Release a query: it continues under Spark alone, in a folder of its own. Runs anywhere.
 
-A release takes the same steps as a takeover. If it was killed, repeat it with the same folder: it resumes. At worst, an unused copy
-stays behind.
+A release takes the same steps as a take-over by a new attempt. If it was killed, repeat it with the same folder: it resumes. At worst, an
+unused copy stays behind.
 
 1. The newest location here is fenced, and copied into the folder, with the batch that had begun.
-2. An entry of the journal names the folder: no attempt starts the query any more, but with ``adopt=``.
+2. An entry of the journal names the folder: from now on an attempt starts the query only with ``adopt=``.
 3. An older driver that still ran may have finished that batch in the sink. Then its state is fetched.
 
-Of a query that was adopted and has no location here yet, it is the adopted one that is copied. What fences it is never deleted.
+If a query was adopted and has no location here yet, the adopted location is copied. Its fence is never deleted.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ReleasePlan:
 class Release:
     """The release of the query ``uid`` into the folder ``to``, a path or URI.
 
-    ``coordinator`` is that of its history. ``adopted`` is what ``adopt=`` named: it is needed where the query was fenced there, and has
-    no location here yet, or one that still needs files there.
+    ``coordinator`` is that of its history. ``adopted`` is the location that ``adopt=`` named. It is needed if the query has no location
+    here yet, or if its location here still needs files of the adopted one.
     """
 
     def __init__(self, coordinator: Coordinator, uid: str, to: str, adopted: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Release:
         self._adopted = location_at(coordinator.store, adopted) if adopted else None
 
     def plan(self) -> ReleasePlan:
-        """Return what would be released. Nothing is changed.
+        """Return the plan of the release. Changes nothing.
 
         Raises ``CheckpointNotFound``, ``Refused``, ``NotNamed``, ``Damaged``, and ``JobAlreadyRunning``.
         """
@@ -112,7 +112,7 @@ class Release:
         return ReleasePlan(query.uid, self._to, chain, position, query.newest.path)
 
     def _fenced_elsewhere(self, state: State) -> ReleasePlan:
-        """Return a query that was fenced in the adopted location, and got no further."""
+        """Return a query whose adopted location was fenced, and that has not started here."""
         if self._adopted is None:
             raise CheckpointNotFound(
                 f"query '{self._uid}' has no location in the history of {state.job or 'this job'}. If adopt= has fenced its old one, name"

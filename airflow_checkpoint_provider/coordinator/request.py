@@ -1,6 +1,7 @@
 """A request for a checkpoint or a savepoint, from the first entry to its outcome. Runs anywhere.
 
-One waiter for every face. Each builds a ``CheckpointRequest``, and turns the outcomes into its own errors and lines:
+Tasks, triggers and the command line wait in the same way. Each builds a ``CheckpointRequest``, and turns the outcomes into its own errors
+and lines:
 
 - a task that asks and waits: ``submit()``, then ``wait(deadline, every)``; killed or out of time, ``abort(reason)``;
 - a task that is given a checkpoint (sensors, finalize, abort): ``CheckpointRequest.of(...)``, then ``resolve()`` at each poke;
@@ -8,8 +9,8 @@ One waiter for every face. Each builds a ``CheckpointRequest``, and turns the ou
   wakes calls ``resolve(suspected=True)``;
 - the command line: ``submit()`` and ``wait(deadline, every, on_outcome=print it)``.
 
-Whether the driver lives is asked of ``Liveness``. A store that does not answer ends no wait: the outcome is then ``Unreadable``,
-with the first error since the last poll that saw something.
+``Liveness`` says whether the driver lives. A store that does not answer ends no wait: the outcome is then ``Unreadable``, with the first
+error since the last successful poll.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class CheckpointRequest:
         self._liveness: Liveness | None = None
         self._read_beat = -math.inf  # monotonic
         self._beat: Beat | None = None
-        self._completed: float | None = None  # monotonic: when a look first saw it completed
+        self._completed: float | None = None  # monotonic: when a poll first saw it completed
         self._error: errors.CheckpointError | None = None
         self._folder: str | None = None
         self.number: int | None = None  # of the checkpoint, once there is one
@@ -81,7 +82,7 @@ class CheckpointRequest:
 
     @property
     def state(self) -> State:
-        """Return the state of the history at the last look."""
+        """Return the state of the history at the last poll."""
         return self.coordinator.state
 
     @property
@@ -112,7 +113,7 @@ class CheckpointRequest:
     def _trigger_once(self, request: Request) -> int:
         try:
             return self.coordinator.trigger(request, run=self._run)
-        except errors.CommitStateUnknown:  # a repeated request is answered with what was written
+        except errors.CommitStateUnknown:  # a repeated request finds the entry that was written
             return self.coordinator.trigger(request, run=self._run)
 
     def _unserved(self, state: State) -> Outcome:
@@ -126,8 +127,8 @@ class CheckpointRequest:
         return self._seen(state)
 
     def starting(self) -> str | None:
-        """Return one line if the job was launched and its driver, which may attach soon, has not yet; else None. Call it after a look
-        or ``submit``. A launch of which nothing is heard does not count.
+        """Return one line if the job was launched and its driver, which may attach soon, has not yet; else None. Call it after a poll or
+        ``submit``. A launch of which nothing is heard does not count.
 
         Raises ``StoreError``.
         """
@@ -140,16 +141,15 @@ class CheckpointRequest:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def poll(self) -> Outcome:
-        """Look once; change nothing. Cost: one read; one for each application if acknowledgements are awaited; one
-        for each beat.
+        """Poll once; change nothing. Cost: one read; one for each application if acknowledgements are awaited; one for each beat.
 
-        Raises ``CheckpointNotFound``, and errors that no later look can avoid.
+        Raises ``CheckpointNotFound``, and errors that a later poll would raise again.
         """
         return self._tolerant(self._poll)
 
     def resolve(self, *, suspected: bool = False) -> Outcome:
-        """Look once. If the driver is lost, abort the checkpoint, or complete it if it is fully acknowledged. If it
-        is awaited, publish a completed savepoint.
+        """Poll once. If the driver is lost, abort the checkpoint, or complete it if it is fully acknowledged. If it is awaited, publish a
+        completed savepoint.
 
         ``suspected``: another process saw no heartbeat; look for it here, for half a minute at most.
         """
@@ -319,8 +319,9 @@ class CheckpointRequest:
         return None if observer.wait(self._heartbeats(checkpoint), bound=observer.beats.still) else checkpoint
 
     def _driver_of_queue_lost(self) -> bool:
-        """Return whether the driver for which the request waits in the queue is lost. If so, end the checkpoints before it: then
-        it is triggered, and ended by the next look."""
+        """Return whether the driver for which the request waits in the queue is lost. If so, end the checkpoints before the request: then
+        it is triggered, and the next poll ends it.
+        """
         ahead = [pending for pending in self.state.pending if self._needs_driver(pending)]
         if not ahead or self._driver_lives(ahead[0]) is not False:
             return False

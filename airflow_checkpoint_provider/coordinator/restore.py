@@ -70,7 +70,7 @@ class Restored:
     keys: Keys | None = None
     candidates: tuple[Candidate, ...] = ()
     outside: bool = False
-    """Whether it lies outside of the root and of the savepoint roots. Each process that reads it must be told to."""
+    """Whether the point lies outside of the root and of the savepoint roots. Each process that reads it must be told to."""
 
     @property
     def chosen(self) -> Candidate | None:
@@ -180,8 +180,8 @@ def examine(
 ) -> Restored:
     """Verify ``point`` and return each candidate, newest first, with the reason. Raises ``Damaged``.
 
-    A point that nobody has ``named`` may be damaged if nothing is restored from it. ``told`` is what this process was told to restore:
-    another place outside of the root, which only the journal names, raises ``NotNamed``.
+    A point that nobody has ``named`` may be damaged if nothing is restored from it. ``told`` is the checkpoint that this process was told
+    to restore. If the journal names another one outside of the root, ``NotNamed`` is raised.
     """
     if point is None:
         return Restored(candidates=_unsealed(state.checkpoints[::-1], 0))
@@ -226,7 +226,7 @@ def _not_named(pointer: Pointer | SavepointPointer, home: Store, state: State) -
 
 
 def _is_passed(state: State, checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint holds nothing but streaming queries that go on with their newest batches, wherever it stands."""
+    """Return True if a checkpoint holds only streaming queries, and each continues after its own newest batch."""
     names = state.branch.rename if state.branch.base == Point(id=checkpoint.id) else {}
     queries = [state.query(names.get(entry.uid, entry.uid)) for entry in checkpoint.states]
     return bool(queries) and all(query and not state.branch.goes_back(query) for query in queries)
@@ -340,7 +340,7 @@ def unusable(
 ) -> Damaged:
     """Return the error for a checkpoint that is damaged: it names the next older one that is whole, and the command.
 
-    ``file_set`` is the path of damaged rows whose names and sizes are right: what shares them is not whole either.
+    ``file_set`` is the path of damaged rows whose names and sizes are right: a checkpoint that shares them is not whole either.
     """
     whole = next(_whole_before(coordinator, checkpoint.id, file_set, deep), None)
     advice = f"chk-{whole} is the next older one that is whole" if whole else "there is no older one that is whole"
@@ -354,7 +354,7 @@ def unusable(
 def _whole_before(coordinator: Coordinator, number: int, file_set: str, deep: bool) -> Iterator[int]:
     """Yield the ids of the retained checkpoints before ``number`` that are whole, newest first.
 
-    A checkpoint that the store does not show now is passed over: the damage must be named, whatever else fails.
+    A checkpoint that the store cannot read now is passed over: the error must name the damage, whatever else fails.
     """
     for checkpoint in _older(coordinator.state, number):
         with contextlib.suppress(Damaged, StoreError):

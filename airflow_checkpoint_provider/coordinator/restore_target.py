@@ -1,4 +1,4 @@
-"""The target of a deliberate restore: what a person or a task names. Runs anywhere."""
+"""The target of a deliberate restore, as a person or a task names it. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from airflow_checkpoint_provider.storage.base import Store
 def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
     """Return the point that a deliberate restore names, and the new names of its states.
 
-    Besides the texts of ``resolve``, it accepts "latest" and "run-start" of a run. These bring the names under which
-    the job knows the states.
+    Besides the texts of ``resolve``, it accepts "latest" and "run-start" of a run. For these two, the names are those under which the job
+    knows the states.
     """
     if where == "latest":
         point = state.restore_point()
@@ -73,8 +73,8 @@ class RestoreTarget:
     ) -> Restore:
         """Return the command that restores the point that was verified last.
 
-        Raises ``SinkMoved`` if the sink of a streaming query is ahead of it, and ``rewind_sink`` does not allow to take that back;
-        ``SourceMoved`` if Kafka has deleted rows that a query would read again; ``NotSupportedYet`` if a query cannot go back.
+        Raises ``SinkMoved`` if the sink of a streaming query is ahead of the point, and ``rewind_sink`` does not allow to take rows out of
+        it; ``SourceMoved`` if Kafka has deleted rows that a query would read again; ``NotSupportedYet`` if a query cannot go back.
         """
         names, rewinds = self.names(rename), self._where != "latest"
         if rewinds:
@@ -92,7 +92,7 @@ class RestoreTarget:
         )
 
     def read_again(self, names: Mapping[str, str]) -> list[ReadAgain]:
-        """Return what the queries of the point read again. Raises ``Damaged``."""
+        """Return the files that the queries of the point read again. Raises ``Damaged``."""
         restored, found = self.restored, list[ReadAgain]()
         store, keys = restored.store, restored.keys
         if restored.seal is None or store is None or keys is None or self._where == "latest":
@@ -110,7 +110,7 @@ class RestoreTarget:
         return found
 
     def _refuse_queries(self, names: Mapping[str, str], *, rewind_sink: bool) -> None:
-        """Raise an error for a query that cannot go back, before anything is fenced. The driver looks at the sinks themselves.
+        """Raise an error for a query that cannot go back, before anything is fenced. The driver compares the sinks themselves.
 
         A query that the checkpoint does not hold is left to the driver: the script may not start it any more.
         """

@@ -120,8 +120,8 @@ def claim(
 ) -> Savepoint:
     """Claim a savepoint: from now on the history of ``coordinator`` owns it and may delete it.
 
-    The history that made it forgets it, so that nobody restores there what another history deletes. Raises
-    ``AlreadyClaimed``, ``Held`` while its own history needs it, and the errors of opening and verifying.
+    The history that made it forgets it, so that nobody restores it there while another history deletes it. Raises ``AlreadyClaimed``,
+    ``Held`` while its own history needs it, and the errors of opening and verifying.
     """
     savepoint = savepoint_target.open_savepoint(pointer, coordinator.store)
     savepoint_target.refuse_history(savepoint.store, pointer)
@@ -177,8 +177,9 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
 
 
 def _is_left_by_its_owner(home: Store, savepoint: Savepoint) -> bool:
-    """Return whether a history in ``home`` that does not exist any more has claimed the savepoint. Raises ``AlreadyClaimed`` for any
-    other owner: where nobody looked, it may exist."""
+    """Return whether a history in ``home`` that does not exist any more has claimed the savepoint. Raises ``AlreadyClaimed`` for any other
+    owner, which may exist elsewhere.
+    """
     try:
         savepoint_target.check_claim(savepoint.store, savepoint.pointer, DISPOSAL)
     except AlreadyClaimed as claimed:
@@ -193,7 +194,7 @@ def _is_left_by_its_owner(home: Store, savepoint: Savepoint) -> bool:
 
 @dataclass(frozen=True)
 class Gone:
-    """A savepoint that its history lists, and that is not at its place any more: it was moved or removed."""
+    """A savepoint that its history lists, and that is not at its target any more: it was moved or removed."""
 
     pointer: SavepointPointer
     coordinator: Coordinator
@@ -272,13 +273,13 @@ def _condemn(coordinator: Coordinator, number: int, by: str, now: str) -> None:
 
 
 def _forget(coordinator: Coordinator, number: int) -> None:
-    """Delete what a history holds of a condemned savepoint, seal and acknowledgements, and let the history forget it."""
+    """Delete the seal and the acknowledgements of a condemned savepoint in its history, and let the history forget it."""
     coordinator.store.delete_under(coordinator.keys.checkpoint(number))
     coordinator.journal.append(c.Forget(ids=(number,)))
 
 
 def _spelled(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
-    """Return the place of a savepoint in one spelling."""
+    """Return root and name of a savepoint in one spelling."""
     return home.beside(pointer.root, limited=False).uri, pointer.name
 
 

@@ -31,7 +31,9 @@ DISPOSAL = "disposal"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimLock(Record):
-    """The content of ``_claimed``. ``owner``, who may delete: the URI of a history's folder, or ``DISPOSAL``; the rest is for people."""
+    """The content of ``_claimed``. ``owner`` is who may delete the savepoint: the URI of a history's folder, or ``DISPOSAL``. The other
+    fields are for people.
+    """
 
     owner: str
     by: str
@@ -90,8 +92,8 @@ _PLACE = re.compile(r"(?P<top>[a-z0-9]+://(?:/[^/]+|[^/]+))/(?P<below>.+)")  # t
 def check_target(home: Store, folder: str) -> str:
     """Return the URI of ``folder``, in which a savepoint may get its own directory. ``home`` is the store of its history.
 
-    Raises ``InvalidConfig`` if ``folder`` lies inside of a history, a checkpoint's folder or another savepoint: whoever deletes
-    that would delete the new savepoint, too.
+    Raises ``InvalidConfig`` if ``folder`` lies inside of a history, a checkpoint's folder or another savepoint: a deletion of that would
+    delete the new savepoint, too.
     """
     uri = home.beside(folder).uri
     if _HISTORY.search(uri) or f"{uri}/".startswith(f"{home.uri}/{JOBS}/"):
@@ -108,7 +110,7 @@ def check_target(home: Store, folder: str) -> str:
 
 
 def _savepoint_above(home: Store, uri: str) -> str | None:
-    """Return the savepoint, or what is left of it, in which ``uri`` lies.
+    """Return the savepoint, or the rest of one, in which ``uri`` lies.
 
     A directory that may not be read is passed over. The search ends where no savepoint of ``home`` may lie.
     """
@@ -162,11 +164,9 @@ def _stub(body: bytes, pointer: SavepointPointer) -> DisposedStub | None:
 
 
 def put_metadata(history: Store, seal_key: str, sealed: str, target: Store, pointer: SavepointPointer) -> None:
-    """Put a completed savepoint's seal into its directory, where its files already are. It can be repeated by anybody.
-
-    Somebody may have published it before, and disposed of it since: then nothing is written.
-    ``sealed`` is the digest in its *completed* entry, which the caller has read. Raises ``Damaged`` if the seal is missing or
-    differs, ``OtherSavepoint``, and ``CommitStateUnknown`` if the store did not answer.
+    """Put a completed savepoint's seal into its directory, where its files already are. Any process may repeat it. If the savepoint was
+    published before and disposed of since, nothing is written. ``sealed`` is the digest in its *completed* entry, which the caller has
+    read. Raises ``Damaged`` if the seal is missing or differs, ``OtherSavepoint``, and ``CommitStateUnknown`` if the store did not answer.
     """
     body = history.read(seal_key)
     if body is None:

@@ -1,8 +1,8 @@
 """Statistics of a history's checkpoints, with the names and units of Flink's REST API. Runs anywhere; no I/O, no clock.
 
-Times are epoch milliseconds, durations milliseconds, sizes bytes; -1 is unknown. Flink's fields that would always be 0 or false
-here are left out. The journal lists what is pending or retained, and the last hundred checkpoints that are over; the history
-here is the newest hundred of these. The latest completed checkpoint, savepoint and failed checkpoint stay listed.
+Times are epoch milliseconds, durations milliseconds, sizes bytes; -1 is unknown. Flink's fields that would always be 0 or false here are
+left out. The journal lists the pending and the retained checkpoints, and the last hundred that are over; the history here is the newest
+hundred of these. The latest completed checkpoint, savepoint and failed checkpoint stay listed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def checkpoints(state: State) -> Answer:
 def summary(done: Sequence[Checkpoint]) -> Answer:
     """Return the spread of durations and sizes of completed checkpoints.
 
-    Who asks for a checkpoint waits for a barrier, perhaps for hours, and nobody knows when that came. Such durations stand apart.
+    A checkpoint on request waits for a barrier, perhaps for hours, and nobody knows when that came. So the durations of such checkpoints
+    are counted apart.
     """
     lines = [(bool(checkpoint.request.barrier), entry(checkpoint)) for checkpoint in done]
     return {
