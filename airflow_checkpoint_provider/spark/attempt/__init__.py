@@ -1,1 +1,1 @@
-"""One attempt of a job: its start, its journal, and what it costs to lose it. Runs in the Spark driver."""
+"""One attempt of a job: its start, its journal, its protection and its end. Runs in the Spark driver."""

@@ -1,4 +1,4 @@
-"""What the driver does now, as its heartbeat and its log say. Runs in the Spark driver."""
+"""The present activity of the driver, for its heartbeat and its log. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from airflow_checkpoint_provider.text import query_progress
 
 
 class Activity:
-    """What the driver does now. Its text is for people."""
+    """The present activity of the driver. Its text is for people."""
 
     def __init__(self, heart: Heart) -> None:
         self._heart = heart
         self.stage: str | None = None  # the stage that is being computed
         self.queries: tuple[QueryProgress, ...] = ()  # that run
-        self.draining: str | None = None  # the query that reads to its end before the job stops
+        self.draining: str | None = None  # the query that is drained before the job stops
         self._copying = ""  # the pointer whose files are copied before the script runs
 
     def __str__(self) -> str:

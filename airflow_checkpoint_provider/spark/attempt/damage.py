@@ -1,4 +1,4 @@
-"""An error of the script that names a stored file: is the file damaged, or did the storage fail? Runs in the Spark driver.
+"""Finds out whether a stored file that an error of the script names is damaged, or the storage failed. Runs in the Spark driver.
 
 Spark reads rows long after they were verified, and reports a damaged file as it reports a storage that fails for a moment. So
 the driver reads that file once more, alone. A damaged file fails each retry, so it is named and no retry follows.
@@ -31,8 +31,8 @@ class StoredFile:
 def damage_of(error: BaseException | None, attempt: Attempt, states: Iterable[StateSnapshot]) -> Damaged | None:
     """Return the error to end with, if ``error`` comes from a damaged file of ``states`` that a retry would read again.
 
-    Otherwise log what was found, if ``error`` names a stored file at all. The script handles what it catches, so ``sys.exit``
-    and signals are its own decision.
+    Otherwise log what was found, if ``error`` names a stored file at all. The script itself decides about ``sys.exit`` and signals, so
+    these are not examined.
     """
     stored = _named_file(error, states) if isinstance(error, Exception) else None
     if stored is None:

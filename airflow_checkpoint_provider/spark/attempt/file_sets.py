@@ -1,7 +1,7 @@
-"""The file sets of one attempt, and which of them nobody needs any more. Runs in the Spark driver.
+"""The file sets of one attempt, and which of them are no longer needed. Runs in the Spark driver.
 
-The journal tells which file sets checkpoints refer to. Only the attempt itself knows which ones its DataFrames read and its
-next acknowledgement may name. So, while it lives, nobody else deletes the file sets that it wrote or restored.
+The journal tells which file sets checkpoints refer to. Only the attempt itself knows which ones its DataFrames read and its next
+acknowledgement may name. So, while it lives, no other process deletes the file sets that it wrote or restored.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from airflow_checkpoint_provider.protocol.state import State
 class FileSets:
     """The file sets that this attempt has written or restored and not deleted. All paths are relative to the history.
 
-    A file set that was released is never needed again: every later checkpoint of the history refers to file sets of retained
-    checkpoints, to current states, or to new file sets. So it may be deleted at any later time, and twice.
+    A file set that was given up is never needed again: every later checkpoint of the history refers to file sets of retained checkpoints,
+    to current states, or to new file sets. So it may be deleted at any later time, and twice.
     """
 
     def __init__(self, restored: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         self._kept = set(restored)
         self._read = set[str]()  # by DataFrames that the script was given: they stay until the attempt is over
-        self._in_stage = set[str]()  # what the stage that runs now may read, and what it writes
-        self._acknowledged: dict[int, set[str]] = {}  # checkpoint without an outcome -> what it refers to
+        self._in_stage = set[str]()  # file sets that the stage which runs now may read or writes
+        self._acknowledged: dict[int, set[str]] = {}  # checkpoint without an outcome -> its file sets
         self._unneeded = set[str]()  # folders that are not deleted yet
 
     @contextmanager
@@ -48,7 +48,7 @@ class FileSets:
             self._in_stage.add(path)
 
     def copy(self, path: str) -> None:
-        """Note that a file set is copied to ``path``. The copy must end before the next ``release``."""
+        """Note that a file set is copied to ``path``. The copy must end before the next ``mark_unneeded``."""
         with self._lock:
             self._kept.add(path)
 
@@ -63,7 +63,7 @@ class FileSets:
             self._acknowledged.setdefault(number, set()).update(_paths(states))
 
     def mark_unneeded(self, state: State, current: Iterable[StateSnapshot]) -> bool:
-        """Give up what neither a checkpoint nor this attempt needs. Return whether there is something to delete.
+        """Give up the file sets that neither a checkpoint nor this attempt needs. Return whether there are folders to delete.
 
         Call it while no checkpoint and no savepoint is being written. ``current``: the states as they are now.
         """
@@ -76,7 +76,7 @@ class FileSets:
             return bool(self._unneeded)
 
     def _ended(self, state: State) -> list[int]:
-        """Take out the checkpoints that have their outcome. Return those that were aborted: nobody reads them."""
+        """Take out the checkpoints that have their outcome. Return those that were aborted: their files are not needed."""
         over = [(number, state.checkpoint(number)) for number in self._acknowledged]
         aborted = [number for number, listed in over if listed is None or listed.status == ABORTED]
         for number, listed in over:

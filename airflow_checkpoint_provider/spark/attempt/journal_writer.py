@@ -1,4 +1,4 @@
-"""What the driver writes to the journal, and deletes. Runs in the Spark driver."""
+"""Writes the driver's entries to the journal, and deletes files that are no longer needed. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AttemptEnding(Exception):
 
 
 class JournalWriter:
-    """The driver's coordinator, for one thread at a time. What an attempt that is over would write ends the process."""
+    """The driver's coordinator, for one thread at a time. If the attempt is over, its next write ends the process."""
 
     def __init__(self, coordinator: Coordinator, application: str, file_sets: FileSets, leaving: Leaving) -> None:
         self._coordinator, self._application = coordinator, application
@@ -46,7 +46,7 @@ class JournalWriter:
                 self._leaving.replaced()
 
     def poll(self) -> State:
-        """Look once for a new entry, and return the state. Raises ``StoreError``."""
+        """Read the journal once for a new entry, and return the state. Raises ``StoreError``."""
         with self._lock:
             return self._journal.poll()
 
@@ -129,14 +129,14 @@ class JournalWriter:
                 coordinator.confirm_commits(number)
 
     def second_reader(self) -> Coordinator:
-        """Return a coordinator of its own, caught up, for what may take long: nobody waits for it."""
+        """Return another coordinator, caught up, for operations that may take long: no other thread waits for it."""
         own = self._journal
         journal = Journal(own.store, own.keys, own.by, segment=own.segment, patience=own.patience)
         journal.catch_up()
         return Coordinator(journal)
 
     def publish_savepoints(self) -> None:
-        """Let everybody open the completed savepoints by their directories. A target that hangs delays nobody else."""
+        """Let everybody open the completed savepoints by their directories. A target that does not answer delays no other thread."""
         if any(not savepoint.published for savepoint in self._journal.state.savepoints):
             publish_due(self.second_reader())
 
@@ -159,7 +159,7 @@ class JournalWriter:
             garbage.condemn(coordinator, age_now())
 
     def delete_condemned(self) -> None:
-        """Delete and forget what is condemned. Raises ``AttemptEnding``.
+        """Delete and forget the condemned checkpoints. Raises ``AttemptEnding``.
 
         Only writing entries needs the lock, so the watch still notices during a deletion that this attempt was replaced.
         """
@@ -179,7 +179,9 @@ class JournalWriter:
 
     @contextmanager
     def _deleting(self) -> Iterator[Coordinator]:
-        """Yield the coordinator as ``exclusive`` does. Raises ``AttemptEnding``: after the last entry, the attempt's own would be fenced."""
+        """Yield the coordinator as ``exclusive`` does. Raises ``AttemptEnding``: the last entry of the attempt would fence any later one of
+        it.
+        """
         with self.exclusive() as coordinator:
             if self._leaving.begun.is_set():
                 raise AttemptEnding

@@ -1,4 +1,4 @@
-"""How threads learn that the attempt is over or ends, and the process leaves. Runs in the Spark driver."""
+"""Tells the threads that the attempt ends or is over, and ends the process. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Leaving:
     def __init__(self, journal: Journal, epoch: int, activity: Activity) -> None:
         self._journal, self._epoch, self._activity = journal, epoch, activity
         self.begun = threading.Event()
-        """The last entry is being written. After it, whatever this attempt wrote would be fenced."""
+        """The last entry is being written. After it, any entry of this attempt would be fenced."""
         self.by_another_thread = threading.Event()
-        """That thread ends the process, with its own exit code."""
+        """Another thread ends the process, with its own exit code."""
 
     def if_over(self) -> None:
         """End the process if the watch has seen that this attempt is over. Reads nothing from the store."""

@@ -42,7 +42,7 @@ class Protection:
         return {barrier for barrier, since in self._failed.items() if since == newest}
 
     def attach(self) -> None:
-        """Note that the script begins: what it computes from now on is saved by no checkpoint yet."""
+        """Note that the script begins: no checkpoint has saved its work from now on."""
         self._protected()
 
     def begin(self) -> None:
@@ -65,8 +65,8 @@ class Protection:
     def enforce_limit(self) -> None:
         """End the attempt as failed if more checkpoints in a row failed than are tolerated.
 
-        Failures in the journal count, and failures that could not be written there; what failed at one barrier counts once.
-        Do not call it while holding the journal.
+        Failures in the journal count, and failures that could not be written there. All failures at one barrier count once. Do not call it
+        while holding the journal.
         """
         if self._tolerable is None:
             return
@@ -99,7 +99,7 @@ class Protection:
         self._protected()
 
     def _protected(self) -> None:
-        """Count from now on what a crash costs, in the log and in the heartbeat."""
+        """Let the cost of a crash begin at zero, in the log and in the heartbeat."""
         with self._lock:
             self._since = self._clock()
         self._attempt.heart.update(lambda beat: replace(beat, protected_since=utc_now()))

@@ -190,7 +190,7 @@ def _already_running(journal: Journal) -> errors.JobAlreadyRunning:
 
 
 def _job_lives(liveness: Liveness, journal: Journal, state: State) -> bool:
-    """Return whether the current launch lives in another process, whoever planned it.
+    """Return whether the current launch lives in another process.
 
     An earlier attempt of this process has left its block, even if its end could not be written.
     """
@@ -220,5 +220,5 @@ def _started(journal: Journal, driver: str, restored: Restored, settings: Settin
         raise errors.Refused("the journal does not list the run of this attempt")
     journal.by = replace(journal.by, epoch=record.epoch)
     attempt = Attempt(Coordinator(journal, record.epoch), record, run, restored)
-    attempt.heart.pulse()  # before anybody looks whether it lives
+    attempt.heart.pulse()  # before any observer asks whether it lives
     return attempt

@@ -49,7 +49,7 @@ class AttemptWatch:
             self._show()
 
     def _show(self) -> None:
-        """Print what an observer raises: the watch must go on."""
+        """Call the observers, and print their errors: the watch must go on."""
         for observer in self._observers:
             try:
                 observer()

@@ -3,9 +3,9 @@
 The synchronous part pins the states. Writing, acknowledging and sealing go on in a thread while the job goes on. One
 checkpoint is in flight at a time, and no stage's end is skipped.
 
-Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before any
-object is asked for its state. An object that fails declines this checkpoint. Whatever else waited for the barrier is asked for
-again at the next one. An object that does not return lets them expire; the attempt's watch sees to that.
+Where objects are registered, triggering belongs to the synchronous part: as in Flink, a checkpoint has its id before any object is asked
+for its state. An object that fails declines this checkpoint. Other requests that waited for the barrier are served at the next one. If an
+object does not return, the checkpoints that wait expire; the attempt's watch aborts them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def at_barrier() -> AbstractContextManager[bool]:
 
 
 class Turn(enum.Enum):
-    """What became of the timer's checkpoint when it was due."""
+    """The result of the timer's turn when its checkpoint was due."""
 
     TAKEN = "completed"
     FAILED = "not completed"
@@ -107,9 +107,10 @@ class Checkpointer:
     def checkpoint(self, barrier: str, *, wait: bool = False, script: Script = at_barrier) -> bool:
         """Take a checkpoint at this barrier, or serve the checkpoint that waits for it.
 
-        With ``wait``, return False if not all states are saved, and raise ``Declined`` if a registered object declined. Without, nobody
-        knows it yet, and the answer is True. If ``script`` does not stand still, its values are those of its last barrier, and no object
-        is called. It is kept only while states are pinned and objects are called, and while the savepoint of a stop is taken.
+        With ``wait``, return False if not all states are saved, and raise ``Declined`` if a registered object declined. Without ``wait``,
+        the result is not known yet, and the answer is True. If ``script`` does not stand still, its values are those of its last barrier,
+        and no object is called. The script is kept still only while states are pinned and objects are called, and while the savepoint of a
+        stop is taken.
         """
         self._registered.refuse_inside()
         with self._lock, self._barrier_of(script):
@@ -126,7 +127,9 @@ class Checkpointer:
             return not wait or self._all_saved()
 
     def _all_saved(self) -> bool:
-        """Return whether the barrier's checkpoint holds all states. A query has always come further, so its own must be completed."""
+        """Return whether the barrier's checkpoint holds all states. A query has always gone on, so with queries this barrier's own
+        checkpoint must be completed.
+        """
         if self._states.claimed_queries and not self._saved:
             return False
         return self._script is not at_barrier or not (self._states.changed() or self._registered.unsaved)
@@ -142,7 +145,7 @@ class Checkpointer:
     def _serve(self, barrier: str) -> Declined | None:
         """Take the barrier's own checkpoint, or the savepoint of a stop in its place. Return the error of a registered object.
 
-        Tasks that wait for a checkpoint get it before the stop. If the savepoint fails, the barrier takes its own then.
+        Tasks that wait for a checkpoint get it before the stop. If the savepoint fails, the barrier takes its own checkpoint after that.
         """
         stop = stop_requested(self._attempt.journal.state)
         if stop is None:
@@ -161,7 +164,7 @@ class Checkpointer:
         declined = None
         try:
             at_rest = self.savepoints.brought_to_rest(savepoint, self._participants.streams)
-            with self._script():  # it must not go on when the job may be suspended
+            with self._script():  # the script must not go on when the job may be suspended
                 if at_rest:
                     declined = self._save_stop(savepoint, barrier)
                 self.savepoints.stop(savepoint, barrier)
@@ -203,7 +206,7 @@ class Checkpointer:
 
     def _number_for_objects(self, task: CheckpointTask) -> int | None:
         """Return the id that registered objects are given; None if there are none, or the store does not give it."""
-        if self._registered and self._context.unknown is None:  # else an earlier barrier's checkpoint is in the way
+        if self._registered and self._context.unknown is None:  # else an earlier checkpoint has no outcome yet
             with contextlib.suppress(CheckpointError):  # the task tries it again, and logs it
                 return task.number()
         return None
@@ -222,7 +225,7 @@ class Checkpointer:
         return None
 
     def periodic_checkpoint(self, barrier: str, *, script: Script = at_barrier) -> Turn:
-        """Take the timer's checkpoint, or serve the one that is pending already. That it is not taken yet is no failure."""
+        """Take the timer's checkpoint, or serve the one that is pending already. A checkpoint that is only postponed is no failure."""
         with self._lock:
             free = self.await_in_flight()
             if free and not self.requested() and (turn := self._not_yet(barrier)):
@@ -309,12 +312,12 @@ class Checkpointer:
         return True
 
     def _not_returned(self, barrier: str) -> None:
-        """Count as failed that the storage does not answer, so that this barrier has no checkpoint."""
+        """Count the barrier as failed: it has no checkpoint, because the storage does not answer."""
         error = StoreUnavailable(f"{NOT_RETURNED}. The job continues without waiting for it")
         self.protection.failed(f"the checkpoint at {barrier}", error)
 
     def _mark_unneeded(self) -> None:
-        """Delete what neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy anything."""
+        """Delete file sets that neither a checkpoint nor the attempt needs, while nothing is written. A savepoint may copy any of them."""
         if self.savepoints.taken or stop_requested(self._attempt.journal.state):
             return
         if self._attempt.file_sets.mark_unneeded(self._attempt.journal.state, tuple(self._states.snapshots.values())):
@@ -343,7 +346,7 @@ class Checkpointer:
                     self._attempt.writer.confirm_commits(checkpoint.id)
 
     def delete_later(self, delete: Callable[[], None]) -> None:
-        """Delete in the thread of the deletions what no checkpoint holds."""
+        """Run ``delete`` in the thread of the deletions. It deletes files that no checkpoint holds."""
         self._deletions.submit(delete)
 
     def remove_garbage(self) -> None:

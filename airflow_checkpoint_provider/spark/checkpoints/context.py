@@ -1,4 +1,4 @@
-"""What the checkpoints of one attempt share: their objects and events, and the one whose outcome is unknown. Runs in the Spark driver."""
+"""The context of one attempt's checkpoints: shared objects and events, and the checkpoint whose outcome is unknown. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CheckpointContext:
         self.deletions = Deletions(self.not_deleted, self.clock)
 
     def not_deleted(self, error: errors.CheckpointError) -> None:
-        """Count that old checkpoints could not be deleted. At the end of the attempt, log it: what it saves is complete."""
+        """Count that old checkpoints could not be deleted. At the end of the attempt, only log it: no checkpoint depends on it any more."""
         if self.closing.is_set():
             say(f"{NOT_DELETED}: {error}")
         else:

@@ -34,7 +34,7 @@ class NotWanted(Exception):
 
 
 class TooLate(Exception):
-    """The checkpoint's timeout has passed. The text says what was not done."""
+    """The checkpoint's timeout has passed. The text names the step that was not done."""
 
 
 def still_wanted(

@@ -1,4 +1,4 @@
-"""Deletes what is no longer needed in a thread of its own, beside the script and its checkpoints. Runs in the Spark driver."""
+"""Deletions of files that are no longer needed, in a thread of their own beside the script and its checkpoints. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from airflow_checkpoint_provider.spark.process.log import say
 NOT_DELETED = "Old checkpoints could not be deleted. The next checkpoint tries again"
 
 Deletion = Callable[[], None]
-"""Deletes everything of its kind that is due. What it leaves, a later call deletes."""
+"""Deletes everything of its kind that is due. A later call deletes the rest."""
 
 
 class Deletions:
     """Runs deletions one after the other. A deletion that hangs delays no checkpoint and does not keep the process alive.
 
-    Nothing piles up behind it: each kind of deletion waits once at most. ``failed`` is called with the error of a deletion.
+    The queue stays short: each kind of deletion waits in it at most once. ``failed`` is called with the error of a deletion.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Deletions:
         self._lock = threading.Lock()
         self._waiting = list[Deletion]()
         self._unfinished = 0  # deletions that wait or run
-        self._since = 0.0  # when there was none of them
+        self._since = 0.0  # when the first of them was submitted
         self._reported = 0.0  # when they were last said to take long
         self._thread = Background("deletion")
 
@@ -59,7 +59,7 @@ class Deletions:
             return self._unfinished > 0 and self._clock() <= self._since + limit_s
 
     def report_late(self, limit_s: float) -> None:
-        """Count as failed, once each ``limit_s`` seconds, that deletions have not returned for so long. The attempt's watch calls it."""
+        """Report a failure once each ``limit_s`` seconds while deletions do not return. The attempt's watch calls it."""
         with self._lock:
             now = self._clock()
             late = self._unfinished > 0 and now > self._reported + limit_s
@@ -85,7 +85,7 @@ class Deletions:
             failure = error
         except (Refused, AttemptEnding):
             pass  # the journal changed meanwhile, or the job ends: a later call deletes the rest
-        except CheckpointError as error:  # of what somebody has put there
+        except CheckpointError as error:  # somebody has put files of other names there
             say(f"{NOT_DELETED}: {error}")
         except Exception:  # noqa: BLE001 - a checkpoint that cannot be deleted does not end the job
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What takes part in the checkpoints of an attempt. Runs in the Spark driver."""
+"""The participants in the checkpoints of an attempt. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ class Streams(Protocol):
         """Return a snapshot of each query as it is now, by uid."""
 
     def rest(self, check: Check, *, drain: bool) -> None:
-        """Stop the queries for the savepoint with which the job stops. With ``drain``, let them read to the end of what is there first.
-
-        To the script they still run. Raises what ``check`` raises, and ``Declined``.
+        """Stop the queries for the savepoint with which the job stops. With ``drain``, let them first read all rows that are there. The
+        script still sees them running. Raises what ``check`` raises, and ``Declined``.
         """
 
     def resume(self) -> None:
-        """Start the queries again if they rest."""
+        """Start the queries again if ``rest`` has stopped them."""
 
 
 @dataclass(frozen=True)

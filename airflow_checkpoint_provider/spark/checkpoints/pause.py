@@ -9,8 +9,8 @@ from airflow_checkpoint_provider.protocol.state import State
 
 
 class Pause:
-    """Measures how long ago a checkpoint of the history was completed, whoever completed it. One that was completed before this
-    attempt does not count: the first delay of the timer is at least the pause.
+    """Measures how long ago any process completed a checkpoint of the history. A checkpoint that was completed before this attempt does not
+    count: the first delay of the timer is at least the pause.
     """
 
     def __init__(

@@ -43,14 +43,14 @@ class Savepoints:
         self._begun: list[Future[None]] = []
         self._closing = threading.Event()
         self._taking: tuple[Checkpoint, float] | None = None  # the savepoint that the thread takes, and until when
-        self._late: set[int] = set()  # ids of savepoints of which a call of the store did not return in time
+        self._late: set[int] = set()  # ids of savepoints that were given up: a call of the store did not return in time
         self.taken: set[int] = set()  # ids of savepoints that have begun and not ended
 
     def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
         """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.
 
-        ``stop``: the script waits at this barrier, so a savepoint that stops the job may be taken. The snapshots are
-        discarded after the last savepoint. What could not be published before is tried again.
+        ``stop``: the script waits at this barrier, so a savepoint that stops the job may be taken. The snapshots are discarded after the
+        last savepoint. Savepoints that could not be published before are published now.
         """
         pending = self._attempt.journal.state.pending
         due = [savepoint for savepoint in pending if savepoint.savepoint and savepoint.request.token in requests]
@@ -68,7 +68,7 @@ class Savepoints:
             self._begun.append(self._thread.submit(self.publish))
 
     def wait_begun(self) -> None:
-        """Wait for the savepoints that have begun. Do not wait for one of which a call of the store does not return."""
+        """Wait for the savepoints that have begun. Do not wait for a savepoint if its call of the store does not return."""
         while self._begun and not self._hangs():
             if wait(self._begun[:1], LOOK).done:
                 self._begun.pop(0).result()
@@ -139,7 +139,7 @@ class Savepoints:
 
     @contextlib.contextmanager
     def _watched(self, savepoint: Checkpoint, deadline: float) -> Iterator[None]:
-        """Let the watch see that the savepoint is taken in this block, and until when."""
+        """Show the watch that the savepoint is taken in this block, and its deadline."""
         self._taking = savepoint, deadline
         try:
             yield
@@ -200,7 +200,7 @@ class Savepoints:
     # -- stopping ----------------------------------------------------------------------------------------------------
 
     def brought_to_rest(self, savepoint: Checkpoint, streams: Streams) -> bool:
-        """Let the queries rest. If that fails, abort the savepoint and return False."""
+        """Stop the queries for the savepoint. If that fails, abort the savepoint and return False."""
         deadline = time.monotonic() + savepoint.timeout_s
         check = functools.partial(copies.still_wanted, self._attempt, savepoint.id, self._closing, deadline)
         with self._or_aborted(savepoint):

@@ -31,7 +31,7 @@ from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, R
 from airflow_checkpoint_provider.text import messages
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
-TRIES = 3  # checkpoints in a row that somebody else may abort while this barrier takes its own
+TRIES = 3  # checkpoints in a row that other processes may abort while this barrier takes its own
 ENDED = "attempt ended"
 NOT_RETURNED = "the storage has not answered in time"
 
@@ -39,8 +39,8 @@ NOT_RETURNED = "the storage has not answered in time"
 class CheckpointTask:
     """The checkpoint of one barrier, and the checkpoints that were requested before the script reached it.
 
-    ``stop``: the savepoint with which the job stops, while the script waits. It takes the place of the barrier's own
-    checkpoint, so that the job has no other checkpoint of the moment at which it stopped.
+    ``stop``: the savepoint with which the job stops, while the script waits. It takes the place of the barrier's own checkpoint, so that
+    this savepoint is the only checkpoint of the moment at which the job stopped.
     """
 
     def __init__(self, context: CheckpointContext, barrier: str, stop: Checkpoint | None = None) -> None:
@@ -89,7 +89,7 @@ class CheckpointTask:
         """Take the barrier's own checkpoint, then those that were requested before it."""
         self._take_own(snapshots)
         while not self._context.closing.is_set():
-            self._expire()  # which may let the next request of the queue in
+            self._expire()  # this may make room for the next request of the queue
             if not any(
                 checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.journal.state)
             ):
@@ -201,11 +201,11 @@ class CheckpointTask:
 
     @property
     def overdue_s(self) -> float:
-        """Return for how many seconds the present step should have been over: a call of the store does not return."""
+        """Return for how many seconds the present step is late: a call of the store does not return."""
         return max(0.0, self._context.clock() - self._limit)
 
     def expire_late(self) -> None:
-        """Abort the checkpoint whose states are written for too long: a call of the store does not return. The watch calls it."""
+        """Abort the checkpoint if its states are not written in time: a call of the store does not return. The watch calls it."""
         writing = self._writing
         if writing is not None and self.overdue_s > self._attempt.journal.patience:
             with contextlib.suppress(errors.StoreError):  # the watch looks again
@@ -287,7 +287,7 @@ class CheckpointTask:
     # -- registered objects ----------------------------------------------------------------------------------------
 
     def expire(self, asked: str) -> None:
-        """Abort what has waited for its timeout while the object of ``asked`` does not return. The attempt's watch calls it."""
+        """Abort each checkpoint whose timeout has passed while the object of ``asked`` does not return. The attempt's watch calls it."""
         now = self._context.clock()
         for checkpoint in self._context.unserved():
             since = self._asked_since.setdefault(checkpoint.id, now)
@@ -307,8 +307,8 @@ class CheckpointTask:
     def decline(self, declined: errors.Declined, number: int | None) -> Mapping[str, StateSnapshot] | None:
         """Abort checkpoint ``number``, because a registered object gave no state for it.
 
-        None: the store did not give an id. Then trigger a checkpoint first, so that the failure is listed and counted.
-        Whatever else waits is asked for again at the next barrier.
+        If ``number`` is None, the store did not give an id. Then trigger a checkpoint first, so that the failure is listed and counted. The
+        next barrier serves the other checkpoints that wait.
         """
         self._begin_step()
         outcome = self._context.read_outcome()
@@ -324,7 +324,7 @@ class CheckpointTask:
         return outcome.states if isinstance(outcome, TakenCheckpoint) else None
 
     def _expire_waiting(self, declined: errors.Declined) -> None:
-        """Abort what has waited since an earlier barrier for longer than its timeout."""
+        """Abort each checkpoint that has waited since an earlier barrier for longer than its timeout."""
         waiting = [checkpoint for checkpoint in self._context.unserved() if checkpoint.request.token in self._requests]
         earlier = self._context.waiting_since
         self._context.waiting_since = {checkpoint.id: earlier.get(checkpoint.id, self._began) for checkpoint in waiting}

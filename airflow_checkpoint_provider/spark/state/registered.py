@@ -100,7 +100,7 @@ class Registered:
         self._handed_over: set[tuple[int, str]] = set()  # to a notifier
         self.unsaved = False  # no checkpoint is known to be complete that holds the states of the newest barrier
         self._calling = threading.local()
-        self.asked = ""  # the method that a barrier calls now, for what people read
+        self.asked = ""  # the method that a barrier calls now, as people read it
 
     def __bool__(self) -> bool:
         return bool(self._objects)

@@ -21,10 +21,10 @@ Records = tuple[StateSnapshot, ...]
 
 
 class FileSetFolder(Protocol):
-    """Where the files of a snapshot are written whole: a savepoint's target, or new file sets of this history."""
+    """A folder that gets all files of a snapshot: a savepoint's target, or new file sets of this history."""
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
-        """Copy the files of a record that is written already. Return the record as it is at this place."""
+        """Copy the files of a record that is written already. Return the record of the copies."""
 
 
 class Snapshot(Protocol):
@@ -33,14 +33,13 @@ class Snapshot(Protocol):
     def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record of the state when all its files are there and verified.
 
-        Runs in the asynchronous part, beside the script and beside the writes of other snapshots. Without a ``folder``
-        the record may refer to files that older checkpoints hold. With one, all its files are written there. Called
-        once without a folder, and again for each place. May raise what ``check`` raises, and leaves half-written files
-        to the removal of orphans.
+        Runs in the asynchronous part, beside the script and beside the writes of other snapshots. Without a ``folder`` the record may refer
+        to files that older checkpoints hold. With a ``folder``, all its files are written there. Called once without a folder, and again
+        for each folder. May raise what ``check`` raises, and leaves half-written files to the removal of orphans.
         """
 
     def discard(self) -> None:
-        """Release what the pin holds. Called once, when no checkpoint will be written from this snapshot any more."""
+        """Give up what the pin holds. Called once, when no checkpoint will be written from this snapshot any more."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class BarrierSnapshots:
         self._snapshots, self._writers = snapshots, writers
         self._written: Records | None = None
         self.newest: Mapping[str, StateSnapshot] | None = None
-        """What the newest completed checkpoint holds, perhaps no state; None: none has completed."""
+        """The states in the newest completed checkpoint, perhaps none; None if no checkpoint has completed."""
 
     def records(self, check: Check, folder: FileSetFolder | None = None) -> Records:
         """Write all snapshots, several at once, and return their records. Raises the first error, and stops the others."""
@@ -85,7 +84,7 @@ class BarrierSnapshots:
             wait(writes)
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
-        """Remember what a completed checkpoint holds: these states are not new in a later one."""
+        """Remember the states in a completed checkpoint: they are not new in a later one."""
         self.newest = states
 
     def _as_completed(self, records: Collection[StateSnapshot]) -> Records:

@@ -26,13 +26,13 @@ from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, 
 
 @dataclass(frozen=True)
 class ValueDifference:
-    """A value of which a reused stage had stored something else than the script has made of it."""
+    """A value that differs between the script and a reused stage: the stage has stored another one."""
 
     uid: str
     now: Any
     stored: Any
     why_kept: str
-    """Why ``now`` counts. If it is empty, ``stored`` counts."""
+    """The reason why ``now`` counts. If it is empty, ``stored`` counts."""
 
 
 @dataclass
@@ -42,9 +42,9 @@ class States:
     ``snapshots`` begins with every state of the restore point. A state that the script has not reached yet stays in each
     new acknowledgement as it was restored. Stages belong to a run, so those of another run are dropped here.
 
-    Values follow the script: they begin as they were when the *run* began, and a stage that an unchanged application reuses sets
-    them to what they were at its barrier. A changed application sets them anew. States of registered objects do not follow it:
-    they begin as they were restored, and change at each barrier.
+    Values follow the script: they begin as they were when the *run* began, and a stage that an unchanged application reuses sets them to
+    their values at its barrier. A changed application sets them anew. States of registered objects do not follow it: they begin as they
+    were restored, and change at each barrier.
     """
 
     run: str
@@ -60,7 +60,7 @@ class States:
     object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
-    # Path of a new stage's file set -> what completes the stage's record in ``snapshots``
+    # Path of a new stage's file set -> the snapshot that completes the stage's record in ``snapshots``
     _incomplete: dict[str, Snapshot] = field(default_factory=dict)
     # Held while states are pinned: the script may take checkpoints in several threads
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -135,7 +135,7 @@ class States:
         self.own_values.add(uid)
 
     def replay_values(self, detail: StageDetail, application: str) -> tuple[ValueDifference, ...]:
-        """Set the values to what they were at the barrier of a reused stage, if ``application`` has stored it. Return nothing then.
+        """Set the values as they were at the barrier of a reused stage, if ``application`` has stored it. Return nothing then.
 
         Else the script's new code counts: a value that it has set stays, and one that it has not set gets the stored value. Return
         the values where the two differ. If an earlier stage was computed again, all values stay.
@@ -215,7 +215,7 @@ class States:
             return {record.uid: self._completing(record) or StoredSnapshot(record) for record in records}
 
     def _completing(self, record: StateSnapshot) -> Snapshot | None:
-        """Return what completes the record of a new stage; None for every other record."""
+        """Return the snapshot that completes the record of a new stage; None for every other record."""
         return next((self._incomplete.get(file_set.path) for file_set in record.file_sets), None)
 
     def records(
@@ -243,7 +243,7 @@ class States:
         return StateSnapshot(uid=uid, kind=kind, run=self.run, value=value, measures=Measures(barrier=barrier))
 
     def completed(self, states: Mapping[str, StateSnapshot]) -> None:
-        """Remember what a completed checkpoint holds: it is not new in a later one."""
+        """Remember the states in a completed checkpoint: they are not new in a later one."""
         with self.lock:
             for uid, state in states.items():
                 current = self.snapshots.get(uid)
@@ -266,7 +266,7 @@ def new_in(number: int, state: StateSnapshot) -> StateSnapshot:
 
 
 def _rows(state: StateSnapshot) -> list[str]:
-    """Return what is equal for the same rows, also where a full checkpoint has copied them."""
+    """Return the identities of the rows: a copy in a full checkpoint has the same ones."""
     return [file_set.identity for file_set in state.file_sets]
 
 

@@ -58,7 +58,7 @@ def json_copy(label: str, value: Any) -> Any:
 
 
 def _refuse_unlike(value: Any, *path: Any) -> None:
-    """Raise ``TypeError`` for what JSON would change without an error, and name its ``path``: keys and positions around it."""
+    """Raise ``TypeError`` for a value that JSON would silently change. Name its ``path``: the keys and positions around it."""
     if isinstance(value, tuple):
         raise TypeError(f"{_at(path)}a {type(value).__name__} would come back as a list. Give a list or a dict")
     if isinstance(value, dict):
