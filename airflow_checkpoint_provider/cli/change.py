@@ -70,7 +70,7 @@ class Approval:
 
 @dataclass(frozen=True)
 class RestoreSource:
-    """What a job is restored from. With ``claim`` the job owns the savepoint; ``rename`` maps uids there to uids of the job. With
+    """The source of a restore. With ``claim`` the job owns the savepoint; ``rename`` maps uids there to uids of the job. With
     ``rewind_sink``, sinks of streaming queries may lose what they have got since.
     """
 
@@ -92,7 +92,7 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def restore(store: Store, job: str, run: str | None, source: RestoreSource, approval: Approval) -> Report:
-    """Verify the source, then fence what runs and set where the next attempt starts."""
+    """Verify the source, fence a running attempt, and set where the next attempt starts."""
     found, key = locate.find_history(store, job, run)
     coordinator = open_history(store, found.keys.prefix, entry_author())
     going = RestoreTarget(coordinator, source.text, key or found.newest_run)
@@ -210,8 +210,9 @@ def _to_dispose(preview: Disposed, lines: list[str]) -> Report:
 
 
 def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report:
-    """Delete what no retention policy keeps, claimed savepoints included, and files that ended attempts left behind, of one run
-    or of all. Closes histories that are over for good; leaves runs that finished less than a day ago to their tasks."""
+    """Delete checkpoints that no retention policy keeps, claimed savepoints included, and files that ended attempts left behind, of one run
+    or of all. Closes histories that are over for good; leaves runs that finished less than a day ago to their tasks.
+    """
     found, errors = _to_prune(store, job, run)
     now = utc_now()
     planned, more_errors = _plans(store, found, now)
@@ -230,18 +231,18 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
                 notes.append(history.spared)
                 continue
             collect_and_close(history.coordinator, now)
-        except Exception as error:  # noqa: BLE001 - of one file, perhaps; the other histories are pruned all the same
+        except Exception as error:  # noqa: BLE001 - an error of one file must not keep the other histories from being pruned
             errors = (*errors, typed(error, history.prefix))
     return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
 def _plans(store: Store, found: Sequence[FoundHistory], now: str) -> tuple[list[_Planned], tuple[CheckpointError, ...]]:
-    """Return the garbage of each history, and the errors of those whose garbage nobody can tell."""
+    """Return the garbage of each history, and the errors of those whose garbage cannot be found out."""
     planned, errors = list[_Planned](), list[CheckpointError]()
     for history in found:
         try:
             planned.append(_planned(store, history, now))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one history, the others are pruned all the same
+        except Exception as error:  # noqa: BLE001 - an error in one history must not keep the others from being pruned
             known = typed(error, "its garbage")
             errors.append(type(known)(f"{history.keys.prefix}: {known.message}"))
     return planned, tuple(errors)
@@ -342,7 +343,7 @@ def _targets(state: State, due: Garbage) -> Iterator[SavepointPointer]:
 
 
 def _bytes_at(home: Store, target: SavepointPointer) -> int:
-    """Return the bytes of a savepoint's directory. Where no savepoint may lie, nothing is deleted: 0."""
+    """Return the bytes of a savepoint's directory; 0 outside of the savepoint roots, where nothing is deleted."""
     with contextlib.suppress(StoreMisconfigured):
         return _bytes_under(home.beside(target.root, limited=False), target.name)
     return 0

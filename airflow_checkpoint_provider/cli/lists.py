@@ -84,7 +84,7 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     notes += [messages.closed(state, closing) for state, closing in closed[:CLOSED]]
     notes += [f"{plural(len(closed) - CLOSED, 'more run')} closed"] if len(closed) > CLOSED else []
     notes += [] if rows or closed else [f"{job} has no checkpoints"]
-    notes += [f"replayable: by what Kafka had at {day_and_time(at)}" for at in _observed_at(rows[:limit])]
+    notes += [f"replayable: by Kafka's offsets at {day_and_time(at)}" for at in _observed_at(rows[:limit])]
     shown = rows[:limit]
     return Report(LIST, [_list_cells(checkpoint) for checkpoint in shown], shown, notes=notes, errors=errors)
 
@@ -106,7 +106,7 @@ def entry(
 ) -> dict[str, Any]:
     """Return a checkpoint as data: times in UTC, sizes in bytes, durations in seconds.
 
-    It is replayable if Kafka had all rows after it when it had the offsets ``earliest``; None where that is not known.
+    It is replayable if Kafka had all rows after it when it had the offsets ``earliest``; None if that is not known.
     """
     replayed, cause = replay(checkpoint, earliest), checkpoint.abort_cause
     return asdict(row(found.state, checkpoint)) | {

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.storage import Store
 
 
 def newest(store: Store, job: str, limit: int) -> FoundHistory:
-    """Return the history of a job that changed last. Raises ``CheckpointNotFound``, or why it cannot be read."""
+    """Return the history of a job that changed last. Raises ``CheckpointNotFound``, or the error with which it cannot be read."""
     all_of = histories(store, job, limit)
     if all_of.found:
         return all_of.found[0]
@@ -25,7 +25,7 @@ def newest(store: Store, job: str, limit: int) -> FoundHistory:
 
 
 def no_job(store: Store, job: str, what: str) -> CheckpointNotFound:
-    """Return the error for a job that does not exist, with the one that was perhaps meant."""
+    """Return the error for a job that does not exist. It names the job that was perhaps meant."""
     meant = ""
     with contextlib.suppress(StoreError):
         meant = nearest(job, jobs(store))

@@ -85,8 +85,7 @@ def _store(options: argparse.Namespace) -> Store:
 
 
 def with_root(store: Store) -> Store:
-    """Return the store. Raise ``StoreMisconfigured`` if its root is a folder that does not exist: no job is there, but for another
-    reason than a reader would think."""
+    """Return the store. Raise ``StoreMisconfigured`` if its root is a folder that does not exist: "no jobs" would hide the wrong path."""
     if isinstance(store, LocalStore):
         store.check_root()
     return store
@@ -105,7 +104,7 @@ def root_of(pointer: str) -> str:
 def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> int:
     """Run a verb, print its report, and return the exit code. An error is one line on stderr."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal knows each letter
+        sys.stdout.reconfigure(errors="backslashreplace")  # some terminals cannot show each letter
     try:
         _check_text(options)
         report = verb(open_(), options)

@@ -52,7 +52,7 @@ def preflight(store: Store, job: str, source: str, command: Sequence[str], appro
 
 
 def _refuse_cluster(command: Sequence[str]) -> None:
-    """Raise ``InvalidConfig`` if the driver would run in a cluster: there it would not learn that it only looks, and run the job."""
+    """Raise ``InvalidConfig`` if the driver would run in a cluster: there it would not learn that this is a preflight, and would run the job."""
     words = " ".join(command)
     file = re.search(r"--properties-file[\s=]+(\S+)", words)
     default = submitted_confs({}, file and file[1], os.environ).get(DEPLOY_MODE) or os.environ.get("DEPLOY_MODE")
@@ -68,8 +68,8 @@ def _confirm(job: str, pointer: str, command: Sequence[str], approval: Approval)
     """Say what a preflight runs, and ask."""
     lines = [
         f"PREFLIGHT of {job}: compares {pointer} with the queries of `{shlex.join(command)}`",
-        "the code of the script RUNS on this host, until it has started each query of the checkpoint. What it writes by Spark is refused",
-        "what it does without Spark happens: files that Python writes, calls of an API or a database, mails",
+        "the code of the script RUNS on this host, until it has started each query of the checkpoint. Writes through Spark are refused",
+        "everything that it does without Spark happens: files that Python writes, calls of an API or a database, mails",
     ]
     if approval.yes:
         write_lines(lines, sys.stderr)

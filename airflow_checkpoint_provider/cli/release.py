@@ -33,7 +33,7 @@ def release(store: Store, job: str, uid: str, to: str, adopted: str | None, appr
 def _lines(job: str, plan: ReleasePlan) -> list[str]:
     if plan.done:
         return [
-            f"query '{plan.uid}' of {job} was already released to {plan.to.uri}; this only fetches what an older driver has written since"
+            f"query '{plan.uid}' of {job} was already released to {plan.to.uri}; this only fetches the state that an older driver has written since"
         ]
     return [
         f"RELEASE query '{plan.uid}' of {job}: it continues with batch {plan.position.committed + 1} in {plan.to.uri}, without this package",

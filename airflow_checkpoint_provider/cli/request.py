@@ -158,7 +158,7 @@ class _Dialogue:
             ) from None
 
     def stopped_before(self) -> bool:
-        """Return whether a stop with a savepoint has suspended the job, drained if that is wanted. Then the answer is about it."""
+        """Return whether a stop with a savepoint has suspended the job, drained if that is wanted. If so, the answer names that savepoint."""
         self._refuse_other_run(self.state)
         found = suspending(self.state)
         if found and self._wanted.kind.drains and not kind_named(found.kind).drains:
@@ -174,7 +174,7 @@ class _Dialogue:
         return f"{job} is suspended: nothing starts it again before `{restore(self.state, 'latest')}`"
 
     def announced(self) -> Report:
-        """Return what the request would do now. Raise the error that would refuse it."""
+        """Return the effects that the request would have now. Raise the error that would refuse it."""
         state = self._coordinator.journal.catch_up()
         self._refuse_other_run(state)
         try:
@@ -198,7 +198,7 @@ class _Dialogue:
             labelled("afterwards", "the job is suspended: no schedule and no retry starts it before a restore"),
         ]
         if self._wanted.kind.drains:
-            lines.insert(1, labelled("before", "each streaming query reads what has arrived, to its end"))
+            lines.insert(1, labelled("before", "each streaming query reads all rows that have arrived"))
         return Report(STOPPED, [[str(value) for value in data.values()]], data, lines)
 
     def submit(self) -> Outcome:
@@ -310,7 +310,7 @@ def _checked(request_id: str) -> str:
 
 
 def _target(store: Store, wanted: WantedCheckpoint) -> str | None:
-    """Return the target as its store writes it, so that a wrong place is refused before the request; None for a checkpoint."""
+    """Return the target as its store writes it, so that a wrong target is refused before the request; None for a checkpoint."""
     if not wanted.kind.savepoint:
         return None
     return check_target(store, wanted.to) if wanted.to else f"{store.uri}/{SAVEPOINTS}"

@@ -1,4 +1,4 @@
-"""The verb for what queries took out of a file sink when they went back. Runs anywhere."""
+"""The verb for the files that queries took out of a file sink when they went back. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ REWOUND = ("FOLDER", "JOB", "QUERY", "TAKEN OUT", "BACK TO BATCH", "FILES", "BYT
 
 @dataclass(frozen=True)
 class RewoundSink:
-    """A file sink, and what lies beside its rows, the newest first. ``store`` holds the histories of the jobs that write there."""
+    """A file sink, and the folders of files that were taken out of it, the newest first. ``store`` holds the histories of the jobs that
+    write there.
+    """
 
     store: Store
     folder: StoreFolder
@@ -36,7 +38,7 @@ class RewoundSink:
 
     @classmethod
     def at(cls, store: Store, uri: str) -> RewoundSink:
-        """Return the sink at ``uri``. Raises ``WrongUse`` for a place that cannot be reached like ``store``, and ``Damaged``."""
+        """Return the sink at ``uri``. Raises ``WrongUse`` for a sink that cannot be reached like ``store``, and ``Damaged``."""
         folder = StoreFolder(location_at(store, uri, what="a file sink"))
         return cls(store, folder, rewinding.all_aside(folder))
 
@@ -55,7 +57,7 @@ class RewoundSink:
 
 
 def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, back: bool, delete: bool) -> Report:
-    """List what queries took out of the file sink at ``uri``; put it ``back``, or ``delete`` it."""
+    """List the files that queries took out of the file sink at ``uri``; put them ``back``, or ``delete`` them."""
     if back and delete:
         raise InvalidConfig("--put-back and --delete cannot be given together. Choose one")
     sink = RewoundSink.at(store, uri)
@@ -68,7 +70,7 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
         return replace(_report(sink.asides), notes=notes)
     found = sink.named(name)
     if back:
-        found = found[:1]  # the newest: what was taken out before it belongs below
+        found = found[:1]  # only the newest: older folders can be put back after it
     sink.jobs_at_rest(found)
     lines = [_line(aside, sink, back=back) for aside in found]
     if approval.dry_run:
@@ -96,8 +98,8 @@ def _line(aside: Aside, sink: RewoundSink, *, back: bool) -> str:
     what = f"{plural(len(manifest.files), 'file')} ({size(manifest.bytes)}) in {sink.folder.uri}/{aside.name}"
     if back:
         return (
-            f"PUT BACK {what}: {sink.folder.uri} holds again what it held before query '{manifest.uid}' of {manifest.job} went back to"
-            f" batch {manifest.batch}; what it has got since is moved aside"
+            f"PUT BACK {what}: {sink.folder.uri} holds the same files again as before query '{manifest.uid}' of {manifest.job} went back to"
+            f" batch {manifest.batch}; files that were written since are moved aside"
         )
     return f"DELETE {what}, for ever"
 
@@ -109,7 +111,7 @@ def _put_back(sink: RewoundSink, aside: Aside, job: Coordinator) -> str:
     others = rewinding.forget(log, aside)
     if not others:
         sink.folder.delete_under(aside.name)
-    since = f"; what it has got since is in {taken.name}" if taken else ""
+    since = f"; files that were written since are in {taken.name}" if taken else ""
     since += f"; {plural(len(others), 'file')} in {aside.name} that no manifest names stay there" if others else ""
     return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {aside.manifest.job}"
 
@@ -126,7 +128,7 @@ def _delete(sink: RewoundSink, found: Sequence[Aside], jobs: Sequence[Coordinato
 
 
 def _refuse_started(job: Coordinator, epoch: int) -> None:
-    """Raise ``JobAlreadyRunning`` if the job was started meanwhile: a query may have met half of the change."""
+    """Raise ``JobAlreadyRunning`` if the job was started meanwhile: a query may have found a half-changed sink."""
     state = job.journal.catch_up()
     if state.last_epoch != epoch:
         raise JobAlreadyRunning(

@@ -44,13 +44,13 @@ STATES = ("state", "kind", "rows", "size", "since", "barrier", "work", "value")
 
 
 def show(store: Store, job: str, run: str | None, number: str | None, now: str) -> Report:
-    """Report the summary table of a run and what its queries do, or one checkpoint."""
+    """Report the summary table of a run and the progress of its queries, or one checkpoint."""
     found, run, number = shown(store, job, run, number)
     return _table(store, found, run, now) if number is None else _one(store, found, number)
 
 
 def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[FoundHistory, str, str | None]:
-    """Return what the arguments after JOB name: the history, the run in it, and the id of a checkpoint, if there is one."""
+    """Return the history that the arguments after JOB name, the run in it, and the id of a checkpoint, if there is one."""
     if number is None and run is not None and not _names_a_run(store, job, run):
         run, number = None, run
     found, key = locate.find_history(store, job, run)
@@ -127,13 +127,13 @@ def _values(
 ) -> tuple[dict[str, Any], tuple[CheckpointError, ...]]:
     """Return the values and the states of registered objects in a checkpoint, by uid, or why they cannot be read.
 
-    Those of a deleted one are gone.
+    The values of a deleted checkpoint are gone.
     """
     if checkpoint.status != RETAINED or not any(state.kind in INLINE for state in checkpoint.states):
         return {}, ()
     try:
         seal = open_history(store, found.keys.prefix).read_seal(checkpoint)
-    except CheckpointError as error:  # all else is in the journal
+    except CheckpointError as error:  # the other facts are in the journal
         return {}, (error,)
     return {uid: state.value for uid, state in seal.states.items() if state.kind in INLINE}, ()
 

@@ -43,7 +43,7 @@ def list_(store: Store, options: Namespace) -> Report:
 
 
 def show(store: Store, options: Namespace) -> Report:
-    """Show the summary table of a run and what its queries do, or one checkpoint with its states and its pointer."""
+    """Show the summary table of a run and the progress of its queries, or one checkpoint with its states and its pointer."""
     from airflow_checkpoint_provider.cli import show
     from airflow_checkpoint_provider.coordinator.journal import utc_now
 
@@ -120,7 +120,7 @@ def release(store: Store, options: Namespace) -> Report:
 
 
 def rewound(store: Store, options: Namespace) -> Report:
-    """List what queries that went back took out of a file sink; put it back, or delete it."""
+    """List the files that queries took out of a file sink when they went back; put them back, or delete them."""
     from airflow_checkpoint_provider.cli import rewound
 
     approval = _approval(options)
@@ -157,7 +157,7 @@ def by_pointer(options: Namespace) -> bool:
 
 
 def _pointer(store: Store, options: Namespace) -> str:
-    """Return the pointer that the arguments name: as it is, or as a job and what follows it."""
+    """Return the pointer that the arguments name: as it is written, or by a job, a run and a checkpoint."""
     from airflow_checkpoint_provider.cli import show
     from airflow_checkpoint_provider.errors import InvalidName
 
@@ -244,7 +244,7 @@ _TO = _argument(
 _NAME = _argument("--name", metavar="TEXT", help="a note that `list` prints")
 _PINNED = _argument("--pinned", action="store_true", help="never delete the savepoint by a retention policy")
 _DRAIN = _argument(
-    "--drain", action="store_true", help="first let each streaming query read what has arrived, to its end"
+    "--drain", action="store_true", help="first let each streaming query read all rows that have arrived"
 )
 _FROM = _argument(
     "--from",
@@ -305,9 +305,9 @@ _TAKEN = _argument(
 _PUT_BACK = _argument(
     "--put-back",
     action="store_true",
-    help="let the sink hold again what it held before; what it has got since is moved aside",
+    help="put the files back into the sink; files that were written since are moved aside",
 )
-_DELETE = _argument("--delete", action="store_true", help="delete what was taken out, for ever")
+_DELETE = _argument("--delete", action="store_true", help="delete the files that were taken out, for ever")
 _FORGET = _argument(
     "--forget",
     action="store_true",

@@ -143,7 +143,7 @@ _OTHERWISE = (
 def rows_are_deleted(uid: str, batch: int, at: str, lost: Iterable[Gap]) -> str:
     """Say why a query cannot go back to ``batch``: at the time ``at``, Kafka no longer had the rows that it would read again."""
     return (
-        f"query '{uid}': by what Kafka had at {at}, it does not have all rows since batch {batch}: {', '.join(map(str, lost))}. Nothing was"
+        f"query '{uid}': by its offsets at {at}, Kafka does not have all rows since batch {batch}: {', '.join(map(str, lost))}. Nothing was"
         " changed. A newer checkpoint may still have all its rows: `checkpoints list` says which. To go back without these rows, start the"
         ' job once with .option("failOnDataLoss", "false") at the source, and restore then'
     )

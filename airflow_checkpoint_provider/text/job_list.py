@@ -51,12 +51,12 @@ def at_work(found: FoundHistory) -> bool:
 
 
 def on_call(found: FoundHistory) -> tuple[bool, str]:
-    """Return the key by which jobs are listed, the greatest first: what runs, starts or is suspended, then what moved last."""
+    """Return the key by which jobs are listed, the greatest first: jobs that run, start or are suspended, then those that moved last."""
     return _state(found) in _FIRST, found.state.at
 
 
 def _state(found: FoundHistory) -> str:
-    """Return what the journal says of the newest run."""
+    """Return the state of the newest run in the journal."""
     if found.state.closing:
         return "closed"
     if found.state.suspended:

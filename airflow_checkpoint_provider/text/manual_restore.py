@@ -1,4 +1,4 @@
-"""What a restore by hand does, for its log or its confirmation. Runs anywhere; no I/O, no clock."""
+"""The effects of a restore by hand, for its log or its confirmation. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def restored(
     rename: Mapping[str, str] | None = None,
     again: Iterable[ReadAgain] = (),
 ) -> list[str]:
-    """Return what a restore by hand does. ``state`` is the state before it, ``restored`` the verified restore point, ``again`` what
-    queries read again.
+    """Return the effects of a restore by hand. ``state`` is the state before it, ``restored`` the verified restore point, ``again`` the
+    files that queries read again.
     """
     base = restored.point
     chosen = restored.chosen
@@ -35,7 +35,7 @@ def restored(
         *([labelled("verified", _content(chosen.checkpoint, chosen.files))] if chosen else []),
     ]
     if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
-        lines.append(labelled("fenced", f"{some(running)}; whatever it still sends is refused from here on"))
+        lines.append(labelled("fenced", f"{some(running)}; its later writes are refused"))
     if beyond := _abandoned(state, base):
         text = f'{some(beyond)}. They stay listed, and can be restored by id; "latest" no longer means them'
         lines.append(labelled("abandoned", text))
@@ -56,11 +56,11 @@ def restored(
 
 
 def _read_again(query: ReadAgain) -> Iterator[str]:
-    """Yield what is gone of the files that a query reads again, and what was not looked for."""
+    """Yield the missing files that a query reads again, and whether some sources were not asked."""
     if query.gone:
         files = f"{len(query.gone)} of the {plural(query.asked, 'file')} that query '{query.uid}' reads again {_are(len(query.gone))} gone"
         effect = "The query will be refused (CKP405), unless its source has ignoreMissingFiles=true"
-        yield labelled("gone", f"{files}, by what this host has: {some(query.gone)}. {effect}")
+        yield labelled("gone", f"{files}, as this host sees them: {some(query.gone)}. {effect}")
     if query.not_asked:
         text = f"whether the sources of query '{query.uid}' have all rows that it reads again. Its driver asks, before it changes the sink"
         yield labelled("not asked", text)

@@ -34,7 +34,7 @@ DOCS = "see the README of airflow-checkpoint-provider"
 REFUSAL = "REFUSED: "
 WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
-CODES = {  # what the line means; docs/reference/codes.md shows it
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP114": "Old runs of the job were cleaned up: checkpoints were deleted, or histories closed.",
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",
@@ -73,7 +73,7 @@ def triggered(state: State, checkpoint: Checkpoint, pointer: Pointer) -> str:
 
 
 def acknowledged(state: State, checkpoint: Checkpoint) -> str:
-    """Say that a checkpoint waits for its completion only."""
+    """Say that a checkpoint waits only for its completion."""
     text = f"chk-{checkpoint.id} of {title(state, state.scope)}: fully acknowledged, not completed yet"
     return coded(text, "CKP206")
 
@@ -121,7 +121,7 @@ def gates_awaited(waiting: Sequence[Checkpoint]) -> str:
 
 
 def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
-    """Return the outcome of a checkpoint, or what it waits for."""
+    """Return the outcome of a checkpoint, or the step for which it waits."""
     if checkpoint.status == PENDING:
         gate = ", and then for its finalize task" if checkpoint.request.gated else ""
         return [coded(f"chk-{checkpoint.id} waits for the driver's next barrier{gate}", "CKP205")]
@@ -129,7 +129,7 @@ def checkpoint_lines(state: State, checkpoint: Checkpoint) -> list[str]:
 
 
 def aborted(state: State, checkpoint: Checkpoint, *, effect: bool = True) -> list[str]:
-    """Return why a checkpoint was aborted, what that means for the job now (``effect``), and what to do. Nothing if it was not."""
+    """Return why a checkpoint was aborted, the effect on the job now (if ``effect``), and what to do. Nothing if it was not aborted."""
     cause = checkpoint.abort_cause
     if cause is None:
         return []
@@ -203,7 +203,7 @@ def outcome_known(checkpoint: Checkpoint) -> str:
 
 
 def savepoint(checkpoint: Checkpoint) -> str:
-    """Return the name of a savepoint: its id and what makes its directory unique, e.g. ``savepoint 41-9f3c``."""
+    """Return the name of a savepoint: its id and the end of its directory's name, e.g. ``savepoint 41-9f3c``."""
     return f"savepoint {checkpoint.id}-{(checkpoint.target or '').rpartition('-')[2]}"
 
 
@@ -306,7 +306,7 @@ def superseded(state: State, run: str) -> str:
 
 
 def fenced(state: State, epoch: int, doing: str) -> list[str]:
-    """Return the last lines of a replaced attempt; ``doing`` is what it did when it noticed. The exit code is 79."""
+    """Return the last lines of a replaced attempt; ``doing`` is its activity when it noticed. The exit code is 79."""
     outcome, follow = _replaced(state, state.attempt(epoch))
     text = f"FENCED: attempt {epoch} of {title(state)} {outcome} (journal read up to entry {state.n})."
     return [
@@ -332,7 +332,7 @@ def _replaced(state: State, attempt: AttemptRecord | None) -> tuple[str, str]:
 
 
 def refused(what: str, error: CheckpointError) -> list[str]:
-    """Return a refusal; ``what`` was asked for, e.g. ``flights_etl.delays, run x``."""
+    """Return a refusal of ``what``, e.g. ``flights_etl.delays, run x``."""
     advice = "a retry may succeed" if not error.permanent else "no retry can help, so the task fails without retry"
     return [
         headline(f"REFUSED {what}", error.code),
@@ -347,7 +347,7 @@ def refusal(error: CheckpointError) -> str:
 
 
 def refusal_in(line: str) -> str | None:
-    """Return what ``refusal`` said, or None if the line is no refusal."""
+    """Return the text that ``refusal`` marked, or None if the line is no refusal."""
     return line.removeprefix(REFUSAL) if line.startswith(REFUSAL) else None
 
 

@@ -1,4 +1,4 @@
-"""What the running streaming queries of a job do, by a heartbeat of its driver. Runs anywhere; no I/O, no clock."""
+"""The progress of a job's running streaming queries, from a heartbeat of its driver. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = ("query", "newest batch", "ended", "rows/s in", "rows/s done", "rows be
 def report(beat: Beat, age: float) -> list[str]:
     """Return a table of the queries that run; nothing if there are none. ``age``: of the heartbeat, in seconds.
 
-    The table says when each batch ended: its rates are as old.
+    The table says when each batch ended, because its rates are as old as that.
     """
     if not beat.queries:
         return []
@@ -56,7 +56,7 @@ def running(queries: Sequence[QueryProgress]) -> str:
 
 
 def brief(beat: Beat) -> str:
-    """Return the newest batch of the query that runs, and its rows per second; of several, how many there are."""
+    """Return the newest batch of the query that runs, and its rows per second; for several queries, only their number and rate."""
     rates = [query.input_rate for query in beat.queries if query.input_rate is not None]
     parts = [f"{len(beat.queries)} queries"]
     if len(beat.queries) == 1:

@@ -1,4 +1,4 @@
-"""Whether the rows after a checkpoint can be read again, by what Kafka had last. Runs anywhere; no I/O, no clock."""
+"""Whether Kafka still has the rows after a checkpoint, by its newest known offsets. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, gaps, kafka_
 from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
 from airflow_checkpoint_provider.text.units import day_and_time, labelled, some
 
-UNKNOWN = "not known: no heartbeat of the newest attempts says what Kafka has"
+UNKNOWN = "not known: no heartbeat of the newest attempts has Kafka's offsets"
 NOT_ASKED = "not known here: the driver asks the sources of its queries when it starts, before it changes a sink"
 
 
@@ -25,7 +25,7 @@ class Replay:
 
 
 def replay(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> Replay | None:
-    """Return what Kafka lacked by its ``earliest`` offsets; None if those of a source are not known."""
+    """Return which rows Kafka lacked, by its ``earliest`` offsets; None if those of a source are not known."""
     if not reads_kafka(checkpoint):
         return None
     known = {offsets.uid: offsets for offsets in earliest}
@@ -44,7 +44,9 @@ def replay(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> Repla
 
 
 def lines(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> list[str]:
-    """Return at which offsets the queries of a checkpoint read on, and whether Kafka had the rows there. Others are asked by the driver."""
+    """Return the offsets from which the queries of a checkpoint read on, and whether Kafka had the rows there. The driver asks the other
+    sources.
+    """
     if not reads_kafka(checkpoint):
         queries = checkpoint.status == RETAINED and any(state.kind == QUERY for state in checkpoint.states)
         return [labelled("replayable", NOT_ASKED)] if queries else []
@@ -57,7 +59,7 @@ def lines(checkpoint: Checkpoint, earliest: Iterable[EarliestOffsets]) -> list[s
     verdict = UNKNOWN
     if found:
         lost = some([str(gap) for gap in found.gaps])
-        verdict = f"{'no' if lost else 'yes'}, by what Kafka had at {day_and_time(found.at)}{lost and f': {lost}'}"
+        verdict = f"{'no' if lost else 'yes'}, by Kafka's offsets at {day_and_time(found.at)}{lost and f': {lost}'}"
     return [labelled("needs", some(needed)), labelled("replayable", verdict)]
 
 

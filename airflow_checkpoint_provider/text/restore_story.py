@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.text.units import (
 SHOWN_REJECTED, SHOWN_OLDER = 5, 3
 QUERIES = "the queries continue after their newest batches"
 
-CODES = {  # what each line means; docs/reference/codes.md shows it
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP100": "The first attempt of a run starts from nothing, as expected.",
     "CKP101": "The restore story: why there is a new attempt, which checkpoints exist, and where it continues.",
     "CKP102": "A job whose runs share one history starts from nothing. If you expected a history, stop the job now.",
@@ -48,8 +48,9 @@ CODES = {  # what each line means; docs/reference/codes.md shows it
 
 @dataclass(frozen=True)
 class Seen:
-    """What a task knows besides the journal: the store, the newest heartbeat of the earlier driver, whether that driver is
-    alive (None: unknown), and the time."""
+    """The facts that a task knows besides the journal: the store, the newest heartbeat of the earlier driver, whether that driver is alive
+    (None: unknown), and the time.
+    """
 
     root: str = ""
     beat: Beat | None = None
@@ -82,7 +83,7 @@ def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -
 def retold(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[str]:
     """Return the story of an attempt, or of a launch without one, from the journal alone, and how it went on.
 
-    What its task or driver knew besides the journal is gone.
+    Facts that its task or driver knew besides the journal are lost.
     """
     restored = candidates_at_start(state, launch, attempt)
     sibling = _sibling(state, attempt)
@@ -138,7 +139,7 @@ def _adopted(state: State, launch: Launch, seen: Seen) -> str:
 
 
 def doing(beat: Beat) -> str:
-    """Return what a driver did at its heartbeat, and how much of the tasks that Spark had planned for that was done."""
+    """Return the activity of a driver at its heartbeat, and the share of its planned Spark tasks that were done."""
     activity = beat.activity + (f" {beat.fraction * 100:.0f} %" if beat.fraction is not None else "")
     brief = query_progress.brief(beat) if beat.queries else ""
     of_queries = brief and beat.activity == query_progress.running(beat.queries)
@@ -206,12 +207,12 @@ def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> s
 
 
 def _opened_branch(state: State, launch: Launch, before: Launch | None) -> bool:
-    """Return whether this launch opened a branch: it ignores what the run did so far."""
+    """Return whether this launch opened a branch: it ignores the work of the run so far."""
     return before is not None and launch.branch != before.branch and state.branch.token == launch.spec.token
 
 
 def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now: str) -> str:
-    """Return what is known of the end of the launch before this one."""
+    """Return how the launch before this one ended, as far as that is known."""
     stop = f", told to stop ({before.stop})" if before.stop else ""
     if attempt is None:
         if before.outcome:
@@ -234,7 +235,7 @@ def _fenced(before: Launch | None, attempt: AttemptRecord | None) -> list[str]:
     if before is None or (attempt.outcome if attempt else before.outcome):
         return []
     name = f"attempt {attempt.epoch}" if attempt else f"the launch of try {before.latest_try}"
-    return [labelled("fenced", f"{name}; whatever it still sends is refused from here on")]
+    return [labelled("fenced", f"{name}; its later writes are refused")]
 
 
 def previous(state: State, launch: Launch) -> Launch | None:

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.text.units import coded, plural, some
 
-CODES = {  # what the line means; docs/reference/codes.md shows it
-    "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads what is there.",
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
+    "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads the rows that are there.",
     "CKP141": "A query reads rows again, and this package cannot ask its source whether it still has them.",
 }
 
 
 def left_out(uid: str, what: str) -> str:
-    """Say what a source lacks, and why the query starts all the same."""
+    """Say which rows a source lacks, and why the query starts nevertheless."""
     return coded(f"query '{uid}': {what}", "CKP140")
 
 
 def replaced(uid: str, files: Sequence[str]) -> str:
     """Say which files have another content than they had when the query first read them."""
     what = (
-        f"{plural(len(files), 'file')} that it reads again changed since it found them, and it reads what they hold now"
+        f"{plural(len(files), 'file')} that it reads again changed since it found them, and it reads their new content"
     )
     return coded(f"query '{uid}': {what}: {some(files)}", "CKP140")
 
 
 def not_asked(uid: str, what: Sequence[str]) -> str:
-    """Say which sources nobody has asked."""
-    text = f"query '{uid}' reads rows again, and whether they are all there was not asked of {some(what)}. Rows that are gone will be missing"
+    """Say which sources could not be asked."""
+    text = f"query '{uid}' reads rows again. Not checked: whether all of them are still there in {some(what)}. Rows that are gone will be missing"
     return coded(text, "CKP141")
 
 

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, command, rewound
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
-CODES = {  # what the line means; docs/reference/codes.md shows it
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
@@ -27,7 +27,7 @@ CODES = {  # what the line means; docs/reference/codes.md shows it
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
     "CKP142": "A streaming query is not started yet. The savepoint holds it where it stands, without a drain.",
-    "CKP143": "A query went back. What its file sink has got since was moved into a folder of the sink, and can be put back.",
+    "CKP143": "A query went back. The files that its sink has got since were moved into a folder of the sink, and can be put back.",
     "CKP144": "A query writes to another sink, and repeats a batch there that its earlier sink may hold, too.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
@@ -39,8 +39,7 @@ LONGEST_VALUE = 60  # characters of a value in a line
 
 def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", unseen: str = "") -> str:
     """Say that stored rows were used; ``why`` is given if reuse needs a reason, ``unseen`` names inputs that were not compared.
-
-    ``restored`` is from where the attempt started: rows that were copied from there are in no checkpoint of this history yet.
+    ``restored`` is the point from which the attempt started: rows that were copied from there are in no checkpoint of this history yet.
     """
     number = stage.measures.checkpoint
     saved = f"{plural(stage.rows, 'row')} of {f'chk-{number}' if number else restored}"
@@ -50,7 +49,7 @@ def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", uns
 
 
 def stage_recomputed(uid: str, why: str) -> str:
-    """Say that a stage was computed again; ``why`` is what changed."""
+    """Say that a stage was computed again; ``why`` names the change."""
     return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
 
 
@@ -61,7 +60,7 @@ def not_compared(names: Sequence[str]) -> str:
 
 
 def draws_kept(uid: str) -> str:
-    """Say that a reused stage holds what an earlier driver has drawn, and which rows fit to it."""
+    """Say that a reused stage holds values that an earlier driver has drawn, and which rows fit to them."""
     text = (
         f"stage '{uid}' holds values that Spark drew in an earlier attempt. Stages that share them get the same values. Rows"
         " that are counted or written without a stage have new ones: put what must fit together into stages."
@@ -81,7 +80,7 @@ def rdd_sampled(uid: str) -> str:
 
 
 def checkpoint_shared(uid: str, partner: str) -> str:
-    """Say that two stages read one frame of which nobody knows whether it is the same as in the earlier attempt."""
+    """Say that two stages read one frame, which may have other rows than in the earlier attempt."""
     text = (
         f"stage '{uid}' reads a frame that Spark has checkpointed, as the reused stage '{partner}' does. If values were drawn before"
         " that checkpoint, their rows do not fit together: use job.stage() in the place of checkpoint()."
@@ -131,7 +130,7 @@ def _observation(name: str) -> str:
 
 
 def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:
-    """Say which batch of a query is next. ``newest`` is the newest completed checkpoint; it says how far back that would lead."""
+    """Say which batch of a query is next. ``newest`` is the newest completed checkpoint, for comparison."""
     if begun < 0:
         return coded(f"query '{uid}' starts from its beginning", "CKP125")
     needed = f". Newest checkpoint: chk-{newest.id} (not needed)" if newest else ""
@@ -157,7 +156,7 @@ def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
 
 
 def query_adopted(uid: str, uri: str, state: State) -> str:
-    """Say that a query is taken over from a location of its own, and what undoes that."""
+    """Say that a query is taken over from a location of its own, and how to undo that."""
     back = f"`{command('release', Name(state.job), Name(uid), '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
     return coded(
         f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
@@ -172,7 +171,7 @@ def query_reads_again(uid: str, edge: Edge) -> str:
 
 
 def query_rescaled(uid: str, before: int, after: int, rows: str) -> str:
-    """Say that the state of a query has another number of partitions. ``rows`` describes what is in its stores."""
+    """Say that the state of a query has another number of partitions. ``rows`` describes the content of its stores."""
     text = f"query '{uid}' has its state in {after} partitions, {before} before. Spark reads the same rows: {rows}"
     return coded(text, "CKP125")
 
@@ -184,14 +183,14 @@ def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:
 
 
 def rows_moved_aside(uid: str, sink: str, files: int, size_: int, folder: str) -> str:
-    """Say what was taken out of the sink of a query that went back, and what undoes that."""
+    """Say which files were taken out of the sink of a query that went back, and how to undo that."""
     moved = f"{plural(files, 'file')} ({size(size_)}) of its sink {sink} moved to {folder} in it"
     back = f"To put them back, stop the job: `{rewound(sink, '--put-back')}`"
     return coded(f"query '{uid}' goes back: {moved}. {back}", "CKP143")
 
 
 def file_is_whole(uid: str, where: str) -> str:
-    """Say that a file could not be read by the script, and now all of it is as it was written."""
+    """Say that the script could not read a file, and that the file is now as it was written."""
     text = f"state '{uid}': the script failed at {where}. Read again, its size, footer and pages are as they were written, so"
     return coded(f"{text} the storage may have failed for a moment. A retry reads it again.", "CKP124")
 

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.text.work import own_stages, reused_stages, sec
 
 HEADER = ("id", "att", "kind", "state", "barrier", "at", "sync", "async", "new", "total", "states", "note")
 SHOWN = 50  # checkpoints in a log's table, the newest
-CODES = {"CKP202": "The summary of a run: its checkpoints, what was measured, and what was not computed again."}
+CODES = {"CKP202": "The summary of a run: its checkpoints, its measures, and the work that was not done again."}
 _STATES = {RETAINED: "completed", FORGOTTEN: "deleted", CONDEMNED: "deleting"}
 
 
@@ -77,9 +77,9 @@ class Row:
 class Summary:
     """The numbers of one run.
 
-    ``waited_s`` are the seconds for which its stages waited at their barriers, ``ran_s`` those for which its attempts ran, ``saved_s``
-    those of stages that a restore did not compute again. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted
-    apart: ``completed`` and ``aborted`` are without them.
+    ``waited_s`` are the seconds that its stages waited at their barriers. ``ran_s`` are the seconds that its attempts ran. ``saved_s`` are
+    the seconds of work that a restore did not repeat. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted apart:
+    ``completed`` and ``aborted`` are without them.
     """
 
     job: str
@@ -213,7 +213,7 @@ def _position(queries: Sequence[StateEntry]) -> str | None:
 
 
 def _state(state: State, checkpoint: Checkpoint) -> str:
-    """Return the state for the table; ``restored`` says more than what became of the checkpoint afterwards."""
+    """Return the state for the table. *restored* says more than the later states of the checkpoint."""
     restored = any(attempt.restore_point and attempt.restore_point.id == checkpoint.id for attempt in state.attempts)
     return "restored" if restored else _STATES.get(checkpoint.status, checkpoint.status)
 
@@ -221,7 +221,7 @@ def _state(state: State, checkpoint: Checkpoint) -> str:
 def _async_s(checkpoint: Checkpoint) -> float | None:
     """Return the seconds from trigger to completion, if the driver triggered it at its barrier. The job runs beside that.
 
-    If somebody has asked for it, nobody knows when its barrier came.
+    For a checkpoint on request, nobody knows when its barrier came.
     """
     return between(checkpoint.triggered_at, checkpoint.completed_at) if checkpoint.request.barrier else None
 
@@ -242,7 +242,7 @@ def _headline(state: State, about: Summary) -> str:
         code = f" ({exit_code(launch.exit_code)})" if launch.outcome in ("failed", "lost") else ""
         return f"{about.status.upper()}{code}, no driver has attached; {before}"
     if about.status == "resumed":
-        return f"RESUMED, nothing of it has started since; {plural(about.attempts, 'attempt')} before"
+        return f"RESUMED, no attempt has started since; {plural(about.attempts, 'attempt')} before"
     if about.status in ("running", "replaced") or not newest:
         return about.status.upper() + (f", attempt {newest[0].epoch}" if newest else "")
     code = f" ({exit_code(newest[0].exit_code)})" if about.status in ("failed", "lost") else ""
@@ -250,7 +250,7 @@ def _headline(state: State, about: Summary) -> str:
 
 
 def _totals(about: Summary) -> str:
-    """Return what was counted and measured. The time in which a stage writes its rows cannot be told from its work."""
+    """Return the counts and the measures. The time in which a stage writes its rows cannot be told from its work."""
     parts = [", ".join(_counted(about))]
     if about.stages_wrote:
         waited = f"waited {duration(about.waited_s)} of {duration(about.ran_s)} at their barriers"
@@ -281,7 +281,7 @@ _MEASURED: dict[str, tuple[str, Callable[[int], str]]] = {
 
 
 def statistics(state: State, answer: Mapping[str, Any]) -> list[str]:
-    """Return the statistics of a history as lines; ``answer`` is what ``coordinator.statistics`` returns."""
+    """Return the statistics of a history as lines; ``answer`` comes from ``coordinator.statistics``."""
     counts, latest, why = answer["counts"], answer["latest"], causes(state)
     by_outcome = ", ".join(
         f"{counts[name]} {name.replace('_', ' ')}" for name in ("completed", "failed", "in_progress")

@@ -1,4 +1,4 @@
-"""The work of stages: what a restore point has stored, and what an attempt has really reused. Runs anywhere; no I/O, no clock."""
+"""The work of stages: stored in a restore point, and really reused by an attempt. Runs anywhere; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def written_once(stages: Iterable[StateEntry]) -> int:
 def reused_stages(state: State, attempt: AttemptRecord, run: str) -> list[StateEntry] | None:
     """Return the stages that this attempt did not compute again, by its newest checkpoint; None if that is not known.
 
-    An attempt that neither finished nor completed a checkpoint has reused nothing for good: the next one begins where it began.
+    An attempt that neither finished nor completed a checkpoint has reused nothing for good: the next attempt begins where this one began.
     """
     point = attempt.restore_point
     if point is None or point.id is None:
@@ -55,5 +55,5 @@ def seconds(stages: Iterable[StateEntry]) -> float:
 
 
 def _identity(stage: StateEntry) -> tuple[str, float, int]:
-    """Return what is equal for the rows of a stage and for their copies."""
+    """Return the fields that are equal for the rows of a stage and for their copies."""
     return stage.uid, stage.measures.work_s, stage.rows

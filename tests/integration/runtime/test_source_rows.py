@@ -238,7 +238,7 @@ def test_file_that_was_replaced_is_named_and_read_as_it_is(stream: Stream, capsy
     stream.run()
     (told,) = [line for line in capsys.readouterr().out.splitlines() if "[CKP140]" in line]
     assert (
-        f"1 file that it reads again changed since it found them, and it reads what they hold now: file://{stream.file(1)}"
+        f"1 file that it reads again changed since it found them, and it reads their new content: file://{stream.file(1)}"
         in told
     )
     assert rows_in(stream.out) == sorted([*range(ROWS), 7])
@@ -263,4 +263,4 @@ def test_source_that_cannot_be_asked_is_named(spark: SparkSession) -> None:
     sources = SourceRows(spark, "rows", writer)
     assert not list(sources.notes(Reading(nowhere, Position(1, 1), 1)))
     (told,) = sources.notes(Reading(nowhere, Position(1, 0), 0))
-    assert "query 'rows' reads rows again, and whether they are all there was not asked of rate" in told
+    assert "query 'rows' reads rows again. Not checked: whether all of them are still there in rate" in told

@@ -103,8 +103,8 @@ def test_question_says_that_the_script_runs(
         monkeypatch.setattr("builtins.input", lambda answer=answer: answer)
         done = checkpoints("preflight", CLICKS, *command)
         assert "the code of the script RUNS on this host" in done.err
-        assert "What it writes by Spark is refused" in done.err
-        assert "what it does without Spark happens" in done.err
+        assert "Writes through Spark are refused" in done.err
+        assert "everything that it does without Spark happens" in done.err
         assert (done.code, written.exists()) == ((1, True) if ran else (2, False))
 
 

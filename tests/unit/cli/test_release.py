@@ -82,7 +82,7 @@ def test_release_given_again_fetches_what_an_older_driver_has_written_since(
     again = checkpoints(*command)
     assert (again.code, again.lines[0]) == (
         0,
-        f"query 'clicks' of orders was already released to file://{tmp_path}/new; this only fetches what an older driver has written since",
+        f"query 'clicks' of orders was already released to file://{tmp_path}/new; this only fetches the state that an older driver has written since",
     )
     assert elsewhere(tmp_path / "new").read(STATE)
     other = checkpoints("release", "orders", UID, "--to", str(tmp_path / "other"), "--yes")

@@ -55,12 +55,12 @@ def test_checkpoint_behind_rows_that_kafka_has_forgotten_is_not_replayable(readi
     assert replayable(checkpoints) == [(4, True), (3, True), (2, False), (1, None)]
     done = checkpoints("list", "orders")
     assert [line.rpartition("  ")[2] for line in done.lines[1:]][:3] == ["replayable", "replayable", "not replayable"]
-    assert done.err.strip() == "replayable: by what Kafka had at 2026-11-20 14:05"
+    assert done.err.strip() == "replayable: by Kafka's offsets at 2026-11-20 14:05"
     lines = checkpoints("show", "orders", "chk-2").lines
     assert "  needs       clicks-0 from offset 120, clicks-1 from offset 7, users-0 from offset 4" in lines
     gap = "clicks-0 begins with offset 150, and the query reads on at 120: 30 offsets are gone"
-    assert f"  replayable  no, by what Kafka had at 2026-11-20 14:05: {gap}" in lines
-    assert "  replayable  yes, by what Kafka had at 2026-11-20 14:05" in checkpoints("show", "orders", "chk-3").lines
+    assert f"  replayable  no, by Kafka's offsets at 2026-11-20 14:05: {gap}" in lines
+    assert "  replayable  yes, by Kafka's offsets at 2026-11-20 14:05" in checkpoints("show", "orders", "chk-3").lines
     shown = json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)
     assert (shown["replayable"], shown["replayable_at"]) == (False, AT)
 
@@ -72,7 +72,7 @@ def test_nothing_is_said_where_it_is_not_known(reading: Job, checkpoints: Comman
             beat(reading, *look)
         assert {verdict for _, verdict in replayable(checkpoints)} == {None}
         assert checkpoints("list", "orders").err == ""
-    unknown = "  replayable  not known: no heartbeat of the newest attempts says what Kafka has"
+    unknown = "  replayable  not known: no heartbeat of the newest attempts has Kafka's offsets"
     assert unknown in checkpoints("show", "orders", "chk-2").lines
     assert not any("replayable" in line for line in checkpoints("show", "orders", "chk-1").lines)
 

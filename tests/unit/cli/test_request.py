@@ -129,7 +129,7 @@ def test_stop_that_drains_says_so_and_asks_for_it(job: Job, checkpoints: Command
     with serving(job):
         done = checkpoints("stop", "orders", "--drain", "--yes")
     assert done.code == 0, done.err
-    assert "each streaming query reads what has arrived, to its end" in done.err
+    assert "each streaming query reads all rows that have arrived" in done.err
     assert (job.checkpoint(2).kind, job.state.attempts[-1].outcome) == ("terminate_savepoint", "suspended")
 
 

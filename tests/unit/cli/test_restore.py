@@ -39,7 +39,7 @@ def test_restore_with_dry_run_prints_what_it_would_do(running: Recorded, checkpo
         "RESTORE flights_etl.delays, run scheduled__2026-11-20: the next attempt starts from chk-2".ljust(112)
         + "[CKP104]",
         "  verified    sealed 2026-11-21 00:52, 2 states, 47.1 KiB, all 4 files there, sizes match",
-        "  fenced      attempt 1; whatever it still sends is refused from here on",
+        "  fenced      attempt 1; its later writes are refused",
         '  abandoned   chk-3. They stay listed, and can be restored by id; "latest" no longer means them',
         "nothing was changed (--dry-run)",
     ]
@@ -327,7 +327,7 @@ def test_restore_behind_rows_that_kafka_has_deleted_is_refused(gone_on: Job, che
     for how in ("--dry-run", "--yes"):
         done = checkpoints("restore", "orders", "--from", "chk-2", how)
         assert done.code == 3
-        why = f"query 'clicks': by what Kafka had at {AT}, it does not have all rows since batch 2: {GONE}. Nothing was changed."
+        why = f"query 'clicks': by its offsets at {AT}, Kafka does not have all rows since batch 2: {GONE}. Nothing was changed."
         assert why in done.err
         assert done.err.strip().endswith("[CKP405]")
     assert gone_on.state.n == before

@@ -57,7 +57,7 @@ def test_rows_are_put_back_while_no_query_runs(
     assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
     done = checkpoints(*command, "--yes")
     assert done.code == 0, done.err
-    assert f"what it has got since is in {ASIDE}-after. Restore a checkpoint that fits them" in done.lines[-1]
+    assert f"files that were written since are in {ASIDE}-after. Restore a checkpoint that fits them" in done.lines[-1]
     assert named_by(sinks) == ALL
     assert [aside.name for aside in all_aside(folder_in(sinks))] == [f"{ASIDE}-after"]
     assert checkpoints(*command, "--yes").code == 0, "and back"
