@@ -1,4 +1,4 @@
-"""The archive with which the runtime travels to the driver (``--py-files``). Runs in Airflow (worker)."""
+"""The archive that brings the runtime to the driver (``--py-files``). Runs in Airflow (worker)."""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ class CheckpointStorageHook(BaseHook):
         raise self._nowhere()
 
     def _nowhere(self) -> NoConnection:
-        """Return the error of a job that has no place for checkpoints. It names the Spark connection too, whose name may be wrong:
-        without it Airflow's Spark provider assumes the master yarn."""
+        """Return the error of a job that has no checkpoint storage. It also names the Spark connection, whose name may be wrong: without
+        that connection Airflow's Spark provider assumes the master yarn.
+        """
         asked = f"There is no connection {self.checkpoint_conn_id!r} (checkpoint_conn_id=)"
         if self.spark_conn_id is not None and find_connection(self.spark_conn_id) is None:
             return NoConnection(
@@ -168,7 +169,7 @@ class CheckpointStorageHook(BaseHook):
         }
 
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Return what a checkpoint holds, without Spark. An audit can then read the files with any library.
+        """Describe the content of a checkpoint, without Spark. An audit can then read the files with any library.
 
         ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
         ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated checkpoint that is
@@ -223,7 +224,7 @@ class CheckpointStorageHook(BaseHook):
             raise StoreMisconfigured(f"{where}: {error.message}") from error
 
     def _refuse_unknown(self, where: str, connection: Connection, extra: dict[str, Any], known: set[str]) -> None:
-        """Refuse options that do nothing: somebody would rely on them."""
+        """Refuse options that have no effect: somebody would rely on them."""
         fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
         if unknown := {*extra, *fields} - known:
             knows = ", ".join(f"`{name}`" for name in ("root", "savepoint_roots", *sorted(known)))

@@ -30,7 +30,7 @@ def task_author(owner: str) -> By:
 
 
 def reference_of(request: CheckpointRequest) -> dict[str, Any]:
-    """Return the XCom of a request's checkpoint, as the last look saw it."""
+    """Return the XCom of a request's checkpoint, as the last poll saw it."""
     found = request.state.checkpoint(request.number)
     return reference(request.state, request.pointer, found.target if found else None)
 
@@ -68,11 +68,11 @@ class HistoryReader:
         return self._coordinator
 
     def poll(self) -> State:
-        """Read what is new, and return the state. Raise the errors of connection and store."""
+        """Read the new entries, and return the state. Raise the errors of connection and store."""
         try:
             return self.coordinator.journal.poll()
         except StoreDenied:
-            self._coordinator = None  # the connection may have new keys at the next look
+            self._coordinator = None  # the connection may have new keys at the next poll
             raise
 
     def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class CheckpointReference:
 
     @classmethod
     def of(cls, checkpoint: object) -> CheckpointReference:
-        """Return what the XCom of a trigger, or a pointer, refers to. Raise ``InvalidConfig`` or ``InvalidName``."""
+        """Return the reference in the XCom of a trigger, or in a pointer. Raise ``InvalidConfig`` or ``InvalidName``."""
         target = pointer_in(checkpoint)
         if isinstance(checkpoint, Mapping) and isinstance(pointer_of(target), SavepointPointer):
             job, scope, number = (checkpoint.get(name) for name in ("job", "scope", "id"))

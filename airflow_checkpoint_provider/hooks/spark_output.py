@@ -12,12 +12,12 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.text import spark_output
 
 LogLine = Callable[[str], object]
-FOLD, END = "::group::Spark's output", "::endgroup::"  # Airflow's log view folds what stands between them
+FOLD, END = "::group::Spark's output", "::endgroup::"  # Airflow's log view folds the lines between them
 KEPT = 500  # lines, in which the cause of a failure is looked for
 
 
 def _defused(line: str) -> str:
-    """Return a line of Spark that begins and ends no fold: a fold of the driver's own would close ours, or swallow the story."""
+    """Return a line of Spark without marks of folds: a fold of the driver's own would close ours, or hide the task's lines."""
     return line.replace("::group::", ": :group: :").replace("::endgroup::", ": :endgroup: :")
 
 
@@ -32,7 +32,7 @@ class SparkOutput:
 
     def __init__(self, log: LogLine) -> None:
         self._log = log
-        # Stands before each line that the runtime prints in the driver. Nobody can foresee it: rows in an error of Spark are its lines.
+        # Stands before each line that the runtime prints in the driver. It cannot be guessed: rows in an error of Spark must not look like that.
         self.mark = f"::checkpoint-{secrets.token_hex(16)}::"
         self._lock = threading.RLock()  # a signal handler may log while its thread does
         self._end_fold: Callable[[], object] | None = None

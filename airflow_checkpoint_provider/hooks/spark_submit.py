@@ -111,7 +111,7 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command: list[str] = super()._build_spark_submit_command(application)
-        # What `submit` adds to the process's environment. A driver elsewhere must not mark its lines: nobody removes the marks.
+        # `submit` adds these to the process's environment. A driver elsewhere must not mark its lines: no process removes the marks.
         mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: self._output.mark}
         # A variable that is left over in the worker would make a preflight of the job.
         left_over = {PREFLIGHT_VARIABLE: ""} if PREFLIGHT_VARIABLE in os.environ else {}

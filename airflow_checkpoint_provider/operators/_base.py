@@ -96,8 +96,9 @@ def reference_of_checkpoint(connection: str, checkpoint: object) -> HistoryRefer
 
 
 class KillGuard(Linked):
-    """Base of the tasks that change something. Airflow lets a killed task go on for some seconds, in which it must change
-    nothing more: call ``stop_if_killed`` after each wait."""
+    """Base of the tasks that change something. Airflow lets a killed task go on for some seconds, in which it must make no further change:
+    call ``stop_if_killed`` after each wait.
+    """
 
     _killed = False
 
@@ -111,7 +112,7 @@ class KillGuard(Linked):
 
 
 class OfCheckpoint(Linked):
-    """Base of the tasks that mean one checkpoint.
+    """Base of the tasks that work on one checkpoint.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; if there is one, its root must be the pointer's.

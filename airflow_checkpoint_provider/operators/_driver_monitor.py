@@ -38,7 +38,9 @@ class DriverMonitor:
         return self._liveness.silent_for(self._keys)
 
     def poll(self) -> AttemptRecord | None:
-        """Read journal and heartbeat once, log what is new, and return the attempt. While the store fails, the driver does not count as silent."""
+        """Read journal and heartbeat once, log the changes, and return the attempt. While the store fails, the driver does not count as
+        silent.
+        """
         try:
             state = self._journal.poll()
             self.attempt = self._attempt_in(state)

@@ -215,7 +215,7 @@ class DriverLaunch:
                 self.restored = examine(self.coordinator, state, event.restore_point, told=self.parameters.restore)
 
     def _wait_until_stopped(self, deadline: float) -> None:
-        """Wait while the driver's process lives on this host. ``Liveness`` looks at other hosts afterwards."""
+        """Wait while the driver's process lives on this host. ``Liveness`` decides about other hosts afterwards."""
         while time.monotonic() < deadline and not self.killed.is_set():
             keys = beat_keys(self.keys, self.coordinator.journal.poll())
             beats = (read_beat(self.store, key) for key in keys)
@@ -249,8 +249,9 @@ class DriverLaunch:
         return self.coordinator.journal.catch_up().attempt_of(self.record.number if self.record else None)
 
     def raise_if_replaced(self) -> None:
-        """Raise ``Superseded`` if another launch or a later try has taken over. Raise ``Fenced`` if a restore ended this
-        launch: the next try starts where the restore says."""
+        """Raise ``Superseded`` if another launch or a later try has taken over. Raise ``Fenced`` if a restore ended this launch: the next
+        try starts from the restored checkpoint.
+        """
         state = self.coordinator.journal.catch_up()
         current = state.current_launch()
         if current is None:
@@ -293,7 +294,7 @@ class DriverLaunch:
     def collect_older_runs(self, stop: threading.Event) -> None:
         """Collect the garbage of older runs and close those that are due; log one line if there was any.
 
-        Runs beside the driver. The next run does what is not done before ``stop`` is set.
+        Runs beside the driver, until ``stop`` is set. The next run collects the rest.
         """
         history = self.parameters.history
         if history.run is None:
@@ -304,7 +305,7 @@ class DriverLaunch:
             collected += collect_older_runs(
                 self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait
             )
-        except Exception as error:  # noqa: BLE001 - this thread has nobody else who would say it
+        except Exception as error:  # noqa: BLE001 - no other code would report an error of this thread
             collected.append(OlderRun("", error=typed(error, "the listing")))
         self.log(messages.older_runs(history.job, collected))
 
@@ -354,7 +355,7 @@ class DriverLaunch:
             publish_due(self.coordinator)
 
     def collect_garbage(self) -> list[str]:
-        """Delete what ends with a run that succeeded. Return lines for the log, also if it cannot be deleted now."""
+        """Delete the checkpoints that end with a run that succeeded. Return lines for the log, also if they cannot be deleted now."""
         try:
             before = {checkpoint.id for checkpoint in self.coordinator.journal.catch_up().retained}
             collect(unshared(self.coordinator), age_now())

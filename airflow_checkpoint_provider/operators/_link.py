@@ -25,7 +25,7 @@ class CheckpointsLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         try:
             reference: HistoryReference | None = operator.reference(ti_key)
-        except CheckpointError:  # the task fails of it, and explains it
+        except CheckpointError:  # the task itself fails with this error
             reference = None
         return _address(reference) if reference else ""
 
@@ -48,10 +48,10 @@ class Linked(BaseOperator):
             self._push(context["ti"], link)
 
     def _push(self, ti: Any, link: str) -> None:
-        """Store the link. Log a failure: a task that works without its link is no failed task."""
+        """Store the link. Log a failure: the missing link must not fail the task."""
         try:
             _airflow.push_link(ti, LINK_KEY, link)
-        except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises
+        except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client
             self.log.warning("The link to the checkpoints could not be written: %s", error)
 
 

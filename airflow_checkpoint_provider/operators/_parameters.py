@@ -1,4 +1,4 @@
-"""What the operator that submits a job refuses where it is written. Runs in Airflow (DAG processor, worker)."""
+"""The parameters that the operator of a job refuses when its DAG is parsed. Runs in Airflow (DAG processor, worker)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def refuse_no_application(application: object) -> None:
 def refuse_inside_preflight(environment: Mapping[str, str]) -> None:
     """Raise ``InvalidConfig`` in a task that ``checkpoints preflight`` has started: it would submit the job.
 
-    A variable that is left over from another preflight, or that holds anything else, stays in this process.
+    A variable that is left over from another preflight, or that holds anything else, is ignored.
     """
     request = None
     with contextlib.suppress(InvalidConfig):

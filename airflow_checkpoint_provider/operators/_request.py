@@ -136,7 +136,7 @@ class RequestOperator(JobOperator):
         return request
 
     def _refusal(self, request: CheckpointRequest) -> CheckpointError | None:
-        """Submit once. Return the error that says why there is no checkpoint yet; None if there is one."""
+        """Submit once. Return the error if there is no checkpoint yet; None if there is one."""
         self.stop_if_killed()
         try:
             outcome = request.submit()

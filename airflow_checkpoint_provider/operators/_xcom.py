@@ -9,10 +9,10 @@ from airflow_checkpoint_provider.protocol.events import Point
 
 
 def push_launch(ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
-    """Push what is known while the driver runs. Log a failure: the XCom is for readers, and the driver goes on."""
+    """Push the XCom while the driver runs. Log a failure: the XCom is for readers, and the driver goes on."""
     try:
         ti.xcom_push("launch", _of_launch(launch, attempt))
-    except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises
+    except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client
         launch.log([f"The XCom `launch` could not be written: {error}"])
 
 

@@ -220,7 +220,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param target: as in ``TriggerSavepointOperator``. (templated)
-    :param drain: first let each streaming query read what has arrived, to its end. A job without queries is stopped without it.
+    :param drain: first let each streaming query read all rows that have arrived. A job without queries is stopped without it.
     :param timeout: the longest time from the barrier to the acknowledgement, before it for the drain, and again from the
         completion to the attempt's end: seconds, a ``timedelta``, or text such as "10 min"; by default the job's
         ``CheckpointConfig(timeout=)``.

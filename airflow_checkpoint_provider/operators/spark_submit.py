@@ -184,7 +184,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
         super().render_template_fields(context, jinja_env)
-        with contextlib.suppress(Exception):  # execute meets the same error, and explains it
+        with contextlib.suppress(Exception):  # execute raises the same error
             ti = context["ti"]
             history = history_of(self.job_id, self.scope, ti, ti.task_id)
             self.history = f"{self._connect()[1].uri}/{history.prefix}"
@@ -360,7 +360,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
-        """Return the task's XCom, or raise what the driver's exit code means; the documentation has the table."""
+        """Return the task's XCom, or raise the error for the driver's exit code; the documentation has the table."""
         if failure is not None and exit_code in (None, 0):
             exit_code = 1
         if exit_code != 0:
@@ -422,7 +422,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         return self._finish(launch)
 
     def _finish(self, launch: DriverLaunch) -> dict[str, Any]:
-        """Delete what ends with a finished run, and return the task's XCom."""
+        """Delete the checkpoints that end with a finished run, and return the task's XCom."""
         last = launch.state.restore_point()
         self._output.log(launch.summary())
         self._output.log(launch.collect_garbage())

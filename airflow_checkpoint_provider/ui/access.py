@@ -1,6 +1,6 @@
-"""What a user may see, by Airflow's own permissions. Runs in Airflow (API server).
+"""The histories that a user may see, by Airflow's own permissions. Runs in Airflow (API server).
 
-What is asked are the DAGs that the journal names as the owners of launches, never a DAG from an address. The questions are
+Airflow is asked about the DAGs that the journal names as the owners of launches, never about a DAG from an address. The questions are
 synchronous, as Airflow's own are: ask them in a thread.
 """
 
@@ -22,7 +22,7 @@ MOST_DAGS = 50  # of one history that are asked for: a journal may name a thousa
 
 
 class Viewer:
-    """A user, and what Airflow has answered about that user during one request. Several threads may ask."""
+    """A user, and Airflow's answers about that user during one request. Several threads may ask."""
 
     def __init__(self, user: Any) -> None:
         self._user = user
@@ -30,7 +30,7 @@ class Viewer:
         self._locks = defaultdict[str, threading.Lock](threading.Lock)  # so that each question is asked once
 
     def reads_any(self) -> bool:
-        """Return whether the user may read any DAG: what Airflow asks before it lists DAGs."""
+        """Return whether the user may read any DAG. Airflow itself asks this before it lists DAGs."""
         return self._once(
             "any", lambda: get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(), user=self._user)
         )

@@ -58,7 +58,7 @@ ABSENT = "jobs/-/job"  # a history that nobody has
 
 @dataclass
 class Problem(Exception):
-    """A page that says what is wrong, instead of the one that was asked for."""
+    """A page that shows an error, instead of the requested page."""
 
     status: int
     title: str
@@ -67,7 +67,7 @@ class Problem(Exception):
 
 
 def _not_found() -> Problem:
-    """Return one answer for what does not exist and for what the user may not see."""
+    """Return the same answer for a history that does not exist and for one that the user may not see."""
     text = (
         "There is no such history, or it is damaged, or you may not read each DAG that it belongs to, or these are too many, or the"
         " pages do not open its connection. An administrator can see which of these it is."
@@ -95,7 +95,7 @@ def build(polls: Polls | None = None) -> FastAPI:
 
 
 # -- what a request has --------------------------------------------------------------------------------------------------
-# Coroutines: FastAPI calls anything else in a thread of Airflow's own answers.
+# These are coroutines: FastAPI calls any other function in a thread that serves Airflow's own answers.
 
 
 async def _viewer(user: GetUserDep) -> Viewer:
@@ -187,7 +187,7 @@ async def files(
 
 
 async def chart(name: str, theme: str, reference: ReferenceDep, viewer: ViewerDep, polls: PollsDep) -> Response:
-    """Draw a chart of a history. No browser keeps it for its next user; a page that stays open keeps what it shows."""
+    """Draw a chart of a history. A browser does not keep it for its next user; a page that stays open keeps its charts."""
     if name not in charts.DRAWINGS or theme not in THEMES:
         raise _not_found()
     reading = await _read(reference, viewer, polls)
@@ -214,7 +214,7 @@ async def _values(reference: HistoryReference, reading: HistoryReading, polls: P
 
 
 def _pace(moves: bool) -> float:
-    """Return after how many seconds a page is fetched again. Also where nothing moves now, a run may start."""
+    """Return after how many seconds a page is fetched again. A run may start also where nothing moves now."""
     return EVERY if moves else SELDOM
 
 
@@ -241,8 +241,8 @@ async def _readable(
 ) -> Any:
     """Return what ``read`` returns; raise its error as a page.
 
-    The text of an error may quote what is stored. Whoever does not administer the connection reads what its code means. If the
-    user does not know yet that there is such a history (``known``), only an error of the whole storage is told.
+    The text of an error may quote stored data. A user who does not administer the connection gets only the meaning of its code. Unless the
+    user already knows that there is such a history (``known``), only an error of the whole storage is shown.
     """
     try:
         return await read()

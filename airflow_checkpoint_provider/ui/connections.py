@@ -40,7 +40,7 @@ def open_store(connection: str) -> Store:
 
 
 def reference_of(dag: str, run: str, task: str, map_index: int) -> HistoryReference | None:
-    """Return the history that a task works on, as its link says; None if the task has not said it yet."""
+    """Return the history that a task works on, as its link says; None if the task has not pushed a link yet."""
     query = XComModel.get_many(run_id=run, key=LINK_KEY, task_ids=task, dag_ids=dag, map_indexes=map_index, limit=1)
     with create_session() as session:
         entry = session.scalars(query).first()
@@ -49,7 +49,7 @@ def reference_of(dag: str, run: str, task: str, map_index: int) -> HistoryRefere
 
 
 def has_ended(dag: str, run: str, task: str, map_index: int) -> bool:
-    """Return whether a task instance has ended, so that it says nothing more."""
+    """Return whether a task instance has ended, so that it pushes no link any more."""
     with create_session() as session:
         query = select(TaskInstance.state).where(
             TaskInstance.dag_id == dag,

@@ -29,7 +29,7 @@ MORE = "more jobs"  # for users who may not know how many there are
 async def jobs_page(polls: Polls, viewer: Viewer, part: int = 1) -> JobsPage:
     """Return the jobs of the named connections: of each, those in a ``part`` of ``JOBS`` names.
 
-    A connection that does not answer says so, and delays no other. For a user without any right none is asked.
+    A connection that does not answer is listed with its error, and delays no other. For a user without any right, no connection is asked.
     """
     named = connections.named() if await in_thread(viewer.reads_any) else []
     storages = await asyncio.gather(*(_storage(polls, viewer, connection, part) for connection in named))
@@ -55,13 +55,13 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str, part: int) -> 
     try:
         names = await polls.jobs(connection)
     except CheckpointError as error:
-        # Others learn that one fails, because a job of theirs may be there; not which one.
+        # Other users learn that a connection fails, because a job of theirs may be there, but not which one.
         return Storage(connection if administers else "", problem=_text(error, administers))
     tasks = [
         asyncio.create_task(_newest(polls, viewer, connection, job)) for job in names[(part - 1) * JOBS : part * JOBS]
     ]
     done, unread = await asyncio.wait(tasks, timeout=polls.limit) if tasks else (set(), set())
-    for task in unread:  # what it has asked the store already goes on
+    for task in unread:  # a question that the store already has goes on
         task.cancel()
     answers = [task.result() for task in done]
     rows = [row for found, _ in answers for row in found]
@@ -69,7 +69,7 @@ async def _storage(polls: Polls, viewer: Viewer, connection: str, part: int) -> 
     broken, cut = [row for _, found in answers for row in found], max(0, len(names) - part * JOBS)
     if administers:
         return Storage(connection, rows, broken, unread=_more(len(unread)), left_out=_more(cut))
-    # Whose a broken history is cannot be read either. So others learn only that the list may not be whole.
+    # The owner of a broken history cannot be read either. So other users learn only that the list may not be whole.
     waits = unread or any(row.passing for row in broken)
     return Storage(connection if rows else "", rows, unread=MORE if waits else "", left_out=MORE if cut else "")
 
@@ -127,5 +127,5 @@ def _capital(text: str) -> str:
 
 
 def _text(error: CheckpointError, full: bool) -> str:
-    """Return an error as its reader may see it: its text may quote a connection or what is stored."""
+    """Return an error as its reader may see it: its text may quote a connection or stored data."""
     return _capital(str(error)) if full else f"{meaning(type(error))}  [{error.code}]"

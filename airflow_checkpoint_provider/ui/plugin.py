@@ -1,4 +1,4 @@
-"""The plugin that shows checkpoints in Airflow's pages. Runs in Airflow (all processes), so it imports next to nothing."""
+"""The plugin that shows checkpoints in Airflow's pages. Runs in Airflow (all processes), so it imports almost nothing."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ SELDOM = 30.0  # seconds for which an answer about older runs, or about the name
 FORGOTTEN = 60.0  # seconds after which an answer is kept no longer: a page of files holds many
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others
-KEPT = 3000  # histories, and answers: two pages of jobs with all that they ask
+KEPT = 3000  # histories, and answers: enough for two pages of jobs with all their questions
 UNDER_WAY = 8  # questions of one user to one store that wait for an answer
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class HistoryReading:
 
 
 class Reader:
-    """Reads one history again and again: each poll costs one request, and one for each thing that is under way."""
+    """Reads one history again and again: each poll costs one request, and one for each pending checkpoint and heartbeat."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._keys = store, Keys(prefix)
@@ -71,13 +71,13 @@ class Reader:
         self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
 
     def poll(self) -> HistoryReading:
-        """Read what is new. Raise ``CheckpointNotFound`` if there is no such history, and the errors of the store."""
+        """Read the new entries. Raise ``CheckpointNotFound`` if there is no such history, and the errors of the store."""
         state = self._coordinator.journal.poll()
         if state.n < 0:
             raise CheckpointNotFound(f"there is no history at {self._store.uri}/{self._keys.prefix}")
         found = FoundHistory(self._keys, state)
         keys, beat = beat_keys(self._keys, state), None
-        with suppress(StoreError):  # no heartbeat is not known, and hides nothing
+        with suppress(StoreError):  # without a heartbeat, the rest is shown
             beat = self._liveness.observe(keys)
         return HistoryReading(
             found,
@@ -96,18 +96,18 @@ class Reader:
         return self._coordinator.read_seal(checkpoint)
 
     def _last_offsets(self, found: FoundHistory) -> tuple[EarliestOffsets, ...]:
-        """Return the offsets that the newest heartbeats say. No driver runs, so they change with the journal only."""
+        """Return the offsets in the newest heartbeats. No driver runs, so they change with the journal only."""
         if self._earliest[0] != found.state.n:
             self._earliest = (found.state.n, tuple(histories.earliest_offsets(self._store, found)))
         return self._earliest[1]
 
 
 class Polls:
-    """What the pages ask the stores. A question is asked once in ``every`` seconds, however many viewers wait for its answer.
+    """The questions of the pages to the stores. A question is asked once in ``every`` seconds, however many viewers wait for its answer.
 
-    ``open_store`` opens the store of a connection. Questions run in threads of their own, a few for each connection. A page
-    waits until a question is ``limit`` seconds old; it goes on, and its answer serves a later page. A user asks a store few
-    questions at once; what is more waits, and is not asked if that takes ``limit`` seconds. Use it from one event loop.
+    ``open_store`` opens the store of a connection. Questions run in threads of their own, a few for each connection. A page waits until a
+    question is ``limit`` seconds old. Then the question goes on, and its answer serves a later page. A user asks a store few questions at
+    once. Further questions wait, and are not asked if that takes ``limit`` seconds. Use it from one event loop.
     """
 
     def __init__(self, open_store: Callable[[str], Store], *, every: float = EVERY, limit: float = LIMIT) -> None:
@@ -125,7 +125,7 @@ class Polls:
         return await self._ask(connection, question, lambda: self._poll(connection, prefix), within)
 
     async def listed(self, connection: str, prefix: str) -> HistoryReading:
-        """Return a history for a list. One at which nobody was at work is read seldom. Raise ``CheckpointError``."""
+        """Return a history for a list. A history without a driver at work is read seldom. Raise ``CheckpointError``."""
         last = self._answers.get((connection, "history", prefix))
         return await self.history(connection, prefix, within=SELDOM if last and last.rests() else 0.0)
 
@@ -137,7 +137,7 @@ class Polls:
         )
 
     async def values(self, connection: str, prefix: str, number: int) -> dict[str, Any]:
-        """Return what a checkpoint holds of values and registered objects, by uid. It never changes. Raise ``CheckpointError``."""
+        """Return the values and the states of registered objects in a checkpoint, by uid. They never change. Raise ``CheckpointError``."""
         return await self._ask(
             connection,
             ("values", prefix, number),
@@ -179,7 +179,7 @@ class Polls:
         return reading
 
     def _reader(self, key: tuple[str, str], store: Store) -> Reader:
-        """Return the reader of a history. One that an old poll has left there reads the store that the connection named then."""
+        """Return the reader of a history. A reader that an old poll has left there may read another store, which the connection named then."""
         with self._lock:
             kept = self._readers.get(key)
         return kept if kept and kept.where == _where(store) else Reader(store, key[1])
@@ -192,7 +192,7 @@ class Polls:
         if store is None or now - opened >= SELDOM:
             fresh = self._open_store(connection)
             with self._lock:
-                # What a thread has looked up later stays: this look-up may have taken long.
+                # A later look-up of another thread stays: this one may have taken long.
                 if self._stores.get(connection, (now, None))[0] <= now:
                     self._stores[connection] = (now, fresh)
                 store = self._stores[connection][1]
@@ -262,7 +262,7 @@ def _values(seal: Seal) -> dict[str, Any]:
 
 
 def _where(store: Store) -> tuple[str, Any]:
-    """Return what makes two stores the same."""
+    """Return the values by which two stores are the same."""
     return store.uri, getattr(store, "settings", None)
 
 
@@ -280,7 +280,7 @@ class _Answer:
         self.failed = task.cancelled() or isinstance(task.exception(), StoreError)
 
     def rests(self) -> bool:
-        """Return whether it is a history at which nobody was at work."""
+        """Return whether it is a history without a driver at work."""
         if self.ended is None or self.task.cancelled() or self.task.exception():
             return False
         return not at_work(self.task.result().found)

@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Lets each user do ``most`` things at once. What is more waits for the user's own turn, and for nobody else's.
+    """Lets each user do ``most`` things at once. Further ones wait for the same user's turn, and for no other user.
 
-    So a user who asks for very much delays that user only. Use it from one event loop.
+    So a user with very many requests delays no other user. Use it from one event loop.
     """
 
     def __init__(self, most: int) -> None:
@@ -43,7 +43,7 @@ _SHARED = RunVar[tuple[CapacityLimiter, Turns]]("threads of the checkpoint pages
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what takes long, such as a question to the auth manager, while the event loop answers others."""
+    """Make a call that takes long, such as a question to the auth manager, while the event loop answers other requests."""
     try:
         limiter, turns = _SHARED.get()
     except LookupError:

@@ -1,1 +1,1 @@
-"""What the pages print: texts and numbers, made of a history. Runs in Airflow (API server); no I/O, no HTML."""
+"""The texts and numbers that the pages print, made of a history. Runs in Airflow (API server); no I/O, no HTML."""

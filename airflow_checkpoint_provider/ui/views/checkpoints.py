@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint. ``story`` are the lines of the log about it, ``waits_for`` is what it waits for while it is pending."""
+    """One checkpoint. ``story`` are the lines of the log about it, ``waits_for`` names the step for which it waits while it is pending."""
 
     id: int
     run: str
@@ -98,7 +98,7 @@ def checkpoint_row(
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of a completed checkpoint's duration, in seconds; None is unknown, and ``unsplit`` what they leave.
+    """The parts of a completed checkpoint's duration, in seconds; None is unknown, and ``unsplit`` is the rest of the duration.
 
     ``waiting`` is the time in the queue, and until its queries had reached a common cut. The job stood still for ``synchronous``,
     and went on beside ``asynchronous``.
@@ -174,7 +174,7 @@ def _waits_for(reading: HistoryReading, checkpoint: Checkpoint) -> str:
 
 
 def _story(state: State, reading: HistoryReading, checkpoint: Checkpoint) -> list[str]:
-    # What an abort means for the job is told with today's state, so only while nothing has completed since.
+    # The effect of an abort is described by today's state, so only while no checkpoint has completed since.
     counts = checkpoint in state.failed()
     lines = messages.aborted(state, checkpoint, effect=counts)
     lines += [messages.checkpoint_line(checkpoint)] if checkpoint.completed_at else []

@@ -31,7 +31,7 @@ class ShownCommand:
 
     @property
     def key(self) -> str:
-        """Return the same short name for the same command, whatever stands beside it."""
+        """Return a short name that depends only on the command."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:10]
 
 
@@ -66,7 +66,7 @@ class Commands:
             *(self._of_driver() if self._state.running() else []),
             *self._of_next_start(),
             *([] if self._state.scope else self._of_queries()),
-            self._changes("Delete what has expired", "prune", *self._names, DRY_RUN),
+            self._changes("Delete expired checkpoints and leftovers", "prune", *self._names, DRY_RUN),
         ]  # fmt: skip
 
     def of_attempt(self, epoch: int) -> list[ShownCommand]:
@@ -88,7 +88,7 @@ class Commands:
         ]
 
     def _of_driver(self) -> list[ShownCommand]:
-        """Return what a driver that runs can be asked for."""
+        """Return the commands for a running driver."""
         stop = ("stop", *self._names)
         return [
             self._changes("Trigger a checkpoint", "trigger", *self._names),
@@ -97,7 +97,7 @@ class Commands:
             self._changes("Trigger a savepoint with a note, which no policy deletes", "savepoint", *self._names, "--name", "NOTE", "--pinned"),
             self._changes("Trigger a savepoint in another place", "savepoint", *self._names, "--to", "URI"),
             self._changes("Stop the job with a savepoint", *stop, DRY_RUN),
-            self._changes("Stop it after its queries have read to the end", *stop, "--drain", DRY_RUN),
+            self._changes("Stop it after its queries have read all rows that have arrived", *stop, "--drain", DRY_RUN),
             self._changes("Stop it with a savepoint in another place", *stop, "--to", "URI", DRY_RUN),
         ]  # fmt: skip
 
@@ -116,19 +116,19 @@ class Commands:
             self._reads("Check another script against the newest checkpoint, whose code runs", "preflight", self._job, *SCRIPT),
             *(self._release(f"Continue query '{query.uid}' without this package", query.uid) for query in self._state.queries),
             *(command for query in self._state.queries for command in self._of_sink(query)),
-            self._release("Give back a query that adopt= has sealed, and that has never started here", "QUERY", "--adopted", "LOCATION"),
+            self._release("Give back a query that adopt= has fenced, and that has never started here", "QUERY", "--adopted", "LOCATION"),
         ]  # fmt: skip
 
     def _of_sink(self, query: QueryRecord) -> list[ShownCommand]:
-        """Return the commands for what ways back have taken out of a file sink."""
+        """Return the commands for the files that queries took out of a file sink when they went back."""
         sink = query.newest.sink
         if sink is None or query.newest.format not in FILE_SINKS:
             return []
         rewound = ("rewound", Name(sink))
         return [
-            self._reads(f"List what was taken out of the sink of '{query.uid}' when it went back", *rewound),
-            self._changes("Put it back, while the job is stopped", *rewound, "--put-back", DRY_RUN),
-            self._changes("Delete it for ever", *rewound, "--delete", DRY_RUN),
+            self._reads(f"List the files that '{query.uid}' took out of its sink when it went back", *rewound),
+            self._changes("Put them back, while the job is stopped", *rewound, "--put-back", DRY_RUN),
+            self._changes("Delete them for ever", *rewound, "--delete", DRY_RUN),
         ]
 
     def _release(self, purpose: str, uid: str, *more: str) -> ShownCommand:

@@ -91,8 +91,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Head:
-    """What is known of the whole history, or of one run of it. ``keyed``: ``run`` is a key that
-    several runs may have. ``shared``: all runs share the history.
+    """The facts about the whole history, or about one run of it. ``keyed``: ``run`` is a key that several runs may have. ``shared``: all
+    runs share the history.
     """
 
     job: str
@@ -114,8 +114,8 @@ class Statistics:
 
 @dataclass(frozen=True)
 class JobPage:
-    """A history, or one run of it. It ``moves`` while something is to be expected soon. ``queries`` were so ``queries_at``. Another
-    ``version`` has other charts. It ``compares`` checkpoints in charts if there are several.
+    """A history, or one run of it. It ``moves`` while a change is to be expected soon. ``queries`` are as of ``queries_at``. The charts
+    change with ``version``. It ``compares`` checkpoints in charts if there are several.
     """
 
     reference: HistoryReference
@@ -138,7 +138,7 @@ class JobPage:
 
 
 def drawn(reading: HistoryReading, now: str) -> State:
-    """Return the state that the charts show: of a job whose driver lives, as it is now, to the minute; else, at its last sign."""
+    """Return the state that the charts show. If the driver lives, it is that of now, to the minute; else that of the driver's last sign."""
     beat = running_beat(reading)
     seen = f"{now[:16]}:00.000Z" if at_work(reading.found) and reading.alive else beat.at
     state = reading.found.state
@@ -214,7 +214,7 @@ def _head(reference: HistoryReference, reading: HistoryReading, about: JobRow) -
 
 
 def _is_newest(reference: HistoryReference, about: JobRow) -> bool:
-    """Return whether the page is about the newest run: heartbeats, and problems of today, are that run's."""
+    """Return whether the page is about the newest run: heartbeats and the problems of now belong to that run."""
     return reference.run in ("", about.run)
 
 

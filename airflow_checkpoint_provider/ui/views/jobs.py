@@ -19,7 +19,7 @@ LAST_SEEN = "running, last seen"
 
 @dataclass(frozen=True)
 class Label:
-    """A state as people read it, the tone of its colour, and if it is not certain, the time ``at`` which it was so."""
+    """A state as people read it, the tone of its colour, and, if the state is not certain now, the time ``at`` which it held."""
 
     text: str
     tone: str
@@ -64,9 +64,9 @@ class BrokenRow:
 
 @dataclass(frozen=True)
 class Storage:
-    """The jobs of one connection, whose name is empty if the user may not know it. ``problem``: why it cannot be listed.
+    """The jobs of one connection, whose name is empty if the user may not know it. ``problem`` says why it cannot be listed.
 
-    ``unread`` says how many jobs are being read, and ``left_out`` how many are not looked at; no number if the user may not know.
+    ``unread`` says how many jobs are being read, and ``left_out`` how many are not read; no number if the user may not know.
     """
 
     connection: str
@@ -82,7 +82,7 @@ class Storage:
 
     @property
     def empty(self) -> bool:
-        """Return whether there is nothing to say of it, so that nobody need know that it exists."""
+        """Return whether there is nothing to show, so that the connection is not shown either."""
         return not (self.rows or self.broken or self.problem or self.unread or self.left_out)
 
 
@@ -138,9 +138,9 @@ def job_row(connection: str, reading: HistoryReading, now: str) -> JobRow:
 
 
 def last_seen_long_ago(reading: HistoryReading, now: str) -> str:
-    """Return when a driver was last seen of which it is not known yet whether it lives; empty if that is not long ago.
+    """Return when a driver was last seen, if it is not known yet whether it lives; empty if that is not long ago.
 
-    Clocks of two machines are compared here. So this decides nothing; it says what is not known.
+    Clocks of two machines are compared here. So this decides nothing; it only says that the state is not certain.
     """
     if not at_work(reading.found) or reading.alive is not None:
         return ""
@@ -149,7 +149,7 @@ def last_seen_long_ago(reading: HistoryReading, now: str) -> str:
 
 
 def problems(reading: HistoryReading) -> list[str]:
-    """Return what somebody should look at, besides the state of the job."""
+    """Return the problems that need a person, besides the state of the job."""
     failed, refusal = _failed_now(reading.found.state), reading.beat.refusal if reading.beat else None
     works, found = at_work(reading.found), list[str]()
     if works and reading.alive is False and not refusal:

@@ -103,9 +103,7 @@ def test_restored_job_is_resumed(job: Job, checkpoints: Command) -> None:
     checkpoints("restore", "orders", "--from", "latest", "--yes")
     assert listed(checkpoints)[0]["state"] == "resumed"
     shown = checkpoints("show", "orders")
-    assert shown.lines[0].startswith(
-        f"CHECKPOINTS orders, run {RUN}: RESUMED, no attempt has started since; 1 attempt"
-    )
+    assert shown.lines[0].startswith(f"CHECKPOINTS orders, run {RUN}: RESUMED, no attempt has started since; 1 attempt")
     job.start(try_number=2)
     assert listed(checkpoints, says=CHECKING)[0]["state"] == "running, no heartbeat"
 
