@@ -1,4 +1,4 @@
-"""What authors pass to a public call, checked at the line where they wrote it. Runs anywhere."""
+"""The arguments of public calls, checked at the line where their author wrote them. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.records import Check, Record, Shared, added
 
 PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
-Status = Annotated[str, Check((RETAINED, CONDEMNED, FORGOTTEN).__contains__, "status of what was completed")]
+Status = Annotated[str, Check((RETAINED, CONDEMNED, FORGOTTEN).__contains__, "status of a completed checkpoint")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class FileSetEntry(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Completion(Record):
-    """What a completed checkpoint holds, and what has become of it since."""
+    """The content of a completed checkpoint, and its changes since then."""
 
     at: Time
     n: Number  # the entry that completed it: neither ids nor clocks tell the order

@@ -1,4 +1,4 @@
-"""What events about requests, checkpoints and savepoints do to the state. Pure. Runs anywhere.
+"""The effects of events about requests, checkpoints and savepoints on the state. Pure. Runs anywhere.
 
 Nothing here decides or refuses: an event in the journal has happened.
 """
@@ -207,7 +207,7 @@ def confirm_published(state: State, event: e.SavepointPublished) -> State:
 
 
 def _change_completed(state: State, event: e.CommitsConfirmed | e.SavepointPublished, **changes: Any) -> State:
-    """Change what the event's checkpoint holds. A checkpoint that is not completed, or not listed any more, is passed over."""
+    """Change the completion of the event's checkpoint. A checkpoint that is not completed, or not listed any more, is passed over."""
     checkpoint = state.checkpoint(event.id)
     if checkpoint is None:
         return state
@@ -251,6 +251,6 @@ def _with_status(state: State, ids: tuple[int, ...], status: str) -> State:
 
 
 def _changed(checkpoint: Checkpoint, **changes: Any) -> Checkpoint:
-    """Return a checkpoint that holds something else; itself if it is not completed."""
+    """Return a checkpoint with a changed completion; itself if it is not completed."""
     completion = checkpoint.completion and replace(checkpoint.completion, **changes)
     return replace(checkpoint, completion=completion)

@@ -205,7 +205,7 @@ class LocateQuery(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class SettleQuery(Command):
-    """The command of a driver to let go the older locations of a query: its own holds all that they held."""
+    """The command of a driver to give up the older locations of a query: its own holds everything that they held."""
 
     uid: str
     path: str
@@ -214,8 +214,8 @@ class SettleQuery(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseQuery(Command):
-    """The command to let a query go on without this package, in the location at the URI ``to``. Its sender has sealed ``path``, its
-    newest location, and copied it there; None: the query has none yet.
+    """The command to let a query go on without this package, in the location at the URI ``to``. Its sender has fenced ``path``, its newest
+    location, and copied it there; None: the query has none yet.
     """
 
     uid: str
@@ -227,12 +227,10 @@ class ReleaseQuery(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Restore(Command):
-    """The command to go back: whatever runs is fenced, and the next attempt starts from ``base``, a verified
-    checkpoint or None.
+    """The command to go back: running attempts are fenced, and the next attempt starts from ``base``, a verified checkpoint or None.
 
-    For a base from another history, ``id_floor`` is its id, and ``claimed`` says that it is a savepoint whose lock this
-    history holds. ``rewind_queries``: streaming queries go back to the base too. ``rewind_sink``: their sinks may lose what was written
-    since.
+    For a base from another history, ``id_floor`` is its id, and ``claimed`` says that it is a savepoint whose lock this history holds.
+    ``rewind_queries``: streaming queries go back to the base too. ``rewind_sink``: their sinks may lose rows that were written since.
     """
 
     token: Token

@@ -66,12 +66,12 @@ class CheckpointConfig:
     :param max_concurrent: how many requested checkpoints may be pending. The next request waits in a queue.
     :param tolerable_failures: how many checkpoints in a row may fail before the job fails. None: the job continues, and logs each
         failure.
-    :param mode: ``"exactly_once"``: a checkpoint waits until each query has read what the query before it has written
+    :param mode: ``"exactly_once"``: a checkpoint waits until each query has read all rows of the queries before it
         (``start_query(after=...)``). ``"at_least_once"``: it does not wait, and a restore may write rows twice.
     :param aligned_timeout: the longest time of that wait. Then the checkpoint holds a copy of the rows in flight. None: no limit
         but ``timeout``.
     :param retention: which completed checkpoints are kept while the history lives: ``KeepLatest(n)``, ``KeepWithin(days=7)``,
-        ``KeepAll()``; ``a | b`` keeps what either keeps, ``a & b`` what both keep. After its end only the age part or
+        ``KeepAll()``; ``a | b`` keeps what one of them keeps, ``a & b`` what both keep. After its end only the age part or
         ``KeepAll()`` applies.
     """
 

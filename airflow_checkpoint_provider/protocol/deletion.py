@@ -1,4 +1,4 @@
-"""Which checkpoints and claimed savepoints are deleted, and which somebody may still need. Pure. Runs anywhere."""
+"""Which checkpoints and claimed savepoints are deleted, and which may still be needed. Pure. Runs anywhere."""
 
 from __future__ import annotations
 

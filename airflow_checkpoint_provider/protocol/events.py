@@ -200,7 +200,7 @@ class BranchOpened(Event):
     claimed: bool = added(False)  # the base is a savepoint that belongs to this history from now on
     rename: dict[str, str] = added(factory=dict)  # uid in the base -> uid from now on
     rewinds: Size = added(0)  # the branch on which streaming queries go back to the base; 0: they go on
-    rewind_sink: bool = added(False)  # their sinks may lose what was written since
+    rewind_sink: bool = added(False)  # their sinks may lose rows that were written since
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,11 +297,11 @@ class GoneBack(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLocated(Event):
-    """The streaming query ``uid`` runs in the location ``path`` from now on. ``taken_from`` was its newest one, and is sealed; None:
-    there was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the
-    query went back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this
-    package. ``sink`` is the path or the table of a sink that counts batches, None for another kind; ``format`` is Spark's name of its
-    format. ``after`` are the queries whose rows it reads.
+    """The streaming query ``uid`` runs in the location ``path`` from now on. ``taken_from`` was its newest one, and is fenced; None: there
+    was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the query went
+    back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this package. ``sink``
+    is the path or the table of a sink that counts batches, None for another kind; ``format`` is Spark's name of its format. ``after`` are
+    the queries whose rows it reads.
     """
 
     uid: str
@@ -326,9 +326,9 @@ class QuerySettled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryReleased(Event):
-    """The streaming query ``uid`` goes on without this package, in the location at the URI ``to``. That is a copy of ``path``, which was
-    its newest location and is sealed; if ``path`` is None, of the one from which it was to be adopted. ``begun`` and ``committed``
-    are the newest batches there.
+    """The streaming query ``uid`` goes on without this package, in the location at the URI ``to``. That is a copy of ``path``, its newest
+    location, which is fenced. If ``path`` is None, it is a copy of the location from which the query was to be adopted. ``begun`` and
+    ``committed`` are the newest batches there.
     """
 
     uid: Uid

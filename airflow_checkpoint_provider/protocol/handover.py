@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.records import cut
 
 PREFIX = "spark.checkpointed."
-LINE_MARK = "CHECKPOINT_LINE_MARK"  # the environment variable with what the runtime prints before each of its lines
+LINE_MARK = "CHECKPOINT_LINE_MARK"  # the environment variable with the mark before each line of the runtime
 _S3 = "s3."
 
 
@@ -120,7 +120,7 @@ class LaunchSettings(LaunchReference):
 
 @contextmanager
 def _as_written() -> Iterator[None]:
-    """Raise ``InvalidConfig`` for what confs can cause that somebody else wrote."""
+    """Raise ``InvalidConfig`` for the errors of confs that somebody else wrote."""
     try:
         yield
     except CheckpointError:

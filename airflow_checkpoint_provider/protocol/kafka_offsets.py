@@ -62,7 +62,8 @@ def gaps(
     latest: Mapping[Partition, int] | None = None,
     until: Mapping[Partition, int] | None = None,
 ) -> list[Gap]:
-    """Return the partitions that do not have all rows from ``needed`` on, in their order. One that came later has to begin with 0.
+    """Return the partitions that do not have all rows from ``needed`` on, in their order. A partition that ``needed`` does not name must
+    begin with 0.
 
     ``latest`` is where they end, if that is known. ``until`` is the end of a batch that begins at ``needed``, if one has begun.
     """
@@ -78,7 +79,7 @@ def gaps(
 def deleted(needed: str, earliest: str) -> list[Gap]:
     """Return the partitions whose rows after the offsets ``needed`` Kafka had deleted by its ``earliest`` offsets.
 
-    A partition that is not among both says nothing: the source of another script may name other topics.
+    A partition that only one of them names proves nothing: the source of another script may name other topics.
     """
     reads, begins = kafka_offsets(needed) or {}, kafka_offsets(earliest) or {}
     return [gap for gap in gaps(reads, begins) if gap.partition in reads and gap.earliest is not None]

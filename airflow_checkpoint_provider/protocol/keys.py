@@ -115,11 +115,13 @@ class Keys:
         return Pointer(root, self.prefix, number)
 
     def savepoint(self, number: int, nonce: str) -> str:
-        """Return the name of a savepoint's directory. The folder of the history says which job it is: a journal can lie."""
+        """Return the name of a savepoint's directory. The folder of the history names the job, because a journal may be forged."""
         return _savepoint(self.prefix.split("/")[1], number, nonce)
 
     def folder(self, root: str) -> str:
-        """Return the URI of the history's folder below the store's root. It owns what the history claims: no journal can forge it."""
+        """Return the URI of the history's folder below the store's root. It is the owner of the savepoints that the history claims: no
+        journal can forge it.
+        """
         return f"{root}/{self.prefix}"
 
     @property

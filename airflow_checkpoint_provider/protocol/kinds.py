@@ -18,10 +18,10 @@ PERIODIC, BARRIER = "periodic", "barrier"
 class Kind:
     """A row of the table of kinds.
 
-    ``savepoint``: lies at a target of its own, shares no file, is never subsumed and never deleted by a policy. It is triggered
-    however many checkpoints are pending, as Flink forces savepoints where barriers are aligned.
-    ``full``: writes every state again, though later checkpoints may refer to it. ``suspends``: the job does not start
-    again until somebody resumes it. ``drains``: the data ends first.
+    ``savepoint``: lies at a target of its own, shares no file, is never subsumed and never deleted by a policy. It is triggered however
+    many checkpoints are pending, as Flink forces savepoints where barriers are aligned. ``full``: writes every state again, though later
+    checkpoints may refer to it. ``suspends``: the job does not start again until somebody resumes it. ``drains``: streaming queries first
+    read all rows that have arrived.
     """
 
     name: str

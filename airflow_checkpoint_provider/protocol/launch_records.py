@@ -24,7 +24,7 @@ class EndRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Ends(Record):
-    """Base of what ends once. ``ending`` is None until then."""
+    """Base of the records that end once. ``ending`` is None until then."""
 
     ending: EndRecord | None = added(None)
 

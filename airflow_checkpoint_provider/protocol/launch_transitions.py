@@ -1,4 +1,4 @@
-"""What events about histories, launches, attempts and branches do to the state. Pure. Runs anywhere.
+"""The effects of events about histories, launches, attempts and branches on the state. Pure. Runs anywhere.
 
 Nothing here decides or refuses: an event in the journal has happened.
 """

@@ -26,7 +26,7 @@ def fenced(state: State, epoch: int | None) -> Refusal | None:
 
 
 def suspended(state: State) -> Refusal | None:
-    """Refuse whatever a job cannot do before it is resumed."""
+    """Refuse a command that a suspended job cannot serve before it is resumed."""
     return refusals.suspended(state) if state.suspended is not None else None
 
 
@@ -181,8 +181,8 @@ def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
 
 
 def _is_opened(state: State, base: e.Point | None) -> bool:
-    """Return whether a restore has opened a branch at this place of another history, and nothing was launched on it yet. It also said
-    under which names, and whether sinks may go back.
+    """Return whether a restore has opened a branch at this checkpoint of another history, and nothing was launched on it yet. That restore
+    also set the names of states, and whether sinks may go back.
     """
     launched = any(launch.branch == state.branch.number for launch in state.launches)
     return base is not None and base.pointer is not None and base == state.branch.base and not launched

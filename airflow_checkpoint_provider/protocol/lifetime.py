@@ -38,7 +38,7 @@ class _Newest:
 
 
 def over_for_good(state: State, policy: Retention, now: datetime) -> bool:
-    """Return whether no run continues it. Then only what the policy keeps after the end is still held."""
+    """Return whether no run continues it. Then only checkpoints that the policy keeps after the end are still held."""
     return ended_for_good(state) or _given_up(state, policy, now)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: acknowledgement and seal, format version 1. Runs anywhere.
+"""The content of a checkpoint: acknowledgement and seal, format version 1. Runs anywhere.
 
 An acknowledgement names every state of one application; the seal (``_metadata``) is built from the trigger's entry and the
 acknowledgements alone, so every coordinator builds the same bytes.
@@ -40,7 +40,7 @@ from airflow_checkpoint_provider.protocol.records import (
 )
 
 STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
-"""The kinds of states: rows, small JSON, and what registered objects and streaming queries keep."""
+"""The kinds of states: rows, small JSON, and the states of registered objects and of streaming queries."""
 INLINE = (VALUE, REGISTERED)
 """The kinds whose content lies in the metadata itself."""
 
@@ -102,7 +102,7 @@ class FileSet(Record):
 class Measures(Record):
     """Barrier of a state's snapshot, the first checkpoint that held it, and seconds of the work and its synchronous part.
 
-    Of a query that reads what others write: the seconds until a common cut was found, and the bytes in flight to it there.
+    For a query that reads the rows of others: the seconds until a common cut was found, and the bytes in flight to the query there.
     """
 
     checkpoint: Size = 0
@@ -116,7 +116,7 @@ class Measures(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Record):
-    """What ``df.observe`` collected while a stage was computed: its type and its row as Spark's JSON, the row by position.
+    """The metrics that ``df.observe`` collected while a stage was computed: their type and their row as Spark's JSON, the row by position.
 
     Metrics that could not be kept have no row.
     """
@@ -131,7 +131,7 @@ class StageDetail(Record):
     """The values that decide whether a stage may be reused, and how its rows are read back."""
 
     plan: str
-    inputs: str  # a digest of what the plan's leaves read: paths, options, rows of the driver, file sets of stages
+    inputs: str  # a digest of the inputs of the plan's leaves: paths, options, rows of the driver, file sets of stages
     python: bool
     application: str
     schema: str  # Spark's JSON
@@ -146,24 +146,24 @@ class StageDetail(Record):
     draws: tuple[int, ...] = added(
         factory=tuple
     )  # the seeds by which Spark has drawn values, in the order in which the plan names them
-    partitions: dict[str, str] = added(factory=dict)  # what made the partitions, if the rows depend on them
+    partitions: dict[str, str] = added(factory=dict)  # the settings of the partitions, if the rows depend on them
     values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
     listed: str = added(
         ""
-    )  # a digest of what Spark had listed by itself: names, sizes and times of files, versions of tables
-    reads: str = added("")  # the names of that, and of what Spark had not listed, for one line
+    )  # a digest of the inputs that Spark had listed by itself: names, sizes and times of files, versions of tables
+    reads: str = added("")  # the names of these inputs, and of those that Spark had not listed, for one line
     generation: Size = added(0)  # of the task: a clear changes it
     metrics: tuple[Metrics, ...] = added(factory=tuple)
 
 
 def digest_of_stages(file_sets: Iterable[str]) -> str:
-    """Return what is equal for stages with the same file sets, in any order; empty for none. A stage keeps its file set by any name."""
+    """Return a digest that is equal for stages with the same file sets, in any order and with any names; empty for none."""
     named = sorted(file_sets)
     return digest(canonical(named)) if named else ""
 
 
 FILE_SINKS = ("parquet", "orc", "json", "csv", "text")
-"""Sinks of streaming queries that write each batch once, and say which ones they have."""
+"""Sinks of streaming queries that write each batch once, and say which batches they have."""
 DELTA, ICEBERG = "delta", "iceberg"
 """Sinks that do so too, by tables to which others may write."""
 FOREACH_BATCH = "foreachBatch"
@@ -177,18 +177,18 @@ def delta_commit(version: int) -> str:
 
 
 def delta_version(commit: str | None) -> int | None:
-    """Return the number of a commit from what ``delta_commit`` returned; None if that is something else."""
+    """Return the number of a commit from the path that ``delta_commit`` returned; None for any other text."""
     number = _number((commit or "").rpartition("/")[2].removesuffix(".json"))
     return number if number is not None and delta_commit(number) == commit else None
 
 
 def iceberg_snapshot(number: int) -> str:
-    """Return how a checkpoint names a snapshot of an Iceberg table."""
+    """Return the name of a snapshot of an Iceberg table in a checkpoint."""
     return f"{_SNAPSHOT}{number}"
 
 
 def iceberg_number(snapshot: str | None) -> int | None:
-    """Return the id of a snapshot from what ``iceberg_snapshot`` returned; None if that is something else."""
+    """Return the id of a snapshot from the name that ``iceberg_snapshot`` returned; None for any other text."""
     number = _number((snapshot or "").removeprefix(_SNAPSHOT))
     return number if number is not None and iceberg_snapshot(number) == snapshot else None
 
@@ -200,7 +200,7 @@ def _number(text: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Record):
-    """What a streaming query reads of another query's sink of files, or of its Delta table, in one checkpoint.
+    """The files that a streaming query reads from the file sink or the Delta table of another query, in one checkpoint.
 
     ``path`` is the sink of the query ``upstream``. ``in_flight`` are the files that ``upstream`` has committed there and this query has
     not, by their paths below the sink, encoded as in a URI. ``ahead`` is the number of files that this query has read and ``upstream``

@@ -47,8 +47,9 @@ class PreflightRequest:
 
 @dataclass(frozen=True)
 class QueryFit:
-    """A query, and what of it does not fit the checkpoint; nothing if it could go on. ``note`` is for people. ``unknown`` says why
-    something could not be compared."""
+    """A query, and its differences from the checkpoint; none if it could continue. ``note`` is for people. ``unknown`` says why something
+    could not be compared.
+    """
 
     query: str
     differences: tuple[str, ...] = ()
@@ -57,13 +58,13 @@ class QueryFit:
 
     @property
     def summary(self) -> str:
-        """Return all that is said of the query; empty if it fits."""
+        """Return all findings about the query; empty if it fits."""
         return "; ".join(filter(None, (*self.differences, self.unknown, self.note)))
 
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The checkpoint with which the queries were compared, and what was found."""
+    """The checkpoint with which the queries were compared, and the findings."""
 
     checkpoint: str
     queries: tuple[QueryFit, ...]
@@ -74,7 +75,7 @@ class PreflightResult:
 
     @classmethod
     def parse(cls, text: str) -> PreflightResult:
-        """Return what a driver has written."""
+        """Return the result that a driver has written."""
         data = json.loads(text)
         fits = (QueryFit(**{**fit, "differences": tuple(fit["differences"])}) for fit in data["queries"])
         return cls(data["checkpoint"], tuple(fits))

@@ -46,7 +46,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
 
 
 def settle(state: State, command: c.SettleQuery) -> Decision:
-    """Decide whether the older locations of a query may go. Only the attempt that runs in the newest one knows it."""
+    """Decide whether the older locations of a query are given up. Only the attempt that runs in the newest location knows that."""
     query = state.query(command.uid)
     if query and query.locations[0].path == command.path and not query.newest.adopted:
         return DoneAlready(command.epoch)

@@ -50,8 +50,8 @@ class QueryRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Released(Record):
-    """A streaming query that goes on without this package, in the location at the URI ``to``. ``locations`` are those that it had
-    here: what an older driver still writes there may be needed. ``was`` are its names before it was renamed.
+    """A streaming query that goes on without this package, in the location at the URI ``to``. ``locations`` are those that it had here:
+    state that an older driver still writes there may be needed. ``was`` are its names before it was renamed.
     """
 
     uid: Uid

@@ -1,4 +1,4 @@
-"""What events about streaming queries do to the state. Pure. Runs anywhere."""
+"""The effects of events about streaming queries on the state. Pure. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A ``Record`` is a frozen dataclass whose JSON is read by its type hints. Fields 
 and written back, so that folding and snapshotting by an older version loses nothing. A record encodes itself, so that the JSON
 of a ``Shared`` one, which many objects hold, is made once.
 
-Reading is strict: what this package never writes is damaged. So whatever was read can be written again.
+Reading is strict: an object that this package never writes is damaged. So every object that was read can be written again.
 """
 
 from __future__ import annotations

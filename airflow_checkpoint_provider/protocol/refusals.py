@@ -28,7 +28,7 @@ def over(state: State, epoch: int) -> Refusal:
 
 
 def suspended(state: State) -> Refusal:
-    """Refuse whatever a suspended job cannot do."""
+    """Refuse a command that a suspended job cannot serve."""
     resume = wording.restore(state, "latest")
     return Refusal(
         errors.JobSuspended(f"{state.job} is suspended {wording.suspension(state)}; to resume it: `{resume}`")

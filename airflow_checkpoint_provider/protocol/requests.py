@@ -145,8 +145,8 @@ def turn_in_queue(state: State, token: str) -> tuple[int, int] | None:
 def may_run(state: State, queued: QueuedRequest) -> bool:
     """Return whether the first request of the queue is triggered now.
 
-    What is being deleted does not count: only the driver knows whether a deletion still runs or has failed, and its timer waits
-    for the one and not for the other.
+    Checkpoints that are being deleted do not count: only the driver knows whether a deletion still runs or has failed. Its timer waits for
+    a deletion that runs.
     """
     if _is_savepoint(queued):
         return len(state.pending) < MOST_PENDING

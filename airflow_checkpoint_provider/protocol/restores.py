@@ -1,4 +1,4 @@
-"""The decision about a restore: it fences whatever runs and opens a branch. Pure. Runs anywhere."""
+"""The decision about a restore: it fences running attempts and opens a branch. Pure. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The state that a journal folds to, and the queries on it. Runs anywhere; no I/O, no clock.
 
-Only ``fold`` in ``transitions`` builds it, entry by entry. Its lists are bounded. A state never changes, so what many ask of it
-is found once.
+Only ``fold`` in ``transitions`` builds it, entry by entry. Its lists are bounded. A state never changes, so an answer that many callers
+need is computed once.
 
 Seven identities: the *incarnation* names the history; a *run* is work that is done once; a *generation* changes when a person
 clears the task; a *try* is one execution of the task; a *launch* is a try's plan to start a driver, which a later try may adopt;
@@ -185,7 +185,7 @@ class State(Record):
 
     @cached_property
     def config(self) -> CheckpointConfig:
-        """Return the configuration of the newest attempt, which is what the author wrote last; the default if there is none."""
+        """Return the configuration of the newest attempt, as its author wrote it last; the default if there is none."""
         in_force = self.attempts[-1].checkpointing if self.attempts else None
         return CheckpointConfig.from_json(in_force) if in_force else CheckpointConfig()
 

@@ -1,4 +1,4 @@
-"""What each event does to the state: ``apply(state, event) -> state``, pure. Runs anywhere.
+"""The effect of each event on the state: ``apply(state, event) -> state``, pure. Runs anywhere.
 
 ``fold`` applies a whole entry of the journal.
 """

@@ -50,7 +50,7 @@ def typed(before: str, after: str = "") -> Iterator[None]:
 
 
 def of_connection(conn_id: str) -> str:
-    """Return what stands at the end of each command of Airflow for the jobs of a connection."""
+    """Return the end of each command of Airflow for the jobs of a connection."""
     return "" if conn_id in ("", DEFAULT_CONNECTION) else f" --conn-id {shlex.quote(conn_id)}"
 
 
@@ -98,7 +98,7 @@ def restore(state: State, where: str, *options: str) -> str:
 
 
 def suspension(state: State) -> str:
-    """Return since when a job is suspended, by whom and with which savepoint. What the journal says otherwise is returned as it is."""
+    """Return since when a job is suspended, by whom and with which savepoint. Any other text in the journal is returned as it is."""
     at, _, who = (state.suspended or "").partition(" (")
     by, _, savepoint = who.removesuffix(")").partition(", ")
     try:
@@ -115,7 +115,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 
 def rewound(sink: str, *options: str) -> str:
-    """Return the command that lists what was taken out of a file sink; with an option, puts it back or deletes it."""
+    """Return the command that lists the files that were taken out of a file sink; with an option, puts them back or deletes them."""
     return command("rewound", Name(sink), *options)
 
 
@@ -160,7 +160,7 @@ def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:
 
 
 def _table_is_ahead(uid: str, table: str, saved: QueryDetail) -> str:
-    """Say it of a table, from which its author removes the later batches."""
+    """Say why a query does not go back: its table holds later batches, which its author must remove."""
     why = f"query '{uid}' cannot go back to batch {saved.batch}: its table {table} holds later batches."
     command = take_out(table, saved.newest_file)
     if command is None:
@@ -197,5 +197,5 @@ def cannot_be_rewound(uid: str, why: str) -> str:
     )
 
 
-BEGINS_ANEW = "it has written batches, the checkpoint holds none of it, and no number of a batch may be used twice"
-OWN_FUNCTION = "its foreachBatch may have written later batches, and nobody else knows them. A batch_sink does"
+BEGINS_ANEW = "it has written batches, the checkpoint holds no batch of it, and no batch number may be used twice"
+OWN_FUNCTION = "its foreachBatch may have written later batches, which only that function knows. A batch_sink says which it has written"

@@ -23,9 +23,10 @@ FIRST_WAIT = 0.1  # seconds between the first two tries of a put, at most; doubl
 LONGEST_WAIT = 2.0  # seconds
 PART = 8 * 1024 * 1024  # bytes of an object in memory at a time, while it is copied
 LARGEST = 64 * 1024 * 1024
-"""Bytes of an object that is no file of rows: a seal of 300,000 files, for example. To parse it takes some five times the memory.
-A snapshot of the journal stays below it: half of it is for checkpoints (``protocol.state.LARGEST_LIST``). Whatever is larger was
-planted, or is rows under a wrong name: it must not end a reader."""
+"""Bytes of an object that is no file of rows: a seal of 300,000 files, for example. To parse it takes some five times the memory. A
+snapshot of the journal stays below it: half of it is for checkpoints (``protocol.state.LARGEST_LIST``). A larger object was planted, or
+holds rows under a wrong name: it must not end a reader.
+"""
 
 
 class Put(enum.Enum):
@@ -65,8 +66,9 @@ class Store(Protocol):
         own earlier request whose answer was lost. Raises ``TooLarge`` for a body that ``read`` would refuse."""
 
     def read(self, key: str) -> bytes | None:
-        """Return the whole object; ``None`` only if it is absent. Raises ``Damaged`` if it has more than ``LARGEST`` bytes, of
-        which few are read."""
+        """Return the whole object; ``None`` only if it is absent. Raises ``Damaged`` if it has more than ``LARGEST`` bytes, of which only a
+        few are read.
+        """
 
     def read_range(self, key: str, start: int, length: int) -> bytes | None:
         """Return ``length`` bytes of an object from byte ``start``, fewer at its end; ``None`` only if it is absent.
@@ -88,7 +90,7 @@ class Store(Protocol):
         """
 
     def make_durable(self, keys: Iterable[str]) -> None:
-        """Let objects that another program wrote survive a power cut, as all that the store itself writes does.
+        """Let objects that another program wrote survive a power cut, as every object that the store itself writes does.
 
         Raises ``Damaged`` if that fails: bytes may be lost then, and no second try would tell.
         """
@@ -103,7 +105,7 @@ class Store(Protocol):
         """Yield the objects below ``prefix/`` (``""``: all) with keys greater than ``after``, in byte order, without hidden ones."""
 
     def hidden(self, prefix: str) -> Iterator[str]:
-        """Yield the keys of the hidden objects directly below ``prefix/``: a name that begins with a dot. Spark writes such."""
+        """Yield the keys of the hidden objects directly below ``prefix/``: a name that begins with a dot. Spark writes such objects."""
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Yield the names directly below ``prefix/`` that have keys below them, without hidden ones. A local store also yields
@@ -112,9 +114,9 @@ class Store(Protocol):
     def beside(self, uri: str, *, limited: bool = True) -> Store:
         """Return the store at ``uri``, of any kind. A store in S3 is reached like this one: same service, same credentials.
 
-        A savepoint leads there: what a person named, or what a journal lists. Raises ``StoreMisconfigured`` for what cannot be
-        a store, and for a place where savepoints of this store may not lie. Not ``limited``: also outside of its savepoint roots,
-        for a savepoint that is deleted. Nothing is read or written yet.
+        A savepoint leads there, which a person has named or a journal lists. Raises ``StoreMisconfigured`` for a URI that cannot be a
+        store, and for one where savepoints of this store may not lie. Not ``limited``: also outside of its savepoint roots, for a savepoint
+        that is deleted. Nothing is read or written yet.
         """
 
 
@@ -129,7 +131,7 @@ class StoreBase:
     savepoint_roots: tuple[str, ...] | None = None
 
     def make_durable(self, keys: Iterable[str]) -> None:
-        """Do nothing: what was written is durable, whoever wrote it."""
+        """Do nothing: an object is durable once it is written, by any program."""
 
     def beside(self, uri: str, *, limited: bool = True) -> Store:
         return StoreBase.open_beside(self, uri, limited)
@@ -144,16 +146,16 @@ def lies_in(home: Store, other: Store) -> bool:
 
 
 def put(store: Store, key: str, body: bytes, *, patience: float = 30.0) -> tuple[Put, bytes | None]:
-    """Put ``body`` at ``key`` if it is absent, and try until the outcome is known. Return the outcome and what the key holds.
+    """Put ``body`` at ``key`` if it is absent, and try until the outcome is known. Return the outcome and the object at the key.
 
     An answer can be lost, and the store can answer "exists" because of our own write, even to the first try. So the object is
     read and compared: equal bytes are ``STORED``, no matter who sent them; other bytes are ``EXISTS``, though ours may have
     been there and been overwritten. Where it matters *who* put them, the bytes hold a nonce, one per entry and not per try.
     "Absent" proves nothing, since a request may arrive later: then the same bytes are put again.
 
-    After ``patience`` seconds the outcome is ``UNKNOWN``, with ``None``: the put may still happen, so the caller must not clean
-    up as if it had not. Raises an error only while no try can have had an effect: ``StoreDenied`` and ``StoreMisconfigured``
-    at once, ``StoreUnavailable`` after ``patience``. ``Damaged``: the key holds what is too large to be read, so it is not ours.
+    After ``patience`` seconds the outcome is ``UNKNOWN``, with ``None``: the put may still happen, so the caller must not clean up as if it
+    had not. Raises an error only while no try can have had an effect: ``StoreDenied`` and ``StoreMisconfigured`` at once,
+    ``StoreUnavailable`` after ``patience``. ``Damaged``: the object at the key is too large to be read, so it is not ours.
     """
     perhaps_sent = False
     trouble: StoreError | None = None
@@ -233,8 +235,9 @@ def oversized(uri: str, key: str) -> Damaged:
 
 
 def whole(read: Callable[[int], bytes], uri: str, key: str, size: int) -> bytes:
-    """Return what ``read`` returns until its end. Raises ``Damaged`` for more than ``LARGEST`` bytes: at once if the object says
-    that it has such a ``size`` (0: it does not say), else when so many were read. It may grow meanwhile."""
+    """Return all bytes that ``read`` returns until its end. Raises ``Damaged`` for more than ``LARGEST`` bytes: at once if the object says
+    that it has such a ``size`` (0: it does not say), else when so many were read. It may grow meanwhile.
+    """
     if size > LARGEST:
         raise oversized(uri, key)
     body = bytearray()
@@ -246,7 +249,7 @@ def whole(read: Callable[[int], bytes], uri: str, key: str, size: int) -> bytes:
 
 
 def pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Yield what ``read`` returns until its end, in pieces of ``PART`` bytes, fewer in the last."""
+    """Yield the bytes that ``read`` returns until its end, in pieces of ``PART`` bytes, fewer in the last."""
     while piece := read(PART):
         while len(piece) < PART and (more := read(PART - len(piece))):
             piece += more

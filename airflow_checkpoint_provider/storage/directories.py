@@ -1,11 +1,11 @@
 """Directories below a root, each opened by its name in the one above, so that no link leads out of the root. Runs anywhere.
 
-Another user who may write below the root can put a link there at any moment, also between the check of a path and its use. So
-no path is used twice: a directory is opened as one and never through a link, and all that is done in it names its handle.
+Another user who may write below the root can put a link there at any moment, also between the check of a path and its use. So no path is
+used twice: a directory is opened as a directory and never through a link, and each operation in it uses its handle.
 
-What is created has the rights of the directory in which it lies, whatever the umask is; files are not executable. So all that
-lies below the root follows the root's mode, and setgid makes the kernel hand down its group. A sticky directory lets nobody
-change what belongs to others: it hands down no right to write for all.
+A new file or directory has the rights of the directory in which it lies, whatever the umask is; files are not executable. So everything
+below the root follows the root's mode, and setgid makes the kernel hand down its group. In a sticky directory nobody may change the files
+of others: it hands down no right to write for all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoDirectory(NotADirectoryError):
 
 @contextmanager
 def opened(root: str, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
-    """Yield a handle of the directory ``names`` below ``root``. ``make`` creates what is absent, durably.
+    """Yield a handle of the directory ``names`` below ``root``. ``make`` creates absent directories, durably.
 
     Raises ``NoObject`` for a link below the root, and ``OSError``. The root itself may be a link: a person chose it.
     """
@@ -73,7 +73,7 @@ def _make(name: str, above: int) -> None:
 
 
 def _handed_down(folder: int) -> int:
-    """Return the rights of what is created in a directory."""
+    """Return the rights of a new file or directory in a directory."""
     mode = os.fstat(folder).st_mode
     return mode & (0o775 if mode & stat.S_ISVTX else 0o777)
 
@@ -115,7 +115,7 @@ def sync(folder: int) -> None:
 
 
 def open_file(name: str, folder: int, path: str) -> int:
-    """Return a handle to read a file. Raises ``NoObject`` for what is no file, and ``OSError``."""
+    """Return a handle to read a file. Raises ``NoObject`` for anything that is no file, and ``OSError``."""
     try:
         handle = os.open(name, _READ, dir_fd=folder)
     except OSError:
@@ -136,13 +136,13 @@ def create_file(name: str, folder: int) -> int:
 
 
 def scan(folder: int) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in a directory. An entry can be asked only while it is the last one yielded."""
+    """Yield the entries of a directory. An entry can be asked only while it is the last one yielded."""
     with _closing(os.open(".", _LIST, dir_fd=folder)) as handle, os.scandir(handle) as entries:
         yield from entries
 
 
 def remove_tree(name: str, above: int, path: str, depth: int = DEEPEST) -> None:
-    """Delete a directory and all that lies in it. A link in it is deleted, and what it leads to is not."""
+    """Delete a directory and everything in it. A link in it is deleted, and its target is not."""
     if not depth:
         raise StoreMisconfigured(
             f"{path} lies more than {DEEPEST} directories deep, where the store keeps nothing. Delete it by hand"
@@ -157,7 +157,7 @@ def remove_tree(name: str, above: int, path: str, depth: int = DEEPEST) -> None:
 
 
 def refuse_other(name: str, folder: int, path: str) -> None:
-    """Raise ``NoObject`` for what exists and is no file."""
+    """Raise ``NoObject`` if there is something that is no file."""
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):

@@ -1,9 +1,8 @@
 """A local or mounted directory as a store. Runs anywhere.
 
-An object is a file that appears by one ``link()``, complete and synced: the kernel refuses a second one, nobody reads
-half of it, and a writer killed half-way leaves a hidden temporary file at most. That holds on local file systems and on
-NFS, between processes and hosts. The driver's and Airflow's user can share a root that both may write: what is written below it
-follows its mode.
+An object is a file that appears by one ``link()``, complete and synced: the kernel refuses a second one, nobody reads half of it, and a
+writer killed half-way leaves a hidden temporary file at most. That holds on local file systems and on NFS, between processes and hosts. The
+driver's and Airflow's user can share a root that both may write: files below it follow its mode.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 ABSENT = {errno.ENOENT, errno.ENOTDIR}
 CANNOT_LINK = NO_HARD_LINKS | ABSENT | {errno.EXDEV, errno.EMLINK, errno.EACCES}  # nor the files of other users
 NO_PLACE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
-LOSSES = FULL | {errno.EIO}  # of a sync: the kernel has dropped what it could not write
+LOSSES = FULL | {errno.EIO}  # of a sync: the kernel has dropped bytes that it could not write
 
 
 class LocalStore(StoreBase):
     """The directory ``root``, or the one ``below`` it. A relative path is made absolute at once.
 
     The first write creates ``root``, for its owner alone (``private``) or with the rights of the directory above; with
-    ``create_root=False`` it must exist, so that a mistyped path is an error. ``root`` may be a link. What is ``below`` it is no
-    more than other directories of it: it is opened through no link, and created with the rights of the directory above.
+    ``create_root=False`` it must exist, so that a mistyped path is an error. ``root`` may be a link. The directory ``below`` it is treated
+    as any other directory in it: it is opened through no link, and created with the rights of the directory above.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class LocalStore(StoreBase):
             if outcome is Put.STORED:
                 try:
                     sync(folder)
-                except OSError:  # there for all to see, but perhaps not after a power cut
+                except OSError:  # everybody sees it, but perhaps not after a power cut
                     return Put.UNKNOWN
             return outcome
 
@@ -107,7 +106,7 @@ class LocalStore(StoreBase):
         with _explained("read", self._path(key)):
             try:
                 with self._file(key) as file:
-                    size = os.fstat(file.fileno()).st_size  # what is appended meanwhile was never acknowledged
+                    size = os.fstat(file.fileno()).st_size  # bytes that are appended meanwhile were never acknowledged
                     yield from pieces(lambda most: file.read(min(most, size - file.tell())))
             except (FileNotFoundError, NotADirectoryError):
                 raise missing(self.uri, key) from None
@@ -139,7 +138,7 @@ class LocalStore(StoreBase):
                 for name in objects:
                     with _explained("delete", f"{path}/{name}"), _unless_absent():
                         os.unlink(name, dir_fd=folder)
-                _delete_leftovers(folder)  # nobody waits for a deletion: the moment to tidy up after killed writers
+                _delete_leftovers(folder)  # a deletion has time to delete also the files of killed writers
 
     def delete_under(self, prefix: str) -> None:
         path, (*names, name) = self._path(prefix), prefix.split("/")
@@ -203,8 +202,8 @@ class LocalStore(StoreBase):
         """Return the visible names with sizes. The name of a directory ends in ``/``, so that sorted names give sorted
         keys below, too. The sizes of files with keys up to ``after`` are not asked for: a long journal has thousands of them.
 
-        Characters sort as their UTF-8 bytes do. Links, and whatever is neither file nor directory, are left out: the
-        store never creates them. So are names that are no text.
+        Characters sort as their UTF-8 bytes do. Links, and anything else that is neither file nor directory, are left out: the store never
+        creates them. Names that are no text are left out, too.
         """
         children, above = [], "".join(f"{name}/" for name in names)
         with _explained("list", "/".join((self._place, *names))), _unless_absent(), self._opened(names) as folder:
@@ -295,7 +294,7 @@ def _lost(path: str) -> Iterator[None]:
 
 
 def _unless_absent() -> suppress:
-    """Pass over an absent object, or what lies below a file instead of a directory."""
+    """Pass over an absent object, or one whose key lies below a file."""
     return suppress(FileNotFoundError, NotADirectoryError)
 
 

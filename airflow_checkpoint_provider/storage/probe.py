@@ -15,8 +15,8 @@ LISTED = ("once", "b", "c", "a")  # put in this order, which is neither that of 
 def probe(store: Store) -> None:
     """Put twice at a new scratch key: only the first put may win, and a read must return it. Then list a few keys.
 
-    Raises ``StoreMisconfigured`` with what was seen otherwise, ``StoreUnavailable`` without an answer, and what the store
-    raises. A store that lets two writers win only *sometimes* is not detected; that would need a race.
+    Raises ``StoreMisconfigured``, which says what went wrong, ``StoreUnavailable`` without an answer, and what the store raises. A store
+    that lets two writers win only *sometimes* is not detected; that would need a race.
     """
     scratch = f"{SCRATCH}-{secrets.token_hex(8)}"
     try:

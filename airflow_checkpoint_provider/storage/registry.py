@@ -29,9 +29,9 @@ def open_store(
     """Return the store at ``file:///absolute/path``, at a plain path, at ``s3://bucket/prefix`` (or ``s3a://``, as in Hadoop),
     which is reached by ``s3``, or at ``memory://name`` (one per process and name). Nothing is read or written yet.
 
-    A path is used as it is written, as in Hadoop: ``%20`` is no space. A relative path starts at the current directory. ``~``
-    is refused, since driver and Airflow may run as different users. A directory is created by the first write, unless
-    ``create_root`` is False. Raises ``StoreMisconfigured`` with what to write instead.
+    A path is used as it is written, as in Hadoop: ``%20`` is no space. A relative path starts at the current directory. ``~`` is refused,
+    since driver and Airflow may run as different users. A directory is created by the first write, unless ``create_root`` is False. Raises
+    ``StoreMisconfigured``, which says what to write instead.
 
     With ``savepoint_roots``, URIs or absolute paths, the store leads to savepoints below them and below itself only.
     """

@@ -346,7 +346,7 @@ def clients(settings: S3Settings) -> Clients:
 
 def _forget() -> None:
     """Forget the clients in a forked child, which would mix up answers on its parent's sockets."""
-    global _making  # noqa: PLW0603  # another thread of the parent may have held it when this process came into being
+    global _making  # noqa: PLW0603  # another thread of the parent may have held it when this process was forked
     _making = Lock()
     _made.clear()
 

@@ -1,4 +1,4 @@
-"""How to reach an S3 service: settings, credentials, and what a task hands over to its driver. Runs anywhere; needs boto3.
+"""The access to an S3 service: settings, credentials, and how a task hands them over to its driver. Runs anywhere; needs boto3.
 
 A task hands its keys over in the environment, which only the user of a process can read, and the rest in Spark confs, which
 stand in process arguments, logs and web pages. The driver removes the keys from its environment before it starts anything.
@@ -105,7 +105,7 @@ def refuse_for_jobs(store: Store) -> None:
 
 
 def confs(store: Store) -> dict[str, str]:
-    """Return what is not secret: ``LaunchSettings.s3``. Empty for a store that is not in S3."""
+    """Return the settings that are not secret: ``LaunchSettings.s3``. Empty for a store that is not in S3."""
     settings = settings_of(store)
     return {name: value for field, name in CONFS.items() if isinstance(value := getattr(settings, field, None), str)}
 
@@ -148,7 +148,7 @@ def session_for(settings: S3Settings) -> Session:
 
 
 def _keep_out_of_logs() -> None:
-    """Drop what boto3 logs at DEBUG, which holds key ids and session tokens, whatever levels a script sets."""
+    """Drop the lines that boto3 logs at DEBUG, whatever levels a script sets: they hold key ids and session tokens."""
     for name in tuple(logging.root.manager.loggerDict):
         if name.partition(".")[0] in LOGGERS:  # a filter of a logger does not see the records of those below it
             logging.getLogger(name).addFilter(_above_debug)

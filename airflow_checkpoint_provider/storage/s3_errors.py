@@ -1,4 +1,4 @@
-"""What it means that a request to S3 failed, and what to do about it: one table. Runs anywhere.
+"""The meaning of each error of a request to S3, and the advice about it: one table. Runs anywhere.
 
 Errors are looked up by the names of their classes, the nearest one first, so that nothing is imported here. "Surely not
 applied" is said only where the server said so or nothing was sent; a 503 can follow the effect.
@@ -40,7 +40,7 @@ _FAR_PROVIDER = "AWS could not reach the identity provider of the web identity; 
 _FAR = "Check endpoint_url (host, port), DNS, proxy and firewall; trying again may help"
 _CUT = "Look at network and proxies; if it stays so, the object itself is damaged"
 _UNEXPECTED = "Neither S3 nor boto3 is known to raise this; trying again may help"
-_PERMISSION = ""  # depends on what was asked, see `_permission`
+_PERMISSION = ""  # depends on the request, see `_permission`
 
 _CODES: dict[str, tuple[Meaning, str]] = {
     "PreconditionFailed": (Meaning.EXISTS, _UNSUPPORTED),
@@ -160,7 +160,7 @@ def _class(outcome: Meaning) -> type[StoreError]:
 
 
 def _find(error: Exception) -> tuple[Meaning, str]:
-    """Return what an error means, and advice. An unknown error becomes the store's too: it must not end a thread that watches."""
+    """Return the meaning of an error, and advice. An unknown error becomes an error of the store, too: it must not end a thread that watches."""
     response = getattr(error, "response", None)  # of an HTTP client's error it is None
     if isinstance(response, dict):
         status = _status(response)
