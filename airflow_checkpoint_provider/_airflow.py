@@ -47,7 +47,7 @@ def find_connection(conn_id: str) -> Connection | None:
             connection: Connection | None = ask(conn_id=conn_id)
         except AirflowSecretsBackendAccessDenied:  # no later backend may answer instead
             raise
-        except Exception as error:  # noqa: BLE001 - a secrets backend raises whatever its client raises
+        except Exception as error:  # noqa: BLE001 - a secrets backend raises any error of its client
             failure = failure or error
         else:
             if connection is not None:
@@ -98,7 +98,7 @@ def gauge(name: str, value: float, tags: dict[str, str], levels: Iterable[str]) 
 
 
 def spark_hook_arguments(operator: SparkSubmitOperator) -> dict[str, Any]:
-    """Return what ``SparkSubmitOperator._get_hook`` passes to its hook: each is an attribute, some with an underscore."""
+    """Return the arguments that ``SparkSubmitOperator._get_hook`` passes to its hook: attributes, some with an underscore."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     names = list(inspect.signature(SparkSubmitHook.__init__).parameters)[1:]
@@ -110,7 +110,7 @@ def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
 
 
 def masked(line: str) -> str:
-    """Return a line of Spark's output without what follows words with "secret" or "password", as the hook's errors show it."""
+    """Return a line of Spark's output without the values after words with "secret" or "password", as the hook's errors show it."""
     from airflow.providers.apache.spark.hooks import spark_submit
 
     return spark_submit._mask_sensitive_values(line)

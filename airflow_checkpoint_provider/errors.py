@@ -24,7 +24,7 @@ _USERINFO = re.compile(
 def printable(text: str) -> str:
     """Return ``text`` in one line: a blank for each line break or other space, an escape such as ``\\x1b`` for what is not printable.
 
-    Stored text, and what a server says, may hold anything. As it is, it could forge a line of a log, or clear a terminal.
+    Stored text, and a server's answer, may hold any character. Unchanged, such text could forge a line of a log, or clear a terminal.
     """
     return text if text.isprintable() else "".join(map(_printable, text))
 
@@ -36,7 +36,7 @@ def _printable(letter: str) -> str:
 
 
 def without_userinfo(text: str) -> str:
-    """Return ``text`` without what stands before the host in its URIs: ``s3n://***@bucket``. Some people write keys there."""
+    """Return ``text`` without user and password in its URIs: ``s3n://***@bucket``. Some people write keys there."""
     return _USERINFO.sub(r"\1\2//***@", text) if "@" in text else text
 
 
@@ -48,8 +48,8 @@ def shortened(text: str, most: int) -> str:
 class CheckpointError(Exception):
     """An error of this package that has no code of its own.
 
-    The root of all errors. The first line of each docstring is what the code means: the documentation shows it. A permanent
-    error cannot be mended by another try: an Airflow task fails without retry, a driver exits with 3.
+    The root of all errors. The first line of each docstring is the meaning of the code: the documentation shows it. A permanent error
+    cannot be mended by another try: an Airflow task fails without retry, a driver exits with 3.
     """
 
     code: ClassVar[str] = "CKP900"
@@ -74,7 +74,7 @@ class CheckpointError(Exception):
 
 
 def typed(error: Exception, where: str) -> CheckpointError:
-    """Return an error as one of this package. ``where`` is said of one that nobody has foreseen, and that must not stop anything else."""
+    """Return an error as one of this package. ``where`` is added to an unforeseen error, which must not stop anything else."""
     if isinstance(error, CheckpointError):
         return error
     return CheckpointError(
@@ -131,7 +131,7 @@ class WriteRefused(CheckpointError, RuntimeError, code="CKP609"):
 
 
 class StoreError(CheckpointError, code="CKP610"):
-    """The checkpoint storage could not do what was asked."""
+    """The checkpoint storage could not carry out a request."""
 
 
 class StoreDenied(StoreError, PermissionError, code="CKP611"):
@@ -165,7 +165,7 @@ class CommitStateUnknown(StoreError, TimeoutError, code="CKP614"):
 
     @classmethod
     def of(cls, what: str, why: str = "") -> Self:
-        """Return the error of a write whose outcome the store did not tell. ``what``: "entry 7 was written"."""
+        """Return the error of a write with an unknown outcome. ``what``: "entry 7 was written"."""
         cause = f" ({why})" if why else ""
         return cls(
             f"the store did not say whether {what}{cause}. Nothing was cleaned up. Read it back before you try again"
@@ -353,13 +353,13 @@ class SinkTaken(Refused, code="CKP408", permanent=True):
 
 
 class NotNamed(Refused, code="CKP409", permanent=True):
-    """Only the journal names a place outside of the root, and nobody has named it to this process. Nothing was read there."""
+    """Only the journal names a place outside of the root, and no option of this process names it. Nothing was read there."""
 
 
 class SourceMoved(Refused, code="CKP405", permanent=True):
     """A source no longer has all rows that a query reads next, so rows would be missing.
 
-    ``about`` names what is missing: files, commits, snapshots, or offsets of Kafka.
+    ``about`` names the missing files, commits, snapshots, or offsets of Kafka.
     """
 
 

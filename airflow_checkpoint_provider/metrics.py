@@ -109,7 +109,7 @@ class Gauges:
 
             for name, value in values.items():
                 _airflow.gauge(name, value, tags, levels)
-        except Exception as error:  # noqa: BLE001 - a backend may raise anything; no metric is worth a task
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything, and a task must not fail because of a metric
             if not self._failure_logged:
                 log.warning("metrics cannot be sent: %s", error)
             self._failure_logged = True

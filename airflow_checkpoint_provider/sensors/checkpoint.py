@@ -88,7 +88,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
             request = hook.get_checkpoint(self.checkpoint, owner_of(ti))
             return CheckpointWait(self.checkpoint, request, Awaited.COMPLETED, self.log)
         progress = hook.get_progress(self.history(ti), id_in(self.after, hook), owner_of(ti))
-        # The run that must still go on is the named one, or that of a task of this DAG. After a clear it may be about to start again.
+        # The run that must still go on is the named run, or the run of a task of this DAG. After a clear it may be about to start again.
         run = self.run or (ti.run_id if self.job_task_id else None)
         run = None if run and self.cleared(context) else run
         return ProgressWait(progress, self.count, run, lambda store: self.why_unknown(store, ti), self.log)

@@ -106,7 +106,7 @@ class AttemptRun(JobRun):
         return max(earlier, key=lambda record: record.epoch, default=None)
 
     def finish(self) -> None:
-        """Give pending checkpoints their outcome, save what changed, and finish the run. If that raises, the attempt has failed."""
+        """Give pending checkpoints their outcome, save changed states, and finish the run. If that raises, the attempt has failed."""
         try:
             self._end.finish()
         except BaseException as error:

@@ -51,10 +51,10 @@ class JobEnd:
         return self.spark.sparkContext._jsc is None
 
     def finish(self) -> None:
-        """Give every pending checkpoint its outcome, save what changed, and end the attempt as *finished*.
+        """Give every pending checkpoint its outcome, save changed states, and end the attempt as *finished*.
 
-        Only a barrier can tell whether a registered object changed, so there is one if objects are registered.
-        Raises ``NonRestoredState`` before the last checkpoint.
+        Only a barrier can tell whether a registered object changed, so a barrier runs if objects are registered. Raises
+        ``NonRestoredState`` before the last checkpoint.
         """
         if self._session_stopped:
             raise WrongUse(STOPPED)
@@ -62,7 +62,7 @@ class JobEnd:
         self.timer.end()
         self.queries.end()
         self.checkpointer.wait()
-        self.attempt.writer.check_not_fenced()  # this also reads the requests since the last look
+        self.attempt.writer.check_not_fenced()  # this also reads the new requests
         new = self.states.new(self.registered.hooks())
         refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new, self.allow_non_restored_state)
         self._keep_or_drop_unclaimed()
@@ -92,7 +92,7 @@ class JobEnd:
             self.states.drop(uids)
 
     def _take_last_checkpoints(self) -> None:
-        """Take checkpoints until all is saved and every request is served, or a checkpoint failed."""
+        """Take checkpoints until every state is saved and every request is served, or a checkpoint failed."""
         due = bool(self.registered or self.states.claimed_queries)
         while True:
             if due or self.states.changed() or self.checkpointer.requested():

@@ -134,7 +134,7 @@ class CheckpointedJob:
     ) -> None:
         CheckpointedJob._active = None
         run = self._begun
-        if run.forked:  # the attempt is that of the process that forked
+        if run.forked:  # the attempt belongs to the process that forked
             return
         if kind is None or (isinstance(error, SystemExit) and error.code in (0, None)):
             run.finish()
@@ -161,7 +161,7 @@ class CheckpointedJob:
         :param version: equal rows stay valid although the application changes; another version computes them again.
         :param inputs: what happens if Spark lists other files, or a newer version of a table, than when the rows were stored.
             "auto": a retry keeps the rows, and a line says so; if the application changed, or the task was cleared, they are
-            computed again. "compare": they are always computed again, and a function is called to look. "keep": they are kept.
+            computed again. "compare": they are always computed again, and a function is always called. "keep": they are kept.
         """
         return self._claim(uid).stage(uid, df, version, inputs)
 
@@ -169,8 +169,8 @@ class CheckpointedJob:
     def value(self, uid: str, default: Any = None) -> Value:
         """Return small JSON state, 64 KiB at most. Raises ``InvalidConfig`` if the default is no JSON, as ``Value.set`` does.
 
-        Values follow the script: a retry begins with the values with which its run began. A reused stage sets them to what they
-        were at its end, unless the application has changed since: then what the new code sets counts.
+        Values follow the script: a retry begins with the values with which its run began. A reused stage sets them to their values at its
+        end. If the application has changed since, the values that the new code sets count.
         """
         return self._claim(uid).value(uid, default)
 
@@ -206,8 +206,7 @@ class CheckpointedJob:
 
         :param after: uids of queries whose files or Delta tables this one reads. They are started before, and a checkpoint holds all
             of them at batches that fit together.
-        :param adopt: the ``checkpointLocation`` of the query if it ran without this package. It is looked at until the query has a
-            location here.
+        :param adopt: the ``checkpointLocation`` of the query if it ran without this package. It is used until the query has a location here.
         :param rescale: give the query's state as many partitions as ``spark.sql.shuffle.partitions`` of the session says. Else it keeps
             the number that it has.
         """

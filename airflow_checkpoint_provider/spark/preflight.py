@@ -1,7 +1,7 @@
 """Compare the queries of a script with a checkpoint without running them. Runs in the Spark driver.
 
 ``checkpoints preflight`` starts the script with an order in its environment. Then ``CheckpointedJob`` has the run here. It reads the
-checkpoint, and writes neither a journal nor a checkpoint, so the job itself may run meanwhile. What the script writes by Spark is
+checkpoint, and writes neither a journal nor a checkpoint, so the job itself may run meanwhile. Writes of the script through Spark are
 refused, from the import of this package on.
 """
 
@@ -71,7 +71,7 @@ class PreflightRun(JobRun):
         self._preflight = Preflight(spark, self._folder)
         say(
             f"PREFLIGHT: this script runs until its queries are compared with {self._checkpoint}. No query runs, no checkpoint is taken,"
-            " and what it writes by Spark is refused"
+            " and writes through Spark are refused"
         )
 
     def finish(self) -> NoReturn:
@@ -105,7 +105,7 @@ class PreflightRun(JobRun):
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
     ) -> Query:
-        """Compare the query with the checkpoint. What is returned has ended.
+        """Compare the query with the checkpoint, and return a query that has ended.
 
         The process ends here if each query of the checkpoint is compared now.
         """
@@ -133,7 +133,7 @@ class PreflightRun(JobRun):
         return Value(values, uid, default, values.__setitem__)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
-        """Give the object its state in the checkpoint, as a start would. Nobody asks it later."""
+        """Give the object its state in the checkpoint, as a start would. It is not called later."""
         Registered(States("", dict(self._saved)), self._seal.id).add(uid, obj)
 
     def checkpoint(self, *, wait: bool) -> bool:
@@ -156,7 +156,7 @@ class PreflightRun(JobRun):
 
 
 def refuse_ended(order: PreflightRequest) -> None:
-    """Raise ``InvalidConfig`` if nobody waits for the answer: its folder ends with the command."""
+    """Raise ``InvalidConfig`` if no command waits for the answer: the answer's folder is deleted when the command ends."""
     if not Path(order.answer).parent.is_dir():
         raise InvalidConfig(
             f"{PREFLIGHT_VARIABLE} is in the environment of this script, and the preflight that has set it is over. {UNSET}"
@@ -186,7 +186,7 @@ class ComparedQuery(Query):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return what Spark says of a query that has ended."""
+        """Return Spark's status of a query that has ended."""
         return {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
 
     @property

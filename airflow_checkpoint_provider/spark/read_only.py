@@ -1,7 +1,7 @@
-"""Refuse what a script writes by PySpark, while it is only looked at. Runs in the Spark driver.
+"""Refuse writes of a script through PySpark, during a preflight. Runs in the Spark driver.
 
-A call that is neither known to read nor to build raises, so that a release of Spark with more calls writes nothing, too. For SQL, Spark's
-own parser says what a text is.
+A call that is neither known to read nor to build raises, so that a release of Spark with more calls writes nothing, too. Of a text of SQL,
+Spark's own parser says which statement it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.errors import WriteRefused
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE
 
 OWN = f"{__name__.rpartition('.')[0]}.queries."  # the modules of this package that start queries, on copies
-REFUSING = "_refuses_writes"  # the mark of a function that stands in for one of Spark's
+REFUSING = "_refuses_writes"  # the mark of a function that replaces one of Spark's
 LONGEST = 120  # characters of a statement or a line of the script in an error
 
 _OPTIONS = ("option", "options", "clusterBy")
@@ -48,7 +48,7 @@ BUILD_OR_READ: dict[str, tuple[str, ...]] = {
         *("tableName", "location", "comment", "addColumn", "partitionedBy", "clusterBy", "property", "dataType"),
     ),
 }  # fmt: skip
-"""Calls of a class that write nothing, or how their names begin. All others are refused."""
+"""Names, or beginnings of names, of the calls of a class that write nothing. All other calls are refused."""
 
 WRITE: dict[str, tuple[str, ...]] = {
     "pyspark.sql.classic.dataframe.DataFrame": ("foreach",),
@@ -58,7 +58,7 @@ WRITE: dict[str, tuple[str, ...]] = {
     "pyspark.mllib.util.Saveable": ("save",),
     "pyspark.mllib.util.JavaSaveable": ("save",),
 }
-"""How the names of calls begin that are refused. All others of the class are allowed."""
+"""The beginnings of the names of refused calls. All other calls of the class are allowed."""
 
 SESSION_COMMANDS = (
     *("Show", "Describe"),
@@ -67,7 +67,7 @@ SESSION_COMMANDS = (
     *("CreateViewCommand", "CreateTempViewUsing"),  # a view that stays is a `CreateView`
     *("CacheTable", "CacheTableAsSelect", "UncacheTable", "ClearCacheCommand"),
 )  # fmt: skip
-"""Spark's names of the statements that change nothing but the session, or how they begin."""
+"""Spark's names, or beginnings of names, of the statements that change nothing but the session."""
 
 
 def refuse_writes() -> None:
@@ -76,11 +76,11 @@ def refuse_writes() -> None:
         if not hasattr(call, REFUSING):
             setattr(owner, name, _refusing(f"{owner.__name__}.{name}", call))
     if not hasattr(SparkSession.sql, REFUSING):
-        SparkSession.sql = _reading(SparkSession.sql)  # type: ignore[method-assign]  # that is what this is for
+        SparkSession.sql = _reading(SparkSession.sql)  # type: ignore[method-assign]  # on purpose
 
 
 def writing_calls() -> Iterator[tuple[type, str, Callable[..., Any]]]:
-    """Yield what is refused: class, name and function."""
+    """Yield the refused calls: class, name and function."""
     for owner, begins in _classes(BUILD_OR_READ):
         yield from ((owner, name, call) for name, call in _calls(owner) if not name.startswith(begins))
     for owner, begins in _classes(WRITE):
@@ -101,7 +101,7 @@ def _calls(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _refusing(title: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in for ``call``: it raises, unless a query is compared."""
+    """Return the function that replaces ``call``: it raises, unless a query is compared."""
 
     @wraps(call)
     def refusing(*args: Any, **options: Any) -> Any:
@@ -114,7 +114,7 @@ def _refusing(title: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reading(sql: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in for ``SparkSession.sql``: it runs queries, and statements that change nothing but the session."""
+    """Return the function that replaces ``SparkSession.sql``: it runs queries, and statements that change nothing but the session."""
 
     @wraps(sql)
     def reading(spark: SparkSession, sqlQuery: str, args: Any = None, **kwargs: Any) -> Any:  # noqa: N803 - Spark's own name
@@ -147,13 +147,13 @@ def _is_query(spark: SparkSession, text: str) -> bool:
 
 
 def _statement(spark: SparkSession, text: str) -> str:
-    """Return Spark's name of a statement. Raises what its parser raises."""
+    """Return Spark's name of a statement. Raises the errors of its parser."""
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
     return str(plan.getClass().getSimpleName())
 
 
 def _script() -> FrameType | None:
-    """Return the frame that calls Spark; None if it is that of a module which compares a query."""
+    """Return the frame that calls Spark; None if a module that compares queries calls it."""
     frame: FrameType | None = sys._getframe(2)
     while frame and _module(frame).partition(".")[0] in ("pyspark", "py4j", "delta"):
         frame = frame.f_back

@@ -1,6 +1,6 @@
 """The releases of Spark on which this package runs, and whether the parts of an installation match. Runs in the Spark driver.
 
-It is imported before all that uses Spark: an older PySpark lacks modules that the others import.
+It is imported before all modules that use Spark: an older PySpark lacks modules that they import.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
         reader = CheckpointStorageHook(self.checkpoint_conn_id).get_history(self.job, "triggerer")
         trouble = RepeatedError(self.log)
         stored: Sent | None = None
-        sent: Sent | None = None  # None: what there is now has no event
+        sent: Sent | None = None  # None: the checkpoints that exist now have no event
         while True:
             try:
                 if sent is None:
@@ -74,7 +74,7 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
                     await self._store(sent)
                     stored = sent
                 state = await asyncio.to_thread(_poll, reader)
-            except Exception as error:  # noqa: BLE001 - Airflow raises whatever its client raises, and an error would end the trigger
+            except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client, and an error would end the trigger
                 trouble.warn(error, "polling again")
             else:
                 for checkpoint in readable(state, self.kinds):

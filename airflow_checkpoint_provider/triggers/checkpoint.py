@@ -108,8 +108,9 @@ class JournalTrigger(BaseTrigger):
 
 
 def _explained_by_task(error: CheckpointError, unreadable: RepeatedError) -> bool:
-    """Return whether to resume the task, which meets the same error and fails with it. Otherwise the task could read the journal as
-    little as the triggerer can: it stays deferred."""
+    """Return whether to resume the task, which meets the same error and fails with it. For other errors the task stays deferred: it could
+    not read the journal either.
+    """
     if error.about.get("over"):  # the journal was read, and does not list the checkpoint any more
         return True
     fails = error.permanent

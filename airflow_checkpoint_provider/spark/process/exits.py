@@ -15,7 +15,7 @@ PRINT_TIMEOUT = 5.0  # seconds; a thread that holds a stream's lock may be stuck
 
 
 def leave(code: int, line: str) -> NoReturn:
-    """End the process now, from any thread, whatever the main thread is blocked in. ``line`` is the last thing printed."""
+    """End the process now, from any thread, even if the main thread is blocked. ``line`` is the last line printed."""
     printer = threading.Thread(target=_print_last, args=(line,), daemon=True)
     printer.start()
     printer.join(PRINT_TIMEOUT)

@@ -23,7 +23,7 @@ def say(lines: str | Iterable[str]) -> None:
 
 
 def _line_begin() -> str:
-    """Return what clears the line of a terminal: Spark's progress bar may stand there. It is drawn again below."""
+    """Return the characters that clear the line of a terminal: Spark's progress bar may stand there. It is drawn again below."""
     return CLEARED if getattr(sys.stdout, "isatty", bool)() else ""
 
 

@@ -1,4 +1,4 @@
-"""A thread that notices SIGTERM and the death of the JVM, whatever the main thread is doing. Runs in the Spark driver.
+"""A thread that notices SIGTERM and the death of the JVM, even if the main thread is blocked. Runs in the Spark driver.
 
 A Python driver outlives its JVM and does not notice until its next Spark call. A signal handler must not raise: inside a py4j
 call that breaks the connection. So one poll waits for both: for a pidfd, and for a pipe into which the handler writes a byte.

@@ -1,4 +1,4 @@
-"""Threads that return results, and for which the process does not wait: a store call may never return. Runs in the Spark driver."""
+"""Threads that return results. The process does not wait for them: a call of the store may never return. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
+        except BaseException as error:  # noqa: BLE001 - the thread that waits for the result gets it
             future.set_exception(error)

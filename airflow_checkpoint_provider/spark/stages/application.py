@@ -41,7 +41,7 @@ LEFT_OUT = {"__pycache__", "site-packages"}
 class Application:
     """The ``digest`` of the program, the digest of each of its ``parts`` by name, and a ``note`` for the log if imports are computed.
 
-    ``not_compared`` names what belongs to the program and is not in the digest.
+    ``not_compared`` names the parts of the program that are not in the digest.
     """
 
     digest: str
@@ -108,7 +108,7 @@ def _reader(folder: Path, script: Path) -> Read:
 
 
 def _elsewhere(spark: SparkSession) -> ModuleSource:
-    """Return what Python finds in other folders: ``PYTHONPATH``, also that of executors, and editable installations."""
+    """Return the modules that Python finds in other folders: ``PYTHONPATH``, also that of executors, and editable installations."""
     folders = (spark.sparkContext._conf.get("spark.executorEnv.PYTHONPATH") or "").split(os.pathsep)
     return ModuleSource("", lambda name: read_elsewhere(name, list(filter(None, folders))))
 

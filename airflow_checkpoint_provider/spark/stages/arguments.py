@@ -1,4 +1,4 @@
-"""What a job's author may pass to the driver's API, and what a stage or a query may be given. Runs in the Spark driver."""
+"""The checks of the arguments that a job's author passes to the driver's API, to stages and to queries. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def check_function(uid: str, function: Any) -> None:
 
 
 def frame_of(uid: str, source: Any, spark: SparkSession, *, function: bool) -> DataFrame:
-    """Return what a stage was given, or its function returned. Raises ``WrongUse`` if it is no DataFrame of rows that end."""
+    """Return the DataFrame of a stage, which its function may have returned. Raises ``WrongUse`` for other values, and for streams."""
     if not isinstance(source, DataFrame):
         _refuse(uid, source, function)
     if source.isStreaming:

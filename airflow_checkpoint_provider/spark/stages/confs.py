@@ -91,7 +91,7 @@ RESULT_CHANGING = (
     "spark.sql.variant.validateUnicodeInJsonParsing",
     "spark.sql.xml.variant.respectInferSchema",
 )
-"""The rows of a plan differ between two values of each of these, or one of the values loses what the other refuses."""
+"""The rows of a plan differ between two values of each of these confs, or one value loses data where the other raises an error."""
 GROUPS = re.compile(r"spark\.sql\.(catalog\.|.*legacy)", re.IGNORECASE)
 """All confs of these names count if they are set: Spark's older behaviours, and where the tables of a catalog lie."""
 HADOOP = (
@@ -105,7 +105,7 @@ HADOOP = (
     "orc.force.positional.evolution",
     "textinputformat.record.delimiter",
 )
-"""What decides in Hadoop's configuration which files, lines and columns are read."""
+"""The names in Hadoop's configuration that decide which files, lines and columns are read."""
 
 # By their names: two threads inside ``overridden`` would restore each other's values
 _locks: defaultdict[frozenset[str], threading.RLock] = defaultdict(threading.RLock)
@@ -114,7 +114,7 @@ _locks: defaultdict[frozenset[str], threading.RLock] = defaultdict(threading.RLo
 def result_changing(spark: SparkSession) -> dict[str, str]:
     """Return the confs that change the rows of a plan, with their current values.
 
-    A conf that this release of Spark does not know is left out. So are keys and passwords, which may be others in each attempt.
+    Confs that this release of Spark does not know are left out. So are keys and passwords: they may differ in each attempt.
     """
     given = _given(spark)
     secret = is_secret(spark)
@@ -134,7 +134,7 @@ def redacted_confs(spark: SparkSession, confs: Mapping[str, str]) -> dict[str, s
 
 
 def _given(spark: SparkSession) -> dict[str, str]:
-    """Return what the session, the command line and the cluster have set."""
+    """Return the confs that the session, the command line and the cluster have set."""
     text: str = spark._jsparkSession.sessionState().conf().getAllConfs().mkString("\0")  # one call, not one for each
     pairs = (pair.partition(" -> ") for pair in text.split("\0"))
     return {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""Which numbers of a plan Spark and PySpark have drawn, and which of them belong to stored rows. Runs in the Spark driver.
+"""The numbers of a plan that Spark and PySpark have drawn, and those that belong to stored rows. Runs in the Spark driver.
 
 ``rand()``, ``uuid()``, ``sample()`` and the like draw a seed when a frame is built. Frames that share the seed fit together: the
 two halves of ``randomSplit``, a key and its references. The next driver draws other seeds. So a stage stores its seeds. If its rows
@@ -118,7 +118,7 @@ def without_draws(text: str, drawn: Mapping[int, int]) -> str:
 
 
 def with_draws(text: str, replaced: Mapping[int, int]) -> str:
-    """Return the text of a plan with other numbers in the places of some."""
+    """Return the text of a plan in which each number of ``replaced`` stands as its value there."""
     return _replaced(text, lambda number: str(replaced[number]) if number in replaced else None)
 
 
@@ -128,20 +128,16 @@ def _replaced(text: str, replacement: Callable[[int], str | None]) -> str:
 
 @dataclass
 class SharedDraws:
-    """What the draws of this driver's frames stand for, since the first stage of the attempt."""
+    """The stored draws to which the draws of this driver's frames correspond, since the first stage of the attempt."""
 
-    _stored: dict[int, int] = field(
-        default_factory=dict
-    )  # draw of this driver -> the one by which the stages' rows were made
+    _stored: dict[int, int] = field(default_factory=dict)  # draw of this driver -> the draw that made the stages' rows
     _stage: dict[int, str] = field(default_factory=dict)  # -> the stage that has decided it
-    _unknown: dict[int, str] = field(
-        default_factory=dict
-    )  # -> a reused stage that has another draw there, and nobody knows which
+    _unknown: dict[int, str] = field(default_factory=dict)  # -> a reused stage that has another, unknown draw there
 
     def conflict(self, present: Sequence[int], stored: Sequence[int] | None) -> str | None:
         """Return the stage that has other draws than stored rows have; None if all fit together.
 
-        :param stored: None if the plan is another one than for the stored rows, so that nobody can tell which draw stands for which.
+        :param stored: None if the stored rows are of another plan, so that it is unknown which draw corresponds to which.
         """
         if stored is None:
             return next((self._stage[new] for new in present if new in self._stored), None)

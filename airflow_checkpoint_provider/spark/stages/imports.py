@@ -1,6 +1,6 @@
 """The modules that a script imports, by its syntax tree, also those of its modules. Runs anywhere.
 
-A module is looked up in the given sources only: the script's folder, ``--py-files``, and what else is not installed.
+A module is looked up in the given sources only: the script's folder, ``--py-files``, and other folders where nothing is installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Read = Callable[[str], bytes | None]
 """Return the content of a relative path; None if there is no such file."""
 
 COMPUTED_MODULES = {"imp", "importlib", "pkgutil", "runpy", "site", "zipimport"}
-HARMLESS = {"importlib.metadata", "importlib.resources"}  # they read what is installed, and data
+HARMLESS = {"importlib.metadata", "importlib.resources"}  # they read installed packages, and data
 COMPUTED_CALLS = {"__import__", "exec", "addPyFile", "addArtifact", "addArtifacts"}
 
 
@@ -34,7 +34,7 @@ class Closure:
 
 
 def closure(script: bytes, package: str, sources: Sequence[ModuleSource]) -> Closure:
-    """Return what ``script`` imports. ``package`` is its package if Python was started with ``-m``, else empty."""
+    """Return the modules that ``script`` imports. ``package`` is its package if Python was started with ``-m``, else empty."""
     modules: dict[str, bytes] = {}
     computed: str | None = None
     seen: set[str] = set()
@@ -101,7 +101,7 @@ def _with_parents(name: str) -> Iterator[str]:
 
 
 def _computed(node: ast.AST) -> str | None:
-    """Return what computes an import, or changes where modules are found; None if nothing does."""
+    """Return the name in the code that computes an import, or changes where modules are found; None if the node has none."""
     if isinstance(node, ast.Import):
         return next((alias.name for alias in node.names if _computes(alias.name)), None)
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -1,7 +1,7 @@
-"""What Spark has listed by itself when a frame was built: files, or the newest version of a table. Runs in the Spark driver.
+"""The files, or the newest version of a table, that Spark has listed when a frame was built. Runs in the Spark driver.
 
-No plan shows it: a folder grows, a table gets versions, and the plan stays the same. Nothing is listed again here, and no job is
-started: Spark's relations hold what they have listed. What Spark lists later, or never, is named, because it cannot be compared.
+No plan shows them: a folder grows, a table gets versions, and the plan stays the same. Nothing is listed again here, and no job is started:
+Spark's relations hold their listings. An input that Spark lists later, or never, cannot be compared; only its name is noted.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MOST_NAMES = 5  # in one line
 LISTED_FILES = "org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex"
 WITHOUT_INPUT = (*ROWS, "Range", "OneRowRelation", "CTERelationRef", "UnionLoopRef")
 LINE = "\n\0"
-"""Between the texts of two files: no path holds it, and a greedy pattern ends before it."""
+"""Separates the texts of two files: no path holds it, and a greedy pattern ends before it."""
 STATUS = r"(?s)[^\x00]*?\{path=([^\x00]*?); isDirectory=false; length=(\d+);[^\x00]*?modification_time=(\d+);[^\x00]*"
 """The text of a file's status, as Hadoop writes it in every file system. Java's spelling of the expression."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input(Record):
-    """Something that a plan reads, as Spark has listed it: ``files``, each as size, time and path, or the ``version`` of a table."""
+    """An input of a plan, as Spark has listed it: ``files``, each as size, time and path, or the ``version`` of a table."""
 
     name: str
     files: tuple[str, ...] = added(factory=tuple)
@@ -59,9 +59,9 @@ class Input(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Listing(Record):
-    """What Spark has listed for one plan, and the names of what it has not listed.
+    """The inputs that Spark has listed for one plan, and the names of those that it has not listed.
 
-    What the session's redaction hides is not in names and paths. The digest is of the whole.
+    Names and paths are without the parts that the session's redaction hides. The digest is of the whole text.
     """
 
     inputs: tuple[Input, ...] = ()
@@ -84,7 +84,7 @@ class Listing(Record):
 
 
 def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
-    """Return what Spark has listed for the plan of ``df``. The stages of this job are left out: their file sets never change."""
+    """Return the listing of the plan of ``df``. The stages of this job are left out: their file sets never change."""
     listing = _Listing(Leaves(df.sparkSession._jvm, readbacks))
     found = [listing.at(node) for node in nodes(df._jdf.queryExecution().commandExecuted())]
     once = [
@@ -100,7 +100,7 @@ def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
 
 
 class _Listing:
-    """Looks at one leaf: returns what Spark has listed, a name if it has listed nothing, None if there is nothing to list."""
+    """Returns the listed input of a leaf, a name if Spark has listed nothing for it, and None if there is nothing to list."""
 
     def __init__(self, leaves: Leaves) -> None:
         self.leaves = leaves
@@ -154,7 +154,7 @@ class _Listing:
         return Input(name=name, files=tuple(files)) if whole else name
 
     def described(self, statuses: Any) -> list[str]:
-        """Return size, time and path of each file, with few calls of the JVM. Of another status this returns the text as it is."""
+        """Return size, time and path of each file, with few calls of the JVM. A status of another shape is returned as it is."""
         text = self.leaves.jvm.scala.collection.mutable.StringBuilder()
         statuses.addString(text, "\0")
         pattern = self.leaves.jvm.java.util.regex.Pattern.compile(STATUS)
@@ -165,7 +165,7 @@ class _Listing:
 
 
 def moved_since_stored(store: Store, key: str, new: Listing) -> str:
-    """Return what moved from the listing that is stored at ``key`` to ``new``, or why that cannot be said, in one line."""
+    """Return in one line which inputs moved between the listing stored at ``key`` and ``new``, or why they cannot be compared."""
     try:
         body = store.read_range(key, 0, LARGEST + 1)
         return moved(Listing.from_bytes(body, key), new) if body else "the list of what Spark had listed is gone"
@@ -174,7 +174,7 @@ def moved_since_stored(store: Store, key: str, new: Listing) -> str:
 
 
 def moved(old: Listing, new: Listing) -> str:
-    """Return what moved between two listings of one plan, in one line."""
+    """Return in one line which inputs moved between two listings of one plan."""
     pairs = zip(old.inputs, new.inputs, strict=False)
     return some([_moved(a, b) for a, b in pairs if a != b], MOST_NAMES) or "Spark lists other inputs"
 

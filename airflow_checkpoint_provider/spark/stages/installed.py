@@ -1,7 +1,7 @@
 """Modules that Python finds elsewhere than in the script's folder and ``--py-files``. Runs in the Spark driver.
 
 ``PYTHONPATH`` and editable installations lead to modules that their author changes as the script; they count like those beside it.
-What is installed does not count: Python's own modules, and folders that an installer fills.
+Installed modules do not count: Python's own, and those in folders that an installer fills.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PYTHON = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "
 def read_elsewhere(name: str, folders: Sequence[str]) -> bytes | None:
     """Return the content of a module's file by its relative path; None if Python finds none, or an installed one.
 
-    ``folders`` are where executors look, too.
+    ``folders`` are the folders in which executors look, too.
     """
     top, _, rest = name.partition("/")
     module = top.removesuffix(".py")
@@ -49,7 +49,7 @@ def _specs(module: str, folders: Sequence[str]) -> Iterator[ModuleSpec]:
     for find in (find_spec, lambda name: PathFinder.find_spec(name, list(folders))):
         try:
             spec = find(module)
-        except (ImportError, ValueError, AttributeError):  # what a finder says of a module that is half imported
+        except (ImportError, ValueError, AttributeError):  # a finder raises it for a module that is half imported
             continue
         if spec is not None:
             yield spec

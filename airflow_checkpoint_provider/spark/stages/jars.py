@@ -24,7 +24,7 @@ CLASS_PATHS = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
 
 
 def jars(spark: SparkSession) -> tuple[dict[str, bytes], list[str]]:
-    """Return what identifies the jars of the job, by their names, and which of them cannot be read here."""
+    """Return the identities of the job's jars by their names, and the names of those that cannot be read here."""
     conf, loaded = spark.sparkContext._conf, _loaded(spark)
     found: dict[str, bytes] = {}
     unread: list[str] = []
@@ -43,7 +43,7 @@ def jars(spark: SparkSession) -> tuple[dict[str, bytes], list[str]]:
 
 
 def added_jars(spark: SparkSession) -> list[str]:
-    """Return the names of the jars that the script itself has added: no content of them counts."""
+    """Return the names of the jars that the script itself has added: their content does not count."""
     given = {Path(urlsplit(uri).path).name for uri in (spark.sparkContext._conf.get("spark.jars") or "").split(",")}
     listed: str = spark.sparkContext._jsc.sc().listJars().mkString(",")
     names = {Path(urlsplit(uri).path).name for uri in filter(None, listed.split(","))}
@@ -80,7 +80,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _content(path: Path) -> bytes:
-    """Return a digest of what a jar holds, or of the bytes of another file."""
+    """Return a digest of the members of a jar, or of the bytes of another file."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [[member.filename, member.file_size, member.CRC] for member in archive.infolist()]

@@ -1,4 +1,4 @@
-"""What the leaves of a plan read: paths, options, rows of the driver, file sets of this job. Runs in the Spark driver."""
+"""The inputs of a plan's leaves: paths, options, rows of the driver, file sets of this job. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Readbacks = Mapping[str, tuple[str, str]]
 
 FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 DELTA = "TahoeLogFileIndex"
-"""What a Delta table is in a plan: the one class of Delta's that knows the version."""
+"""The class of a Delta table in a plan: Delta's only class that knows the version."""
 ROWS = {"LocalRelation": "data", "Transpose": "data", "CommandResult": "rows"}
 
 
 class Leaves:
-    """Describes what the leaves of a plan read, as small JSON objects in the plan's order."""
+    """Describes the inputs of a plan's leaves, as small JSON objects in the plan's order."""
 
     def __init__(self, jvm: Any, readbacks: Readbacks) -> None:
         self.jvm = jvm
@@ -56,7 +56,7 @@ class Leaves:
         return {"leaf": name}  # the tree shows its text
 
     def is_of_files(self, relation: Any) -> bool:
-        """Return whether a relation reads files by paths. That of a Delta table is a class without a name below Spark's."""
+        """Return whether a relation reads files by paths. The relation of a Delta table is a nameless subclass of Spark's."""
         return self.is_a(FILES, relation)
 
     def is_a(self, name: str, java_object: Any) -> bool:
@@ -64,7 +64,7 @@ class Leaves:
         return bool(self.jvm.py4j.reflection.TypeUtil.isInstanceOf(name, java_object))
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
-        """Return the stage that wrote these files; None if it was none. Its file set counts, not the directory where it lies."""
+        """Return the stage that wrote these files; None if no stage did. Its file set counts, not the directory where it lies."""
         stages = {self.readbacks.get(_plain(path.rpartition("/")[0])) for path in paths}
         if len(stages) != 1 or (stage := stages.pop()) is None:
             return None
@@ -123,7 +123,7 @@ def _version_of_table(node: Any) -> dict[str, str]:
 
 
 def answer(java_object: Any, method: str) -> Any:
-    """Return what a method returns; None if an older release, or another table, does not have it."""
+    """Call a method and return its result; None if the object does not have it, as in older releases and other tables."""
     try:
         return getattr(java_object, method)()
     except Py4JJavaError:
@@ -135,7 +135,7 @@ def answer(java_object: Any, method: str) -> Any:
 def class_name(java_object: Any) -> str:
     """Return the class of a Java object without its package."""
     found = java_object.getClass()
-    return str(found.getSimpleName() or found.getName().rpartition(".")[2])  # a class without a name has no simple one
+    return str(found.getSimpleName() or found.getName().rpartition(".")[2])  # a nameless class has no simple name
 
 
 def _plain(uri: str) -> str:

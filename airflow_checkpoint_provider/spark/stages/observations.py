@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NODE = "CollectMetrics"
 LARGEST_METRICS = 16 * 1024  # characters of JSON for all metrics of a stage, schemas included
-METRICS_TIMEOUT, LISTENERS_TIMEOUT = 60, 10  # seconds until Spark's listeners have handed over what has been counted
+METRICS_TIMEOUT, LISTENERS_TIMEOUT = 60, 10  # seconds until Spark's listeners have handed over the counts
 EXACT = {  # by default JSON has milliseconds only, and leaves out nulls
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -72,7 +72,7 @@ class Observed:
     # -- a stage that is computed ------------------------------------------------------------------------------------
 
     def metrics(self, uid: str, room: int) -> Metrics:
-        """Return what was collected while the stage ``uid`` was written, if it fits into ``room``, and comes back the same."""
+        """Return the metrics that were collected while stage ``uid`` was written, if they fit into ``room`` and JSON keeps them."""
         schema: str = self.schema.json()
         try:
             row = self._row()
@@ -125,7 +125,7 @@ class Observed:
 
 
 class _Unfilled:
-    """Stands for Spark's Observation of a frame that was not run: what would wait for ever raises."""
+    """Replaces Spark's Observation of a frame that was not run: calls that would wait for ever raise."""
 
     def __init__(self, spark: SparkSession, handle: Any, uid: str) -> None:
         self._spark, self._handle, self._uid = spark, handle, uid
@@ -183,7 +183,8 @@ def hand_out(uid: str, stored: Sequence[Metrics], df: DataFrame, plan: Plan) -> 
 def leave_empty(spark: SparkSession, uid: str, stored: Sequence[Metrics]) -> None:
     """Say that the Observations of a function that was not called stay empty.
 
-    Those that it would have used have no ``get`` yet. But it may return a frame that the script has made, and nobody knows which.
+    Observations that the function would have used have no ``get`` yet. But it may return a frame that the script has made, and it is
+    unknown which.
     """
     if not stored:
         return
@@ -209,7 +210,7 @@ def _nodes(df: DataFrame, plan: Plan) -> Iterator[tuple[tuple[str, int], Any]]:
 
 
 def _waiting(df: DataFrame) -> dict[tuple[str, int], Any]:
-    """Return Spark's Observations that wait for an action, by name and frame. It has no public list of them."""
+    """Return Spark's Observations that wait for an action, by name and frame. Spark has no public list of them."""
     manager = _manager(df.sparkSession)
     field = manager.getClass().getDeclaredField("observations")
     field.setAccessible(True)
@@ -236,7 +237,7 @@ def _json_of(spark: SparkSession, row: Any, schema: Any) -> str:
 
 
 def _refuse_other_names(text: str, schema: str) -> None:
-    """Raise an error unless a stored row names each metric: Spark takes null for one that is not there, and ignores what follows."""
+    """Raise an error unless a stored row names each metric: Spark takes null for a missing one, and ignores the rest."""
     names = sorted(map(str, range(len(json.loads(schema)["fields"]))))
     if sorted(loads(text)) != names:
         raise ValueError(f"it has not the names {', '.join(names)}")

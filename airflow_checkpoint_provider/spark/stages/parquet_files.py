@@ -67,15 +67,15 @@ class Written:
 
 
 def codec_for(scheme: str) -> str:
-    """Return the codec for a store: small files over a network, little CPU time for local files."""
+    """Return the codec for a store: the smallest files over a network, the least CPU time for local files."""
     return "lz4_raw" if scheme == "file" else "zstd"
 
 
 def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     """Write ``df`` once into ``uri``, a directory that must not exist, and list the directory after the commit.
 
-    Raises what Spark raises if the rows cannot be computed or written, and ``StoreError`` if the directory then holds
-    other files than those of this write. A directory in which a write failed is never used again.
+    Raises Spark's error if the rows cannot be computed or written, and ``StoreError`` if the directory then holds other files than those of
+    this write. A directory in which a write failed is never used again.
     """
     observed = Observation()
     counted = df.observe(observed, count(lit(1)).alias("rows"))
@@ -91,7 +91,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
 
 
 def _confs_for_write(spark: SparkSession) -> dict[str, str]:
-    """Return the conf that has no option, if Spark would refuse old dates. Others may write in this session meanwhile."""
+    """Return the conf that has no option, if Spark would refuse old dates. Other threads may write in this session meanwhile."""
     return {REBASE: "CORRECTED"} if spark.conf.get(REBASE, None) == "EXCEPTION" else {}
 
 
@@ -152,7 +152,7 @@ def verify_rows(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
 
 
 def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
-    """Compare names and sizes of the acknowledged ``files`` with what lies in ``uri``. Other files there do not matter.
+    """Compare names and sizes of the acknowledged ``files`` with those in ``uri``. Other files there do not matter.
 
     Raises ``Damaged``, which names the first file that differs; ``StoreDenied`` and ``StoreUnavailable`` if the directory
     cannot be listed.

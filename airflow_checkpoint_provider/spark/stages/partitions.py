@@ -1,4 +1,4 @@
-"""What the rows of a stage owe to partitions, and what made the partitions. Runs in the Spark driver.
+"""The facts that made the partitions of a stage's rows, if the rows depend on partitions. Runs in the Spark driver.
 
 A drawn or numbered value depends on its row's partition and on the place of the row in it. So the rows of two stages fit together
 only if both were computed with the same partitions.
@@ -40,7 +40,7 @@ CONFS = (
 
 
 def partition_facts(df: DataFrame, plan: Any, text: str) -> dict[str, str]:
-    """Return what made the partitions of a frame whose rows depend on them, by name; empty if they do not.
+    """Return the facts that made the partitions of a frame, by name; empty if its rows do not depend on partitions.
 
     :param plan: the analysed plan in the JVM. :param text: its text.
     """
@@ -68,7 +68,7 @@ def changed_partitions(before: Mapping[str, str], now: Mapping[str, str]) -> str
 
 
 def checkpointed(plan: Any) -> tuple[int, ...]:
-    """Return the ids of the RDDs that hold a frame which Spark has checkpointed. Nothing tells what was drawn before."""
+    """Return the ids of the RDDs that hold a frame which Spark has checkpointed. Draws before that cannot be found."""
     return tuple(rdd.id() for rdd in _rdds(plan) if rdd.isCheckpointed())
 
 
@@ -82,7 +82,7 @@ def _rdds(plan: Any) -> Iterator[Any]:
 def _numbering(spark: SparkSession, rdd: Any) -> Iterable[str]:
     """Return the methods of PySpark's RDDs that made ``rdd`` and depend on partitions.
 
-    Their names stand in the code that PySpark has pickled for its workers. It is searched, never loaded.
+    Their names stand in the code that PySpark has pickled for its workers. The code is searched, never loaded.
     """
     byte = spark._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
     waiting, seen = [rdd], set()

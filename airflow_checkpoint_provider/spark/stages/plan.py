@@ -1,11 +1,10 @@
 """The fingerprint of a DataFrame's plan: equal in every driver that builds the same plan. Runs in the Spark driver.
 
-Spark's own ``semanticHash()`` and plan strings differ from driver to driver, or miss changes. This text holds the analysed
-plan twice: with its ids numbered from 0, which shows which column goes where; and with all ids 0, which keeps literals that
-look like ids. The schema and the confs that change results follow. Beside the text stands what the leaves read: paths,
-options, local rows. The text does not show Python functions, RDDs and the rows of ``createDataFrame``; flags say that they
-are there. Seeds and names that Spark or a library draws are numbered, too. Spark's canonical plan is not used: it orders operands
-by hash codes that change with the JVM.
+Spark's own ``semanticHash()`` and plan strings differ from driver to driver, or miss changes. This text holds the analysed plan twice: with
+its ids numbered from 0, which shows which column goes where; and with all ids 0, which keeps literals that look like ids. The schema and
+the confs that change results follow. Beside the text stand the inputs of the leaves: paths, options, local rows. The text does not show
+Python functions, RDDs and the rows of ``createDataFrame``; flags say that they are there. Seeds and names that Spark or a library draws are
+numbered, too. Spark's canonical plan is not used: it orders operands by hash codes that change with the JVM.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ CODE_NODES = re.compile(
 class Plan(Record):
     """The identity of one plan. ``text`` holds literals, maybe personal data: it is stored beside the rows, nowhere else.
 
-    What the session's redaction hides is not in ``text`` and ``leaves``. The digests are of the whole.
+    ``text`` and ``leaves`` are without the parts that the session's redaction hides. The digests are of the whole texts.
     """
 
     digest: str
     read: str
-    """A digest of what the leaves read: paths, options, rows of the driver, file sets of this job's stages."""
+    """A digest of the leaves' inputs: paths, options, rows of the driver, file sets of this job's stages."""
     text: str
     leaves: tuple[dict[str, Any], ...]
     python: bool
@@ -77,7 +76,7 @@ class Plan(Record):
     draws: tuple[int, ...] = field(default=(), compare=False)
     """The seeds that Spark has drawn for this frame, in the order in which the text names them first."""
     partitions: dict[str, str] = field(default_factory=dict, compare=False)
-    """What made its partitions, if its rows depend on them; else empty."""
+    """The facts that made its partitions, if its rows depend on them; else empty."""
     checkpointed: tuple[int, ...] = field(default=(), compare=False)
     """Ids of the RDDs that hold frames which Spark has checkpointed."""
     drawn_columns: tuple[str, ...] = field(default=(), compare=False)

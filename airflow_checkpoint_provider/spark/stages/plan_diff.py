@@ -1,6 +1,6 @@
 """Say in one short line for the log what changed between two plans. Runs anywhere.
 
-It never ends a stage: whatever lies where the old plan was stored, the line only says that nothing can be compared.
+It never ends a stage: if the stored plan cannot be read, the line only says that nothing can be compared.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ NEWEST = "the newest version"
 
 
 def difference_from_stored(store: Store, key: str, new: Plan, hide: Hide) -> str:
-    """Return what changed from the plan that is stored at ``key`` to ``new``, or why that cannot be said, in one line.
+    """Return in one line the change from the plan stored at ``key`` to ``new``, or why the two cannot be compared.
 
-    ``hide`` hides in the stored plan what the session hides now: it may have been stored before there was a pattern.
+    ``hide`` redacts the stored plan, too: it may have been stored before the session had a pattern.
     """
     try:
         body = store.read_range(key, 0, LARGEST + 1)
@@ -48,9 +48,10 @@ def difference_from_stored(store: Store, key: str, new: Plan, hide: Hide) -> str
 
 
 def difference(old: Plan, new: Plan) -> str:
-    """Return what changed from ``old`` to ``new`` in one line: a literal, path, option, conf, alias or column.
+    """Return in one line the change from ``old`` to ``new``: a literal, path, option, conf, alias or column.
 
-    If all that differs is hidden, it says that. Of long differences only the last ``COMPARED`` lines are compared; then the line says so.
+    If all differences are hidden, the line says so. If there are many, only the last ``COMPARED`` lines are compared; the line says that,
+    too.
     """
     if (old.text, old.leaves) == (new.text, new.leaves):
         return "a text that the session's redaction hides"
@@ -120,7 +121,7 @@ def _line(old: Plan, new: Plan) -> str | None:
 
 
 def _tokens(old: str, new: str) -> str:
-    """Return what differs within one line, and the words before it up to the nearest bracket or comma."""
+    """Return the difference within one line, and the words before it up to the nearest bracket or comma."""
     before, after = TOKENS.findall(old), TOKENS.findall(new)
     first = next(
         (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
@@ -164,7 +165,7 @@ def _without_type(cast: re.Match[str]) -> str:
 
 
 def _different(old: list[str], new: list[str]) -> tuple[list[str], list[str], bool]:
-    """Return both without the lines that they begin and end with, the last ``COMPARED`` of each; and whether that cut any."""
+    """Return both without the lines that they share at begin and end, the last ``COMPARED`` of each; and whether lines were cut."""
     shorter = min(len(old), len(new))
     first = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     last = next((i for i in range(shorter - first) if old[-1 - i] != new[-1 - i]), shorter - first)

@@ -99,7 +99,7 @@ class Proof:
             return True
 
     def _keep_plan(self) -> None:
-        """Store the plan's text and the listing beside the rows. Only log lines that say what changed read them again."""
+        """Store the plan's text and the listing beside the rows. They are read again only for log lines about changes."""
         try:
             body = canonical({"v": VERSION, **self.plan.to_json()})
             self.attempt.store.overwrite(f"{self.folder}/{PLAN_FILE}", body)

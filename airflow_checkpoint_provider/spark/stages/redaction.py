@@ -1,4 +1,4 @@
-"""What the session hides in the texts that Spark shows: the same is hidden in what is stored and printed. Runs in the Spark driver."""
+"""The redaction of Spark's session: stored and printed texts hide the same parts as Spark's own. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 Hide = Callable[[str], str]
 
 HIDDEN = "*********(redacted)"
-"""What Spark writes in place of what it hides."""
+"""The text that Spark writes in place of a hidden one."""
 SECRETS = "(?i)secret|password|token|access[.]?key"
-"""What Spark takes for the name of a secret if the site does not say it."""
+"""Spark's default pattern for the names of secrets."""
 
 
 def redaction(spark: SparkSession) -> Hide:
-    """Return what hides the parts of a text that ``spark.sql.redaction.string.regex`` or ``spark.redaction.string.regex`` matches."""
+    """Return a function that hides the matches of ``spark.sql.redaction.string.regex`` or ``spark.redaction.string.regex``."""
     pattern = spark._jsparkSession.sessionState().conf().stringRedactionPattern()
     if pattern.isEmpty():
         return lambda text: text
@@ -25,7 +25,7 @@ def redaction(spark: SparkSession) -> Hide:
 
 
 def is_secret(spark: SparkSession) -> Callable[[str], bool]:
-    """Return whether ``spark.redaction.regex`` matches the name or the value of a conf."""
+    """Return a function: whether ``spark.redaction.regex`` matches the name or the value of a conf."""
     regex = spark.sparkContext._conf.get("spark.redaction.regex", SECRETS)
     pattern = spark._jvm.java.util.regex.Pattern.compile(regex)  # type: ignore[union-attr]  # Java's own dialect
     return lambda text: bool(pattern.matcher(text).find())

@@ -1,7 +1,7 @@
 """Give a frame other seeds: a copy of its analysed plan, in which everything else is the same. Runs in the Spark driver.
 
-Only the nodes above a seed are copied, by Spark's own ``makeCopy``. Ids of columns stay, so the copy is the same plan for whoever
-reads it. Drawn seeds are longer than 32 bits (``draws.NUMBER``), so py4j hands each of them over as Java's ``long``.
+Only the nodes above a seed are copied, by Spark's own ``makeCopy``. Ids of columns stay, so frames that are built on the copy find the same
+columns. Drawn seeds are longer than 32 bits (``draws.NUMBER``), so py4j hands each of them over as Java's ``long``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLE = f"{CATALYST}.plans.logical.Sample"
 
 
 def reseeded(df: DataFrame, seeds: Mapping[int, int]) -> DataFrame | None:
-    """Return ``df`` with the values of ``seeds`` in the places of their keys; None if that is not exactly what Spark made of it."""
+    """Return ``df`` with the values of ``seeds`` in the places of their keys; None if the copy fails, or differs in anything else."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     spark = df.sparkSession

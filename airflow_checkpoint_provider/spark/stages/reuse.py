@@ -1,9 +1,9 @@
 """Decide whether the stored rows of a stage are the rows that the script asks for. Pure. Runs in the Spark driver.
 
-Same run, same application and same plan: the rows are reused. Only for a changed application more is compared. A plan's text
-does not show the body of a function, Python code or rows of the driver. Such a stage is reused only if every stage before it
-is the same. The author's ``version`` decides about the application, never about an input: if paths or rows have changed, the
-stage is computed again. What Spark has listed, files and versions of tables, is compared last, as ``inputs`` of the stage says.
+Same run, same application and same plan: the rows are reused. Only for a changed application more is compared. A plan's text does not show
+the body of a function, Python code or rows of the driver. Such a stage is reused only if every stage before it is the same. The author's
+``version`` decides about the application, never about an input: if paths or rows have changed, the stage is computed again. The files and
+versions of tables that Spark has listed are compared last, as ``inputs`` of the stage says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.stages.plan import Plan
 
 AUTO, COMPARE, KEEP = "auto", "compare", "keep"
 INPUTS = (AUTO, COMPARE, KEEP)
-"""What the author may say about inputs that moved."""
+"""The values of ``inputs=``: how a stage treats inputs that moved."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def reuse_without_plan(prior: StageDetail, request: StageRequest) -> Verdict:
 
 
 def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, difference: Callable[[], str]) -> Verdict:
-    """Decide for a plan. ``difference`` says in a line what changed since the stored plan; it reads a file, so it is called last."""
+    """Decide for a plan. ``difference`` returns the change since the stored plan in a line; it reads a file, so it is called last."""
     changed_stage = changed_input(prior, request)
     opaque = plan.python or plan.local_rows or (request.version is not None and not request.function)
     if changed_stage and opaque:
@@ -103,10 +103,10 @@ def stored_draws(prior: StageDetail, plan: Plan, verdict: Verdict) -> tuple[int,
 def decide_inputs(
     prior: StageDetail, request: StageRequest, listed: str, verdict: Verdict, moved: Callable[[], str]
 ) -> Verdict:
-    """Decide for a plan that would be reused. ``listed`` is the digest of what Spark lists now, ``moved`` says what moved.
+    """Decide for a plan that would be reused. ``listed`` is the digest of Spark's listing now, ``moved`` says which inputs moved.
 
-    An automatic retry of the same application keeps the rows: a folder into which others write grows all the time. But drawn and
-    numbered values would not fit to those of a stage that reads what is there now.
+    An automatic retry of the same application keeps the rows: a folder into which other programs write grows all the time. But drawn and
+    numbered values would not fit to those of a stage that reads the current files.
     """
     if not verdict.reuse or listed == prior.listed:
         return verdict

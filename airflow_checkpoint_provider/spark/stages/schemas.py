@@ -40,7 +40,7 @@ def schema_json(df: DataFrame) -> str:
 
 
 def stored_schema(text: str) -> StructType:
-    """Return the schema that ``schema_json`` wrote. No module that it names is imported, nothing is called, and no pickle is read.
+    """Return the schema that ``schema_json`` wrote. This imports no module that the schema names, calls nothing, and reads no pickle.
 
     PySpark imports any module that a schema names. Old releases also read the pickle, or call what has the name. So PySpark gets
     only names of types that the script has imported. Raises ``WrongUse`` if the script has not imported one, and ``Damaged``.

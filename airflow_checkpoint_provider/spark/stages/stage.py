@@ -143,7 +143,7 @@ class Stages:
         return df
 
     def _say_not_compared(self) -> None:
-        """Name once in an attempt what may have changed although a stage was reused."""
+        """Name once in an attempt the parts of the application that are not compared, and may have changed."""
         if self._not_compared is not None and (names := [*self._not_compared, *added_jars(self._spark)]):
             say(state_messages.not_compared(names))
             self._not_compared = None
@@ -244,7 +244,7 @@ class Stages:
     def _detail(
         self, plan: Plan, listed: Listing, request: StageRequest, schema: str, codec: str, draws: tuple[int, ...]
     ) -> StageDetail:
-        """Return what a retry compares, and how it reads the rows."""
+        """Return the record of a stage: a retry compares it, and reads the rows by it."""
         return StageDetail(
             plan=plan.digest,
             inputs=plan.read,
