@@ -1,28 +1,32 @@
 """The properties P1 to P12 of the protocol, written out in one place. Runs anywhere.
 
 P1  A checkpoint has at most one outcome, and every reader sees the same.
-P2  Checkpoint ids, epochs, launches and branches rise and are never used twice, through closing and opening, too; ids also
-    above what was restored from elsewhere.
-P3  After an entry that ends or replaces an attempt, no entry of it is accepted, and no checkpoint of it completes. Nothing
-    is planned, started or triggered while the job is suspended, and it is from the completion of a stop-savepoint on.
-P4  A completed checkpoint's seal exists, has the digest of its entry, and is exactly one acknowledgement per application of
-    its plan; it holds every state of the point that its attempt restored.
+P2  Checkpoint ids, epochs, launches and branches rise and are never used twice, also when a history is closed and opened again.
+    Ids are above the id of a base from elsewhere.
+P3  After an entry that ends or replaces an attempt, no entry of the attempt is accepted, and no checkpoint of it completes.
+    Nothing is planned, started or triggered while the job is suspended. The completion of a stop-savepoint suspends the job.
+P4  A completed checkpoint's seal exists, and has the digest of its entry. It consists of exactly one acknowledgement per
+    application of its plan. It holds every state of the point that its attempt restored, except states that
+    ``allow_non_restored_state`` drops; the models drop none.
 P5  The restore point of the current branch is whole, until a newer one is completed or the run of a run-scoped history has
-    finished.
-P6  A sink's commit happens only for completed checkpoints. *Not yet: there are no sinks.*
-P7  What is believed is the true history; who was told "done" or "not done" was told the truth.
-P8  A savepoint at its target is complete, or has no ``_metadata`` or a stub; nobody but its owner or claimer deletes it; one
-    claimer. It is never subsumed, and no policy condemns it.
-P9  An attempt starts from the restore point that the state had at its own entry; that is not condemned before the attempt's
-    first own completion, nor are its file sets deleted before the attempt is over.
-P10 If the store answers and one actor keeps trying, everything pending gets its outcome and a launch gets to its end; nor do
-    launches and drivers replace each other for ever. A request is served in its turn, by the entry that makes room and not
-    before, or dropped by the entry that ends its attempt; what was published is said to be.
-P11 What is done twice leaves the state as done once, and answers as the first did.
-P12 No file set is deleted while somebody refers to it; what is forgotten is deleted, at the latest when its attempt is over.
-    Only a living attempt itself deletes before what it wrote or restored, when it has released that.
+    finished or failed for good.
+P6  A sink commits only what completed. *Not in this version: no sink waits for a checkpoint. That of a streaming query
+    commits batch by batch.*
+P7  The state that a process believes is the true history. An answer "done" or "not done" is true.
+P8  A savepoint at its target is complete, or has no ``_metadata`` or a stub. Only its owner or claimer deletes it; only one
+    claims it. It is never subsumed, and no policy condemns it.
+P9  An attempt starts from the restore point that the state had at its own entry. This point is not condemned before the
+    attempt's first own completion. Its file sets are not deleted before the attempt gives them up or is over.
+P10 If the store answers and one actor keeps trying, every pending checkpoint gets its outcome, and a launch gets to its end.
+    Launches and drivers do not replace each other for ever. A request is served in its turn by the entry that makes room, and
+    by no earlier entry; otherwise the entry that ends its attempt drops it. A published savepoint is recorded as published.
+P11 A step that is done twice leaves the same state as once, and gives the same answer.
+P12 No file set is deleted while a checkpoint or an attempt refers to it. The file sets of a forgotten checkpoint are deleted,
+    at the latest when its attempt is over. Before that, only the living attempt itself deletes file sets that it wrote or
+    restored, after it has given them up.
 
-Where an entry alone breaks one, ``history`` says so; where the store, a belief or an answer does, this module does.
+``history`` reports a property that a single entry breaks. This module reports those that the store, a belief or an answer
+breaks.
 """
 
 from __future__ import annotations
@@ -45,8 +49,8 @@ from tests.model.history import Checkpoint, History
 
 
 class Properties:
-    """Judges worlds of one history, and of another that may claim its savepoints. ``seen``: everybody in them observes that
-    the launch and the driver before live."""
+    """Judges worlds of one history, and of another that may claim its savepoints. ``seen``: every actor in them observes that
+    the launch and the driver before are alive."""
 
     def __init__(self, keys: Keys, seen: bool = False, segment: int = SEGMENT, other: Keys | None = None) -> None:
         self._keys, self._segment = keys, segment
@@ -57,7 +61,7 @@ class Properties:
     # -- the history -----------------------------------------------------------------------------------------------
 
     def _numbers(self, disk: Disk) -> dict[int, int]:
-        """Of each entry of the history, the number in ``_truth`` of what it adds up to; of -1, that of nothing."""
+        """Return for each entry of the history the number in ``_truth`` of the state after it; for -1, the number of the empty state."""
         numbers, n = {-1: 0}, -1
         while (entry := self._next(disk, n)) is not None:
             step = (numbers[n], disk.first[self._keys.entry(entry.n)])
@@ -70,7 +74,7 @@ class Properties:
         return numbers
 
     def _next(self, disk: Disk, n: int) -> Entry | None:
-        """The entry after ``n``: the next number, or, if that was never written, *closed* at the next boundary."""
+        """Return the entry after ``n``: the next number, or, if that was never written, *closed* at the next boundary."""
         for number in (n + 1, (n // self._segment + 1) * self._segment):
             if (body := disk.first.get(self._keys.entry(number))) is not None:
                 entry = Entry.from_bytes(body, "an entry")
@@ -101,7 +105,7 @@ class Properties:
         return other and f"{other}, in the other history"
 
     def _breaches(self, disk: Disk, history: History, released: Collection[tuple[Any, ...]]) -> Iterator[str]:
-        """Yield what is wrong in the store. ``released``: epoch and path of what the attempt itself does not need any more."""
+        """Yield the errors in the store. ``released``: epoch and path of the file sets that an attempt itself has given up."""
         for number, checkpoint in history.checkpoints.items():
             if checkpoint.status == "retained":
                 yield from self._torn(disk, number, checkpoint.digest, checkpoint.plan)
@@ -142,7 +146,7 @@ class Properties:
                 yield f"P5: the restore point {point} was disposed of by somebody else"
 
     def _at_target(self, disk: Disk, number: int, one: Checkpoint) -> Iterator[str]:
-        """P8 of one savepoint."""
+        """Yield the breaches of P8 by one savepoint."""
         assert one.target
         there, name = _metadata(disk, one.target), SavepointPointer.parse(one.target).name
         if there and there != "stub":
@@ -161,7 +165,7 @@ class Properties:
             yield f"P8: savepoint chk-{number} was deleted by somebody else than its claimer"
 
     def _may_delete(self, disk: Disk, one: Checkpoint) -> bool:
-        """Whether whose lock it is has said in a journal that it goes."""
+        """Return whether the owner of the savepoint's lock has recorded in its journal that it deletes the savepoint."""
         assert one.target
         lock = disk.objects.get(SavepointPointer.parse(one.target).claim)
         if lock is None:
@@ -192,7 +196,7 @@ class Properties:
         parts = key.removeprefix(f"{self._keys.prefix}/").split("/")
         return "/".join(parts[:3]) if parts[0] == "state" else None
 
-    # -- what was told ---------------------------------------------------------------------------------------------
+    # -- answers to actors -----------------------------------------------------------------------------------------
 
     def claim(self, disk: Disk, claim: Claim) -> str | None:
         numbers = self._numbers(disk)
@@ -229,7 +233,7 @@ class Properties:
     # -- in the end ------------------------------------------------------------------------------------------------
 
     def settled(self, disk: Disk) -> str | None:
-        """After one actor alone has done all that is due: launched, checkpointed, ended, retired, swept."""
+        """Return what is left over after one actor alone has done all its steps: launch, checkpoints, end, retiring, sweep."""
         history = self.history(disk)
         if pending := history.with_status("pending"):
             return f"P10: chk-{min(pending)} never gets its outcome"
@@ -252,13 +256,13 @@ class Properties:
 
 
 def _metadata(disk: Disk, pointer: str) -> str:
-    """What a savepoint's directory holds: a seal with this digest, a ``stub``, or nothing."""
+    """Return the content of a savepoint's directory: the digest of its seal, "stub", or "" for nothing."""
     body = disk.objects.get(SavepointPointer.parse(pointer).metadata)
     return "" if body is None else "stub" if _is_stub(body) else _digest(body)
 
 
 def _whole(disk: Disk, one: Checkpoint) -> bool:
-    """Whether a savepoint's files are at its target; its seal is there, and until it is published in its history."""
+    """Return whether a savepoint's files are at its target. Its seal lies there or, before it is published, in its history."""
     assert one.target
     name = SavepointPointer.parse(one.target).name
     return _metadata(disk, one.target) != "stub" and all(
