@@ -70,7 +70,7 @@ class Restored:
     keys: Keys | None = None
     candidates: tuple[Candidate, ...] = ()
     outside: bool = False
-    """Whether the point lies outside of the root and of the savepoint roots. Each process that reads it must be told to."""
+    """Whether the point lies outside of the root and of the savepoint roots. A process reads it only if one of its options names it."""
 
     @property
     def chosen(self) -> Candidate | None:

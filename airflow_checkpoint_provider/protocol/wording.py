@@ -61,7 +61,7 @@ class Name(str):
 def without_names_as_options(words: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return ``words`` in two parts. If one of the names begins with a dash, all names are in the second, which belongs after ``--``.
 
-    What is called ``--`` itself cannot be named on a command line: it becomes "…".
+    The name ``--`` itself cannot be written on a command line: it becomes "…".
     """
     words = [*words]
     names = [word for word in words if isinstance(word, Name)]

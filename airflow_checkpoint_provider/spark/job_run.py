@@ -1,4 +1,4 @@
-"""What a job does inside its ``with`` block: an attempt, or a preflight. Runs in the Spark driver."""
+"""The run of a job inside its ``with`` block: an attempt, or a preflight. Runs in the Spark driver."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def refuse_inside() -> None:
     """Raise ``WrongUse`` if a batch function is calling.
 
-    What the call changes would be in the checkpoint of another batch. A stop waits for the batch and holds a lock that the call would need.
-    A thread that the function started itself is not seen.
+    The changes of such a call would be in the checkpoint of another batch. A stop waits for the batch and holds a lock that the call would
+    need. Calls from a thread that the function started itself are not noticed.
     """
     frame: FrameType | None = sys._getframe()
     while frame := frame and frame.f_back:

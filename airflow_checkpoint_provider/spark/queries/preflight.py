@@ -1,4 +1,4 @@
-"""Whether a query could go on from a checkpoint, found out by Spark itself. Runs in the Spark driver.
+"""Find out by Spark itself whether a query could go on from a checkpoint. Runs in the Spark driver.
 
 Spark starts the query on a copy of its files, for one batch that reads nothing and writes nothing. Spark accepts some differences without
 an error. They are compared here: the confs in the checkpoint, the folders of file sources, and the sink. Sources are asked for their rows

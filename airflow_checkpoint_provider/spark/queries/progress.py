@@ -1,7 +1,7 @@
-"""What Spark reports of the running queries, for the heartbeat. Runs in the Spark driver.
+"""Spark's reports of the running queries, for the heartbeat. Runs in the Spark driver.
 
-Spark reports each batch when it has ended. While there is nothing to read, it reports that every ten seconds, under the number of the next
-batch.
+Spark reports each batch when it has ended. While a query has nothing to read, Spark reports that every ten seconds, under the number of the
+next batch.
 """
 
 from __future__ import annotations

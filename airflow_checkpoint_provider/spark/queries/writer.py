@@ -37,7 +37,7 @@ NOTES = {
     ICEBERG: "an older driver that still runs can write the begun batch a second time. If the older driver is dead, each row is"
     " there once",
 }
-"""What the log says when a query starts, by the format of its sink."""
+"""The line of the log when a query starts, by the format of its sink."""
 TABLES = {
     DELTA: ("4.2.", "org.apache.spark.sql.delta.DeltaLog", "io.delta:delta-spark_4.2_2.13:4.4.0"),
     ICEBERG: (

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Read:
-    """What a query has read: how many files of each upstream batch all of its sources have read, and the newest upstream batch of which any
-    source has read a file.
+    """The files that a query has read: of each upstream batch, the number of files that all of its sources have read; and the newest
+    upstream batch of which any source has read a file.
     """
 
     files: Mapping[int, int]

@@ -34,7 +34,7 @@ class DeltaSources:
         self._paths = SourcePaths(spark, uid)
         self._leaves = [leaf for leaf in leaves if leaf.format == DELTA and "path" in leaf.options]
         self.not_asked: list[str] = []
-        """What the last call of ``losses`` left out."""
+        """The files and change feeds that the last call of ``losses`` did not check."""
 
     def losses(self, reading: Reading) -> Iterator[Loss]:
         """Yield what the tables lack. Raises ``SourceUnavailable`` and ``Damaged``."""

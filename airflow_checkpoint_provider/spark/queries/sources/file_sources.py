@@ -41,7 +41,7 @@ class FileSources:
         self.replaced: list[str] = []
         """Files that the last call of ``losses`` found changed since the query had read them."""
         self.not_asked: list[str] = []
-        """What the last call of ``losses`` left out."""
+        """The files that the last call of ``losses`` did not check."""
 
     def losses(self, reading: Reading) -> Iterator[Loss]:
         """Yield the missing files that the query reads again. Raises ``SourceUnavailable``, and ``Damaged`` also for a file that lies
