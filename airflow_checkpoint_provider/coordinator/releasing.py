@@ -52,7 +52,7 @@ class Release:
 
     def __init__(self, coordinator: Coordinator, uid: str, to: str, adopted: str | None = None) -> None:
         self._coordinator, self._uid = coordinator, uid
-        self._liveness = Liveness(coordinator.store)  # what it has seen shortens the next look
+        self._liveness = Liveness(coordinator.store)  # its observations shorten the next ones
         self._to = location_at(coordinator.store, to)
         self._adopted = location_at(coordinator.store, adopted) if adopted else None
 

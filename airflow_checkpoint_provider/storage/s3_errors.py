@@ -22,7 +22,7 @@ class Meaning(enum.Enum):
     MISCONFIGURED = "not this store, or not in this way; the same again will not help"
     UNSUPPORTED = "misconfigured: the store does not know this request"
     DAMAGED = "the answer was cut or changed on the way; the same again may help"
-    UNEXPLAINED = "404 without S3's word for what is missing: cut on the way, or misconfigured; never taken for absent"
+    UNEXPLAINED = "404 without an error code of S3: cut on the way, or misconfigured; never taken for absent"
 
 
 _ENDPOINT = "Check endpoint_url: scheme, host and port must be those of an S3 service"

@@ -1,4 +1,4 @@
-"""The function of a ``foreachBatch``: find it in a writer, and refuse what it must not call. Runs in the Spark driver.
+"""The function of a ``foreachBatch``: find it in a writer, and refuse calls that it must not make. Runs in the Spark driver.
 
 Spark calls it in a thread of its own, in the middle of a batch.
 """

@@ -136,7 +136,7 @@ class _Unfilled:
         return getattr(self._handle, name)
 
     def _check(self) -> None:
-        """Raise ``WrongUse`` unless an action has run the frame. Spark may still hand out what it has counted."""
+        """Raise ``WrongUse`` unless an action has run the frame. Spark may still hand out its counts."""
         if not self._handle.future().isCompleted():
             with contextlib.suppress(Py4JError):  # other actions may keep the listeners busy
                 self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(LISTENERS_TIMEOUT * 1000)
