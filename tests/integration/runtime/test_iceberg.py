@@ -124,7 +124,7 @@ def test_killed_query_goes_on_exactly(job: Job, tmp_path: Path, state: str) -> N
     again = job.home.run()
     assert again.code == 0, again.log
     assert "repeats batch 1, which an earlier attempt began" in again.log
-    assert "writes to iceberg: an older driver that still runs can write the batch" in again.log
+    assert "writes to iceberg: an older driver that still runs can write the begun batch" in again.log
     keys = sorted([*expected_keys(FILES), "of another writer"])
     assert again.result["keys" if state else "ids"] == (keys if state else [*expected(FILES), OTHER])
     query, newest = saved_query(job.home), job.lake.snapshots()[-1]

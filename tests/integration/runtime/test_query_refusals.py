@@ -66,7 +66,7 @@ def test_query_does_not_go_back_where_its_sink_has_later_batches(script: Script,
 
 def test_query_that_has_written_batches_does_not_begin_anew(script: Script, tmp_path: Path, oldest: str) -> None:
     for restore in ("none", "latest"):
-        with pytest.raises(NotSupportedYet, match=r"no number of a batch may.*`checkpoints restore --from latest`"):
+        with pytest.raises(NotSupportedYet, match=r"no batch number may.*`checkpoints restore --from latest`"):
             run(script, tmp_path, restore=restore)
     from_latest(script)
     goes_on_exactly(script, tmp_path)
