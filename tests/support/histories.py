@@ -260,3 +260,16 @@ def _event(event: e.Event) -> str:
             verb = "condemn" if isinstance(event, e.CheckpointsCondemned) else "forget"
             return " ".join((verb, *map(str, ids)))
     raise AssertionError(event)
+
+
+def triggered(
+    number: int, *, gated: bool = False, kind: str = "checkpoint", plan: tuple[str, ...] = ("",), nonce: str = ""
+) -> e.CheckpointTriggered:
+    return e.CheckpointTriggered(
+        request=e.Request(token=f"r{number}", try_number=1, kind=kind, gated=gated, nonce=nonce),
+        id=number,
+        epochs=(1,),
+        branch=0,
+        plan=plan,
+        timeout_s=600.0,
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.support.drivers import ROOT
 
@@ -24,3 +26,8 @@ def python_with_spark(release: str) -> str:
             subprocess.run(pip, check=True, timeout=INSTALLATION)
             (folder / "complete").touch()
     return str(folder / "bin" / "python")
+
+
+def on_path(python: str) -> dict[str, str]:
+    """Return the environment in which ``spark-submit``, and Spark's own Pythons, are those of an environment."""
+    return {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.streams import (
     FILES,
     ending,
     goes_on_behind_batch_one,

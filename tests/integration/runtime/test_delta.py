@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import delta_version
-from tests.integration.runtime.test_cuts import (
+from tests.integration.runtime.chains import (
     COLUMNS,
     cut_again_and_again,
     forked,
@@ -27,8 +27,8 @@ from tests.integration.runtime.test_cuts import (
     queries,
     run_to_the_end,
 )
-from tests.integration.runtime.test_going_back import restore, saved
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.goings_back import restore, saved
+from tests.integration.runtime.streams import (
     ending,
     holding,
     locations,
@@ -37,8 +37,8 @@ from tests.integration.runtime.test_queries import (
     source,
     stop_with_savepoint,
 )
-from tests.support.delta import CONFS, batches_in_table, commits, environment, rows_in_table
-from tests.support.jars import NoJars
+from tests.integration.runtime.tables import with_delta
+from tests.support.delta import batches_in_table, commits, rows_in_table
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
 from tests.support.streams import add_files, expected, expected_keys
@@ -49,15 +49,6 @@ pytestmark = pytest.mark.slow
 FILES = 8
 OTHER = 1_000_000  # the id of a row of another writer
 ROW_OF_ANOTHER = f"{OTHER}L AS id, 'of another writer' AS key"
-
-
-def with_delta(home: Home, **env: str) -> Home:
-    try:
-        home.env |= environment() | env
-    except NoJars as error:
-        pytest.skip(str(error))
-    home.confs |= CONFS
-    return home
 
 
 @pytest.fixture

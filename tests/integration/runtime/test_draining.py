@@ -13,7 +13,8 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.savepoint_requests import ask, found
+from tests.integration.runtime.streams import (
     EVERYWHERE,
     FILES,
     ending,
@@ -22,9 +23,9 @@ from tests.integration.runtime.test_queries import (
     in_batch_one,
     resume,
     running_forever,
+    runs_in,
     source,
 )
-from tests.integration.runtime.test_stopping import ask, found
 from tests.support.causes import cause_of
 from tests.support.runs import Home, Running
 from tests.support.streams import add_files, expected, rows_in, sink_log
@@ -43,12 +44,6 @@ def draining(home: Home) -> Iterator[tuple[Running, int, Path]]:
         wait_until(lambda: len(runs_in(hold)) == 2, 120, running.said)
         add_files(source(home), 8, 9)
         yield running, number, hold
-
-
-def runs_in(hold: Path) -> list[str]:
-    """Return the runs of the query that have stood still, the oldest first."""
-    seen = sorted(hold.parent.glob(f"{hold.name}.*"), key=lambda file: file.stat().st_mtime)
-    return [file.suffix.removeprefix(".") for file in seen]
 
 
 def goes_on_exactly(home: Home) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.runtime.conftest import Undisturbed
-from tests.integration.runtime.test_kills import check, stages
+from tests.integration.runtime.totals import check, stages
 from tests.support.runs import Home
 
 STAGES = ("clean", "named", "priced", "totals")

@@ -21,9 +21,9 @@ from airflow_checkpoint_provider.spark.checkpoints.gated import GatedCheckpoints
 from airflow_checkpoint_provider.spark.state.registered import SnapshotContext
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of
+from tests.support.objects import Own
 from tests.support.parts import parts
 from tests.support.waiting import wait_until
-from tests.unit.spark.test_registered import Own
 
 CaptureFixture = pytest.CaptureFixture[str]
 

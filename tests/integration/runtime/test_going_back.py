@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.goings_back import restore, saved
+from tests.integration.runtime.streams import (
     EVERYWHERE,
     FILES,
     ending,
@@ -22,24 +22,10 @@ from tests.integration.runtime.test_queries import (
     running_forever,
     source,
 )
-from tests.integration.runtime.test_stopping import ask, found
 from tests.support.launches import Launches
-from tests.support.runs import Home, Running
+from tests.support.runs import Home
 from tests.support.streams import ROWS, add_files, expected, expected_keys, rows_in, sink_log
 from tests.support.waiting import wait_until
-
-
-def saved(home: Home, running: Running) -> int:
-    """Return the id of a savepoint that is taken now."""
-    number = ask(home, running, "savepoint")
-    wait_until(lambda: bool(found(home, number).completed_at), 120, running.said)
-    return number
-
-
-def restore(home: Home, number: int, *, rewind_sink: bool) -> None:
-    """As ``checkpoints restore stream --from chk-N``."""
-    source = change.RestoreSource(f"chk-{number}", rewind_sink=rewind_sink)
-    change.restore(home.store, "stream", None, source, change.Approval(yes=True))
 
 
 def files_in(home: Home) -> set[Path]:

@@ -16,9 +16,10 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS
-from tests.integration.runtime.test_going_back import restore, saved
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.goings_back import restore, saved
+from tests.integration.runtime.streams import (
     ending,
+    has_committed,
     holding,
     locations,
     running_forever,
@@ -26,13 +27,11 @@ from tests.integration.runtime.test_queries import (
     source,
     stop_with_savepoint,
 )
-from tests.integration.runtime.test_query_traps import has_committed
-from tests.integration.runtime.test_spark_releases import on_path
-from tests.support.iceberg import Lake, environment
+from tests.integration.runtime.tables import on_iceberg
+from tests.support.iceberg import Lake
 from tests.support.jars import NoJars
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
-from tests.support.sparks import python_with_spark
 from tests.support.streams import ROWS, add_files, expected, expected_keys
 from tests.support.waiting import wait_until
 
@@ -70,15 +69,6 @@ class Job:
         other.env["SQL"] = "\n".join(statements)
         ended = other.run()
         assert ended.code == 0, ended.log
-
-
-def on_iceberg(folder: Path, lake: Lake, script: str) -> Home:
-    """Return a job that knows Iceberg and a catalog."""
-    python = python_with_spark("4.1")
-    home = Home(folder, script, python=python)
-    home.env |= environment() | on_path(python)
-    home.confs |= lake.confs()
-    return home
 
 
 def streaming(folder: Path, lake: Lake) -> Home:

@@ -16,19 +16,23 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.location.fence import newest_batch
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
-from tests.integration.runtime.test_adopting import location_of
-from tests.integration.runtime.test_going_back import restore, saved
-from tests.integration.runtime.test_preflight import preflight
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.goings_back import restore, saved
+from tests.integration.runtime.plain_queries import location_of
+from tests.integration.runtime.preflights import preflight
+from tests.integration.runtime.streams import (
+    blind,
     ending,
     exact,
     has_batches,
+    has_committed,
     holding,
+    launches,
     locations,
+    newest,
     running_forever,
     saved_query,
+    taking_over,
 )
-from tests.integration.runtime.test_query_traps import blind, has_committed, launches, newest, taking_over
 from tests.support.jars import NoJars
 from tests.support.kafka import Kafka
 from tests.support.processes import free_port

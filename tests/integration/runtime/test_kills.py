@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_checkpoint_provider.protocol.state import State
 from tests.integration.runtime.conftest import Undisturbed
-from tests.support.garbage import orphans
+from tests.integration.runtime.totals import CLEAN, NAMED, PRICED, TOTALS, check, stages
 from tests.support.runs import Ended, Home
 
 KILLED, BY_SPARK_SUBMIT = -9, 137
-CLEAN, NAMED, PRICED, TOTALS = "clean", "named", "priced", "totals"
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,6 @@ class Step:
     action: str = "kill"
     submit: bool = False
     code: int = KILLED
-
-
-def stages(state: State) -> set[str]:
-    """What the restore point holds."""
-    point = state.restore_point()
-    checkpoint = state.checkpoint(point.id) if point else None
-    return {state.uid for state in checkpoint.states if state.kind == "stage"} if checkpoint else set()
 
 
 def survive(home: Home, *steps: Step) -> Ended:
@@ -50,18 +41,6 @@ def survive(home: Home, *steps: Step) -> Ended:
     assert ended.code == 0, ended.log
     assert set(ended.computed) == {CLEAN, NAMED, PRICED, TOTALS} - held
     return ended
-
-
-def check(home: Home, ended: Ended, undisturbed: Undisturbed) -> None:
-    """Rows and values are those of the undisturbed run, and nothing is left that nobody refers to."""
-    for name in ("rows", "values"):
-        assert ended.result[name] == undisturbed.ended.result[name]
-    assert home.report() == undisturbed.report
-    coordinator = home.coordinator()
-    assert orphans(coordinator) == ()
-    assert [(run.outcome, run.started_at) for run in coordinator.state.runs] == [
-        ("finished", ended.result["started_at"])
-    ]
 
 
 def ends(home: Home) -> list[str | None]:

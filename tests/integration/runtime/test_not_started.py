@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
-from tests.integration.runtime.test_stopping import ask, found, whole
+from tests.integration.runtime.savepoint_requests import ask, found, whole
 from tests.support.runs import Home, Running
 from tests.support.streams import add_files, expected, rows_in
 from tests.support.waiting import wait_until

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +12,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.errors import InvalidConfig, WriteRefused
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, PreflightRequest, PreflightResult
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark import preflight as spark_preflight
 from tests.integration.runtime.conftest import Launch, Script
-from tests.integration.runtime.test_queries import holding, in_batch_one, running_forever, source, stop_with_savepoint
+from tests.integration.runtime.preflights import preflight
+from tests.integration.runtime.streams import holding, in_batch_one, running_forever, source, stop_with_savepoint
 from tests.jobs.matrix import PROVIDER, ROCKSDB
-from tests.support.drivers import environment
 from tests.support.launches import Launches
 from tests.support.runs import Home
 from tests.support.streams import add_files
@@ -180,21 +178,6 @@ def test_other_number_of_partitions_fits_with_rescale(
     assert version.compared(monkeypatch)[UID] == (told,)
     version.rescale = True
     assert version.compared(monkeypatch)[UID] == ()
-
-
-def preflight(home: Home, monkeypatch: pytest.MonkeyPatch, *options: str, **confs: str) -> int:
-    """Compare the script with a checkpoint, as a person would who has the confs of its first driver and other ``confs``. Return the
-    exit code.
-    """
-    properties = home.folder / "preflight.properties"
-    before = (home.folder / "driver-1" / "spark.properties").read_text()
-    properties.write_text(before + "".join(f"{name} {value}\n" for name, value in confs.items()))
-    environ = environment(PYSPARK_SUBMIT_ARGS=f"--properties-file {properties} pyspark-shell", **home.env)
-    script = (sys.executable, str(home.script), str(home.out))
-    with monkeypatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        return main(("--root", home.store.uri, "preflight", home.script.stem, "--yes", *options, "--", *script))
 
 
 @pytest.mark.slow

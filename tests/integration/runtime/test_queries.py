@@ -4,56 +4,37 @@ from __future__ import annotations
 
 import shutil
 import signal
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import QueryProgress, read_beat
 from airflow_checkpoint_provider.location.fence import newest_batch
 from airflow_checkpoint_provider.location.files import Location
-from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
-from tests.integration.runtime.test_stopping import ask, found
+from tests.integration.runtime.savepoint_requests import ask
+from tests.integration.runtime.streams import (
+    EVERYWHERE,
+    FILES,
+    ending,
+    exact,
+    forked,
+    goes_on_behind_batch_one,
+    has_batches,
+    holding,
+    in_batch_one,
+    killed_in_batch_one,
+    locations,
+    resume,
+    running_forever,
+    saved_query,
+    source,
+    stop_with_savepoint,
+)
 from tests.support.launches import Launches
-from tests.support.runs import Ended, Home, Running
+from tests.support.runs import Home
 from tests.support.streams import ROWS, add_files, expected, expected_keys, ids_in, rows_in, sink_log
 from tests.support.waiting import wait_until
-
-FILES = 12
-
-
-EVERYWHERE = pytest.mark.parametrize("stream", ["disk", pytest.param("S3", marks=pytest.mark.slow)], indirect=True)
-
-
-def source(home: Home) -> Path:
-    return Path(f"{home.out}-in")
-
-
-def exact(home: Home, files: int) -> bool:
-    return rows_in(home.out) == expected(files)
-
-
-def locations(home: Home) -> list[str]:
-    query = home.coordinator().state.query("rows")
-    return [location.path for location in query.locations] if query else []
-
-
-def running_forever(home: Home, **env: str) -> None:
-    home.env |= {"STREAM_FOREVER": "1", **env}
-
-
-def ending(home: Home) -> None:
-    home.env.pop("STREAM_FOREVER", None)
-
-
-def has_batches(home: Home, number: int) -> Callable[[], bool]:
-    return lambda: len(sink_log(home.out)) >= number
 
 
 def test_next_run_goes_on_behind_the_last_batch(stream: Home) -> None:
@@ -117,47 +98,6 @@ def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
         assert rows_in(stream.out, "key") == expected_keys(FILES)
     else:
         assert exact(stream, FILES)
-
-
-def holding(home: Home) -> Path:
-    """Return the file that holds the batches of the next driver."""
-    hold = home.folder / f"hold-{uuid.uuid4().hex[:6]}"
-    home.env["STREAM_HOLD"] = str(hold)
-    return hold
-
-
-@contextmanager
-def in_batch_one(home: Home, hold: Path, confs: dict[str, str] | None = None) -> Iterator[Running]:
-    """Yield a driver that has written batch 0 and stands still in batch 1, of files 2 and 3."""
-    add_files(source(home), 0, 1)
-    with home.started(confs=confs or {}) as running:
-        wait_until(has_batches(home, 1), 120, running.said)
-        hold.touch()
-        add_files(source(home), 2, 3)
-        (location,) = locations(home)
-        begun = Location(home.store, f"{History('stream').prefix}/{location}")
-        wait_until(lambda: begun.batches("offsets")[-1] == 1, 120, running.said)
-        yield running
-
-
-def killed_in_batch_one(home: Home, confs: dict[str, str] | None = None) -> Path:
-    """Kill a driver that stands still in batch 1. Return the file that holds batches."""
-    hold = holding(home)
-    with in_batch_one(home, hold, confs) as killed:
-        killed.send(signal.SIGKILL)
-        killed.wait()
-    return hold
-
-
-def goes_on_behind_batch_one(home: Home, hold: Path) -> Ended:
-    """Let another driver run that batch again and read all files, though more have arrived. Return how it ended."""
-    hold.unlink()
-    add_files(source(home), *range(4, FILES))
-    ending(home)
-    again = home.run()
-    assert again.code == 0, again.log
-    assert "repeats batch 1, which an earlier attempt began" in again.log
-    return again
 
 
 @EVERYWHERE
@@ -235,24 +175,6 @@ def shown(home: Home) -> tuple[QueryProgress, ...]:
     return beat.queries if beat else ()
 
 
-def saved_query(home: Home) -> QueryDetail:
-    """Return the query in the newest checkpoint."""
-    coordinator = home.coordinator()
-    detail = coordinator.read_seal(coordinator.state.newest_first()[0]).states["rows"].query
-    assert detail
-    return detail
-
-
-def stop_with_savepoint(home: Home, running: Running, kind: str = "suspend_savepoint") -> str:
-    """Ask for a stop with a savepoint, wait for the end, and return where the savepoint lies."""
-    number = ask(home, running, kind)
-    ended = running.wait()
-    assert ended.code == 79, ended.log
-    target = found(home, number).target
-    assert target, ended.log
-    return target
-
-
 @pytest.fixture
 def stopped(stream: Home) -> str:
     """Return the savepoint of a stopped query that has written two batches: four files."""
@@ -261,13 +183,6 @@ def stopped(stream: Home) -> str:
     with stream.started() as running:
         wait_until(has_batches(stream, 2), 120, running.said)
         return stop_with_savepoint(stream, running)
-
-
-def forked(stream: Home, savepoint: str, folder: Path) -> Home:
-    """Return another job that starts from the savepoint, reads the same files, and writes to another path."""
-    home = Home(folder, "stream.py")
-    home.env |= {"STREAM_IN": str(source(stream)), "STREAM_RESTORE": savepoint}
-    return home
 
 
 def test_fork_goes_on_behind_the_savepoint(stream: Home, stopped: str, tmp_path: Path) -> None:
@@ -344,13 +259,6 @@ def test_stopped_query_goes_back_to_its_savepoint_behind_starts_that_wrote_nothi
     ended = stream.run()
     assert (ended.code, ended.result["batch"]) == (0, 3), ended.log
     assert exact(stream, 8)
-
-
-def resume(coordinator: Coordinator) -> None:
-    """Let the job start again from the savepoint with which it was stopped."""
-    base = coordinator.state.restore_point()
-    token = Token(dag="", run=uuid.uuid4().hex, task="resume")
-    coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on", rewind_queries=True))
 
 
 @pytest.mark.slow

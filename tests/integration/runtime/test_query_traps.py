@@ -5,33 +5,37 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from airflow_checkpoint_provider.location.fence import newest_batch
-from airflow_checkpoint_provider.location.files import COMMITS, OFFSETS, Location
-from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.location.files import OFFSETS
 from airflow_checkpoint_provider.storage import S3Store
-from tests.integration.runtime.test_draining import runs_in
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime.savepoint_requests import ask, found
+from tests.integration.runtime.streams import (
     EVERYWHERE,
     FILES,
+    blind,
     ending,
     has_batches,
+    has_committed,
     holding,
     in_batch_one,
     killed_in_batch_one,
+    launches,
     locations,
+    newest,
     resume,
     running_forever,
+    runs_in,
     saved_query,
     source,
     stop_with_savepoint,
+    taking_over,
 )
-from tests.integration.runtime.test_stopping import ask, found
 from tests.support.launches import Launches
 from tests.support.runs import Crash, Home, Running
 from tests.support.s3faults import FaultProxy, Harm
@@ -42,34 +46,9 @@ from tests.support.waiting import wait_until
 S3 = pytest.mark.parametrize("stream", ["S3"], indirect=True)
 
 
-def launches(home: Home) -> Launches:
-    return Launches(home.store, "stream", of_run=False)
-
-
-def newest(home: Home) -> Location:
-    """Return the location in which the query runs now."""
-    return Location(home.store, f"{History('stream').prefix}/{locations(home)[-1]}")
-
-
-def has_committed(home: Home, batch: int) -> Callable[[], bool]:
-    return lambda: bool(locations(home)) and batch in newest(home).batches(COMMITS)
-
-
 def once_each(home: Home) -> bool:
     """Return whether the sink holds each key of all files once."""
     return rows_in(home.out, "key") == expected_keys(FILES)
-
-
-def blind(home: Home, **env: str) -> None:
-    """Let the next driver run for ever, and not notice that it was replaced."""
-    running_forever(home, STREAM_STATE="1", STREAM_BLIND="1", **env)
-
-
-def taking_over(home: Home) -> None:
-    """Let the next driver read all that there is, and end."""
-    ending(home)
-    for name in ("STREAM_BLIND", "STREAM_HOLD", "STREAM_WRITTEN"):
-        home.env.pop(name, None)
 
 
 # -- asleep, and awake ---------------------------------------------------------------------------------------------------

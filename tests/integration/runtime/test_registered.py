@@ -18,10 +18,10 @@ from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
 from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, served
+from tests.support.objects import Calls, Hook, Own
 from tests.support.parts import parts
 from tests.support.runs import Home
 from tests.support.waiting import wait_until
-from tests.unit.spark.test_registered import Calls, Hook, Own
 
 CaptureFixture = pytest.CaptureFixture[str]
 KILLED = -9

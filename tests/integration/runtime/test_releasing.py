@@ -9,15 +9,8 @@ import pytest
 
 from airflow_checkpoint_provider.cli import change, release
 from airflow_checkpoint_provider.location.fence import newest_batch
-from tests.integration.runtime.test_adopting import location_of, plain_in_batch_one
-from tests.integration.runtime.test_queries import (
-    EVERYWHERE,
-    FILES,
-    ending,
-    killed_in_batch_one,
-    running_forever,
-    source,
-)
+from tests.integration.runtime.plain_queries import location_of, plain_in_batch_one
+from tests.integration.runtime.streams import EVERYWHERE, FILES, ending, killed_in_batch_one, running_forever, source
 from tests.support.runs import Home
 from tests.support.streams import add_files, expected_keys, rows_in
 

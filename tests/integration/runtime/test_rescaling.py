@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet
-from airflow_checkpoint_provider.location.files import Found, Location
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS, take_state
 from airflow_checkpoint_provider.spark.queries.location import rescaling
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
+from tests.integration.runtime.streams import partitions_of
 from tests.jobs.matrix import CHANGELOG, PROVIDER, STORES, query
 from tests.support.streams import add_files, expected_keys, rows_in, sink_log
 
@@ -52,15 +53,6 @@ def location(script: Script) -> Location:
     found = coordinator.state.query("rows")
     assert found
     return Location(LocalStore(script.root), coordinator.keys.file_set(found.newest.path))
-
-
-def partitions_of(own: Location) -> int:
-    """Return in how many partitions the state is, by the confs of the newest batch, and by its files."""
-    number = int(own.offsets(own.committed()).confs[PARTITIONS])
-    found = Found(own)
-    assert {int(store.split("/")[2]) for store in found.stores} == set(range(number))
-    assert found.has_state(own.committed() + 1)
-    return number
 
 
 @pytest.mark.slow

@@ -13,23 +13,26 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.fence import newest_batch, not_deleted
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer
-from tests.integration.runtime import test_cuts as cuts
-from tests.integration.runtime.test_adopting import location_of
-from tests.integration.runtime.test_queries import (
+from tests.integration.runtime import chains
+from tests.integration.runtime.plain_queries import location_of
+from tests.integration.runtime.streams import (
     ending,
     forked,
     has_batches,
+    has_committed,
     holding,
     in_batch_one,
     killed_in_batch_one,
+    launches,
     locations,
+    newest,
+    partitions_of,
     resume,
     running_forever,
     source,
     stop_with_savepoint,
+    taking_over,
 )
-from tests.integration.runtime.test_query_traps import has_committed, launches, newest, taking_over
-from tests.integration.runtime.test_rescaling import partitions_of
 from tests.jobs.matrix import PROVIDER, STORES
 from tests.support.runs import Ended, Home
 from tests.support.streams import add_files, expected_keys, rows_in
@@ -318,18 +321,18 @@ def test_queries_of_which_one_is_rescaled_fit_together(chain: Home, aligned: str
     if aligned:
         chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": aligned}
     chain.confs = with_partitions(2)
-    taken, files = cuts.cut_again_and_again(chain, 1)
-    cuts.run_to_the_end(chain, files)
+    taken, files = chains.cut_again_and_again(chain, 1)
+    chains.run_to_the_end(chain, files)
     chain.confs, chain.env["CHAIN_FOREVER"] = with_partitions(5), "1"
     with chain.started() as running:
         wait_until(lambda: "query 'third' has its state in 5 partitions, 2 before" in running.said(), 120, running.said)
         add_files(source(chain), *range(files, files + 3))
-        taken.append(cuts.savepoint(chain, running, "savepoint after it"))
+        taken.append(chains.savepoint(chain, running, "savepoint after it"))
     del chain.env["CHAIN_FOREVER"]
-    cuts.run_to_the_end(chain, files + 3)
+    chains.run_to_the_end(chain, files + 3)
     chain.confs = with_partitions(3)
-    for fork in cuts.forked(chain, taken):
-        assert cuts.in_order(fork) == cuts.once(files + 3)
-    log = cuts.newest_log(chain)
+    for fork in chains.forked(chain, taken):
+        assert chains.in_order(fork) == chains.once(files + 3)
+    log = chains.newest_log(chain)
     for before in (2, 5):
         assert f"query 'third' has its state in 3 partitions, {before} before" in log

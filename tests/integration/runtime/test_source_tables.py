@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.runtime.test_iceberg import on_iceberg
+from tests.integration.runtime.tables import on_iceberg
 from tests.support.delta import CONFS, environment
 from tests.support.iceberg import Lake
 from tests.support.jars import NoJars

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,25 +12,15 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import advice
-from tests.integration.runtime.test_queries import (
-    FILES,
-    goes_on_behind_batch_one,
-    killed_in_batch_one,
-    running_forever,
-)
+from tests.integration.runtime.streams import FILES, goes_on_behind_batch_one, killed_in_batch_one, running_forever
 from tests.support.drivers import ROOT
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
-from tests.support.sparks import python_with_spark
+from tests.support.sparks import on_path, python_with_spark
 from tests.support.streams import expected_keys, rows_in
 
 HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
 """Spark -> the version of Hadoop that it brings."""
-
-
-def on_path(python: str) -> dict[str, str]:
-    """Return the environment in which ``spark-submit``, and Spark's own Pythons, are those of an environment."""
-    return {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def killed_job_continues(home: Home, python: str, release: str, confs: dict[str, str]) -> None:

@@ -10,41 +10,20 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
-from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED, Checkpoint
-from airflow_checkpoint_provider.protocol.events import Request, Token
-from airflow_checkpoint_provider.protocol.keys import SavepointPointer
-from airflow_checkpoint_provider.storage import S3Store
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
+from airflow_checkpoint_provider.protocol.events import Request
 from tests.integration.runtime.conftest import Undisturbed
-from tests.integration.runtime.test_kills import CLEAN, NAMED, PRICED, TOTALS, stages
+from tests.integration.runtime.savepoint_requests import ask, begun, found, resume, target, whole
+from tests.integration.runtime.totals import CLEAN, NAMED, PRICED, TOTALS, stages
 from tests.support.launches import Launches
-from tests.support.runs import Crash, Ended, Home, Running
+from tests.support.runs import Crash, Ended, Home
 from tests.support.waiting import wait_until
 
 OVER = 79
 
 
-def begun(home: Home) -> bool:
-    return home.coordinator().state.running() is not None
-
-
 def has_stages(home: Home) -> bool:
     return bool(stages(home.coordinator().state))
-
-
-def ask(
-    home: Home, running: Running, kind: str, begun: Callable[[Home], object] = begun, *, token: str = "a person"
-) -> int:
-    """As soon as the driver runs."""
-    wait_until(lambda: begun(home), say=running.said)
-    return home.coordinator().trigger(
-        Request(token=token, kind=kind, folder=target(home), timeout_s=60.0, origin="cli", owner="ann")
-    )
-
-
-def target(home: Home) -> str:
-    return f"{home.store.uri}/saved" if isinstance(home.store, S3Store) else f"file://{home.folder}/saved"
 
 
 def run_and_ask(
@@ -53,27 +32,6 @@ def run_and_ask(
     with home.started(crash) as running:
         number = ask(home, running, kind, begun)
         return number, running.wait()
-
-
-def found(home: Home, number: int) -> Checkpoint:
-    checkpoint = home.coordinator().state.checkpoint(number)
-    assert checkpoint
-    return checkpoint
-
-
-def resume(home: Home) -> None:
-    """As ``checkpoints restore totals --from latest``."""
-    coordinator = home.coordinator()
-    base = coordinator.state.restore_point()
-    token = Token(dag="", run="by hand", task="checkpoints restore")
-    coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="to go on"))
-
-
-def whole(home: Home, number: int) -> set[str]:
-    """The states of a published savepoint."""
-    savepoint = open_savepoint(SavepointPointer.parse(found(home, number).target or ""), home.store)
-    savepoint.verify()
-    return set(savepoint.seal.states)
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

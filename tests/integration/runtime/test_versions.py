@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.runtime.test_delta import with_delta
-from tests.integration.runtime.test_iceberg import on_iceberg
+from tests.integration.runtime.tables import on_iceberg, with_delta
 from tests.support.iceberg import Lake
 from tests.support.jars import NoJars
 from tests.support.runs import Ended, Home

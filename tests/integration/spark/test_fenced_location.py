@@ -11,16 +11,10 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.location.fence import FenceEntry, fence, newest_batch
 from airflow_checkpoint_provider.location.files import COMMITS, OFFSETS, Location
 from airflow_checkpoint_provider.storage import LocalStore
+from tests.integration.spark.plain_query import run
 from tests.support.streams import add_files, expected, rows_in
 
 FENCE = FenceEntry("1ncarnation", "rows", "nonce", "attempt 2 of rows")
-
-
-def run(spark: SparkSession, folder: Path, **options: str) -> None:
-    """Run a query from ``in`` to ``out`` to the end of what is there, a file a batch, in the location ``location``."""
-    rows = spark.readStream.schema("id long, key string").option("maxFilesPerTrigger", "1").json(f"{folder}/in")
-    writer = rows.writeStream.format("parquet").option("path", f"{folder}/out").options(**options)
-    writer.option("checkpointLocation", f"{folder}/location").trigger(availableNow=True).start().awaitTermination()
 
 
 def nobody_fenced() -> None:

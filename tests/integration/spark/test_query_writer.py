@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.spark.queries.writer import Target, examine
-from tests.integration.spark.test_fenced_location import run
+from tests.integration.spark.plain_query import run
 from tests.support.streams import add_files
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from airflow_checkpoint_provider.cli import main
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.storage import LocalStore, S3Store
 from tests.support.acknowledgements import driver, file_set, upload
+from tests.support.planted import append, planted
 from tests.support.recorded import Recorded, three_stages
 from tests.support.s3server import Key, S3Server
-from tests.unit.coordinator.test_planted_savepoints import append, planted
 
 
 @pytest.fixture

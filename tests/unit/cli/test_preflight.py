@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, P
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.unit.cli.conftest import ORDERS, Command
-from tests.unit.cli.test_replay import save
+from tests.unit.cli.kafka_jobs import save
 
 CLICKS = "orders"  # a job with a streaming query
 

@@ -24,7 +24,7 @@ from tests.support.acting import Job
 from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import FLIGHTS, ORDERS, RUN, Command
 from tests.unit.cli.driver import savepoint
-from tests.unit.cli.test_replay import AT, beat, save
+from tests.unit.cli.kafka_jobs import AT, beat, save
 
 
 def state(store: LocalStore, job: str, run: str | None = None) -> State:

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import History, file_set_path
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from tests.support.garbage import refuse_to_delete
-from tests.unit.coordinator.test_older_runs import JOB, RUN, day, ran, runs, state_of, sweep
+from tests.unit.coordinator.runs_to_collect import JOB, RUN, day, ran, runs, state_of, sweep
 
 
 def test_runs_without_a_time_in_their_name_come_last() -> None:

@@ -10,13 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.savepoint_target import (
-    DISPOSAL,
-    ClaimLock,
-    DisposedStub,
-    delete_savepoint,
-    put_claim,
-)
+from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, ClaimLock, delete_savepoint, put_claim
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Damaged, InvalidName, NotItsClaim, StoreMisconfigured
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
@@ -28,24 +22,9 @@ from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal
+from tests.support.planted import STUB, append, planted
 from tests.support.saved import memory
-from tests.unit.coordinator.test_savepoint import left, published
-
-STUB = canonical(DisposedStub(by="x", at="2026-01-01T00:00:00Z").to_json())
-
-
-def append(coordinator: Coordinator, *events: e.Event) -> None:
-    """Write an entry that no decision allowed, as somebody with access to the store can."""
-    assert coordinator.journal._won(events)
-    coordinator.journal.catch_up()
-
-
-def planted(target: str, nonce: str) -> e.CheckpointTriggered:
-    """Return the trigger of savepoint 1 at ``target``."""
-    request = e.Request(token="planted", kind="savepoint", folder=target.rpartition("/")[0], nonce=nonce)
-    return e.CheckpointTriggered(
-        id=1, epochs=(1,), branch=0, plan=("",), request=request, timeout_s=600.0, target=target
-    )
+from tests.unit.coordinator.savepoints import left, published
 
 
 def content(pointer: SavepointPointer) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import pytest
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Offsets, Position, needed_files
 from airflow_checkpoint_provider.storage import MemoryStore
+from tests.unit.coordinator.rocksdb import rocksdb
 
 KEY = "query/orders/1-abc"
 
@@ -20,14 +21,6 @@ def offsets(log_offset: int | None = None, *, watermark: int = 0) -> bytes:
     about = {"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": {"spark.sql.shuffle.partitions": "2"}}
     offset = json.dumps({"logOffset": log_offset}) if log_offset is not None else '{"orders":{"0":17}}'
     return "\n".join(["v1", json.dumps(about), offset]).encode()
-
-
-def rocksdb(*parts: str) -> bytes:
-    body = io.BytesIO()
-    with zipfile.ZipFile(body, "w") as archive:
-        files = [{"localFileName": part, "dfsSstFileName": part, "fileSizeBytes": 1} for part in parts]
-        archive.writestr("metadata", f"v1\n{json.dumps({'sstFiles': files, 'logFiles': []})}")
-    return body.getvalue()
 
 
 def location(*names: str, offsets_of: int | None = None, log_offset: int | None = None) -> Location:

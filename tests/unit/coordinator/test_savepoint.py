@@ -15,7 +15,6 @@ from airflow_checkpoint_provider.checkpoint import KeepLatest
 from airflow_checkpoint_provider.coordinator import savepoint
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry
-from airflow_checkpoint_provider.coordinator.files import export_pairs
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint, open_savepoint, put_claim
 from airflow_checkpoint_provider.errors import (
@@ -33,57 +32,21 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, FORGOTTEN, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
-from airflow_checkpoint_provider.storage import MemoryStore, copy_all, open_store
-from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, upload
+from airflow_checkpoint_provider.storage import MemoryStore, open_store
+from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
+from tests.unit.coordinator.savepoints import completed, left, published, target
 
 HURT = (Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.LOST, Fault.NOT_SENT)
 NOW = at(60)
-_numbers = itertools.count(1)
-
-
-def target() -> str:
-    return f"memory://savepoints-{next(_numbers)}"
-
-
-def completed(coordinator: Coordinator, below: str | None = None) -> SavepointPointer:
-    """Complete a savepoint as a driver does, without publishing it."""
-    number = coordinator.trigger(
-        Request(
-            token=f"savepoint {coordinator.state.next_id}", origin="task", kind="savepoint", folder=below or target()
-        )
-    )
-    (checkpoint,) = coordinator.state.pending
-    pointer = savepoint.target_of(checkpoint)
-    new = stage(f"s{number}", number, made_of=file_set(f"s{number}", coordinator.epoch or 1))
-    upload(coordinator.store, coordinator, new.file_sets)
-    copy_all(
-        coordinator.store, coordinator.store.beside(pointer.root), export_pairs([new], coordinator.keys, pointer.keys)
-    )
-    coordinator.acknowledge(acknowledgement(number, new, epoch=coordinator.epoch or 1))
-    coordinator.complete(number)
-    return pointer
-
-
-def published(coordinator: Coordinator) -> SavepointPointer:
-    """Publish a savepoint that is no longer the restore point."""
-    pointer = completed(coordinator)
-    savepoint.publish_due(coordinator)
-    take(coordinator)
-    return pointer
 
 
 def opened(coordinator: Coordinator, pointer: SavepointPointer) -> Savepoint:
     savepoint = open_savepoint(pointer, coordinator.store)
     assert savepoint.verify() == 2
     return savepoint
-
-
-def left(pointer: SavepointPointer) -> list[str]:
-    """Return the names directly below the savepoint."""
-    return sorted({listed.key.split("/")[1] for listed in open_store(pointer.root).list(pointer.name)})
 
 
 # -- publishing --------------------------------------------------------------------------------------------------------

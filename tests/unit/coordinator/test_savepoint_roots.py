@@ -19,9 +19,9 @@ from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import expire, remove_orphans
 from tests.support.histories import at
 from tests.support.journals import KEYS
+from tests.support.planted import STUB, append, planted
 from tests.support.s3server import S3Server
-from tests.unit.coordinator.test_planted_savepoints import STUB, append, planted
-from tests.unit.coordinator.test_savepoint import completed
+from tests.unit.coordinator.savepoints import completed
 
 OUTSIDE = "is not a place for savepoints"
 

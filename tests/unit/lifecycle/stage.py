@@ -13,7 +13,7 @@ from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
 from airflow_checkpoint_provider.operators._base import KillGuard, generation_of, request_of
-from tests.support.acting import RUN
+from tests.support.acting import RUN, Job
 from tests.support.state_store import TaskStateStore
 
 OTHER = "orders_audited"  # the DAG of the tasks that drive checkpoints
@@ -74,3 +74,13 @@ def soon(does: Callable[[], object]) -> threading.Timer:
     timer = threading.Timer(0.1, does)
     timer.start()
     return timer
+
+
+def obeys(job: Job, number: int = 1, how: str = "suspended") -> Callable[[], None]:
+    """Return a driver's reaction: it takes the savepoint and ends."""
+
+    def does() -> None:
+        job.serve(number)
+        job.end(how)
+
+    return does

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.support.faults import Fault, FaultyStore
-from tests.unit.lifecycle.stage import OTHER, run, soon
+from tests.unit.lifecycle.stage import OTHER, obeys, run, soon
 
 
 def stops(**options: Any) -> StopWithSavepointOperator:
@@ -37,16 +36,6 @@ def stops(**options: Any) -> StopWithSavepointOperator:
         return StopWithSavepointOperator(
             **{"task_id": "stop", "job": "orders", "poke_interval": 0.01, "deferrable": False, **options}
         )
-
-
-def obeys(job: Job, number: int = 1, how: str = "suspended") -> Callable[[], None]:
-    """Return a driver's reaction: it takes the savepoint and ends."""
-
-    def does() -> None:
-        job.serve(number)
-        job.end(how)
-
-    return does
 
 
 def stopped(job: Job, *, max_tries: int = 0, **options: Any) -> dict[str, Any]:

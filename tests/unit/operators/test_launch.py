@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,8 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.operators._driver_monitor import follow
-from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
-from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.base import Listed
@@ -31,24 +28,7 @@ from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import expire
 from tests.support.recorded import RUN, Recorded, at, second_attempt
 from tests.support.saved import memory
-
-BEATS = Beats(every=0.05, look=1, still=1)
-
-
-class Try:
-    """A try of the task, with the lines it printed."""
-
-    def __init__(self, recorded: Recorded, try_number: int, generation: int = 0, **options: Any) -> None:
-        self.lines: list[str] = []
-        parameters = LaunchParameters(
-            history=History(recorded.job, RUN),
-            token=recorded.token(RUN, generation),
-            try_number=try_number,
-            run_after=None,
-            now=at("03:02:10"),
-            **options,
-        )
-        self.launch = DriverLaunch(recorded.store, parameters, self.lines.extend, BEATS)
+from tests.unit.operators.tries import BEATS, Try
 
 
 @pytest.fixture

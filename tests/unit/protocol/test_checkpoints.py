@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.protocol.completion import outcome, subsumed_by
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from tests.support.causes import cause_of
-from tests.support.histories import Given, History, complete, described, entry, in_turn, refusal
+from tests.support.histories import Given, History, complete, described, entry, in_turn, refusal, triggered
 
 
 def running(h: History) -> None:
@@ -59,19 +59,6 @@ def ended(h: History) -> None:
 def gated(h: History) -> None:
     running(h)
     h.write(triggered(1, gated=True))
-
-
-def triggered(
-    number: int, *, gated: bool = False, kind: str = "checkpoint", plan: tuple[str, ...] = ("",), nonce: str = ""
-) -> e.CheckpointTriggered:
-    return e.CheckpointTriggered(
-        request=e.Request(token=f"r{number}", try_number=1, kind=kind, gated=gated, nonce=nonce),
-        id=number,
-        epochs=(1,),
-        branch=0,
-        plan=plan,
-        timeout_s=600.0,
-    )
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from airflow_checkpoint_provider.protocol.lifetime import (
     why,
 )
 from airflow_checkpoint_provider.protocol.state import State
-from tests.support.histories import Given, History, at, clear, described, in_turn, refusal, start, token
-from tests.unit.protocol.test_checkpoints import triggered
+from tests.support.histories import Given, History, at, clear, described, in_turn, refusal, start, token, triggered
 
 NEVER = 10_000
 TARGET = "s3://lake/savepoints/savepoint-orders-1-9f3c"

@@ -16,9 +16,9 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import bystander
 from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.histories import at
+from tests.support.objects import Own
 from tests.support.saved import memory
 from tests.unit.spark.driver import Driver
-from tests.unit.spark.test_registered import Own
 
 CYCLES, WARM_UP = 60, 7  # a cycle makes 17 checkpoints; the journal lists the last 100 that are over
 BEHIND = 8  # boundaries in a row that tasks may write

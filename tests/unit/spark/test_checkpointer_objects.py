@@ -13,20 +13,10 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.spark import SnapshotContext
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, Time, served
+from tests.support.objects import Own, Refusing
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording
-from tests.unit.spark.test_registered import Own
-
-
-class Refusing:
-    """A registered object without an answer."""
-
-    def initialize_state(self, ctx: object) -> None:
-        """Nothing to read."""
-
-    def snapshot_state(self, ctx: object) -> object:
-        raise ValueError("not now")
 
 
 def test_object_that_fails_declines_the_checkpoint_whose_id_it_was_given(running: Driver) -> None:

@@ -22,51 +22,12 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import (
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark import InitializationContext, SnapshotContext
+from airflow_checkpoint_provider.spark import InitializationContext
 from airflow_checkpoint_provider.spark.state.registered import LONGEST_WORDS, Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import LARGEST_VALUE
-from tests.unit.spark.test_states import RUN, held, registered, seal, stage, value
-
-Calls = list[tuple[Any, ...]]
-
-
-class Own:
-    """An object with the required methods only. ``says`` is what its snapshot returns."""
-
-    def __init__(self, calls: Calls | None = None, says: Any = None) -> None:
-        self.calls = [] if calls is None else calls
-        self.says = says
-        self.given: InitializationContext | None = None
-
-    def initialize_state(self, ctx: InitializationContext) -> None:
-        self.given = ctx
-
-    def snapshot_state(self, ctx: SnapshotContext) -> Any:
-        self.calls.append(("snapshot", ctx.uid, ctx.barrier, ctx.checkpoint_id))
-        if isinstance(self.says, Exception):
-            raise self.says
-        return self.says
-
-
-class Hook(Own):
-    """An object with all methods."""
-
-    def __init__(self, calls: Calls | None = None, says: Any = None, name: str = "") -> None:
-        super().__init__(calls, says)
-        self.name, self.notify_in_background = name, False
-
-    def prepare_snapshot_pre_barrier(self, number: int | None) -> None:
-        self.calls.append(("prepare", self.name, number))
-
-    def notify_checkpoint_complete(self, number: int) -> None:
-        self.calls.append(("complete", self.name, number))
-
-    def notify_checkpoint_aborted(self, number: int, latest_completed: int | None) -> None:
-        self.calls.append(("aborted", self.name, number, latest_completed))
-
-    def close(self) -> None:
-        self.calls.append(("close", self.name))
+from tests.support.objects import Calls, Hook, Own
+from tests.unit.spark.stored_states import RUN, held, registered, seal, stage, value
 
 
 def checkpoint(number: int, status: str) -> Checkpoint:

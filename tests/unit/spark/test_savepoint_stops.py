@@ -16,9 +16,8 @@ from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.causes import cause_of
 from tests.support.faults import FaultyStore
+from tests.support.objects import Calls, Hook, Refusing
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence, ask, barrier
-from tests.unit.spark.test_checkpointer_objects import Refusing
-from tests.unit.spark.test_registered import Calls, Hook
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 

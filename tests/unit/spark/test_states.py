@@ -3,78 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
-from airflow_checkpoint_provider.protocol.metadata import (
-    Acknowledgement,
-    File,
-    FileSet,
-    Measures,
-    Seal,
-    StageDetail,
-    StateSnapshot,
-    digest_of_stages,
-)
+from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.spark.state.snapshot import StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States, new_in
 from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE, LARGEST_VALUE, Value
-
-RUN = "day-1"
-
-
-def file_set(uid: str, epoch: int) -> str:
-    return f"state/{uid}/{epoch}-aa"
-
-
-def stage(
-    uid: str, epoch: int = 1, before: Mapping[str, str] | None = None, run: str = RUN, **values: Any
-) -> StateSnapshot:
-    detail = StageDetail(
-        plan=uid,
-        inputs="",
-        python=False,
-        application="app",
-        schema="{}",
-        codec="lz4_raw",
-        earlier_stages=digest_of_stages((before or {}).values()),
-        values=values,
-    )
-    files = (File(name="part-0", bytes=7, rows=1),)
-    return StateSnapshot(
-        uid=uid, kind="stage", run=run, file_sets=(FileSet(path=file_set(uid, epoch), files=files),), stage=detail
-    )
-
-
-def value(uid: str, held: Any, run: str = RUN) -> StateSnapshot:
-    return StateSnapshot(uid=uid, kind="value", run=run, value=held, measures=Measures(checkpoint=1))
-
-
-def registered(uid: str, held: Any, run: str = RUN) -> StateSnapshot:
-    return StateSnapshot(uid=uid, kind="registered", run=run, value=held, measures=Measures(checkpoint=1))
-
-
-def seal(*states: StateSnapshot, run: str = RUN, **run_values: Any) -> Seal:
-    ack = Acknowledgement(
-        inc="i", id=3, application="", epoch=1, nonce="n", run=run, states=states, run_values=run_values
-    )
-    return Seal(
-        inc="i", job="j", scope="", item=None, id=3, kind="checkpoint", branch=0, epochs=(1,), plan=("",), applications={"": ack}
-    )  # fmt: skip
+from tests.unit.spark.stored_states import RUN, file_set, held, registered, seal, stage, value
 
 
 def claimed(states: States, uid: str, default: Any = None) -> Value:
     states.claim_value(uid)
     return Value(states.values, uid, default, states.set_value)
-
-
-def held(states: States) -> dict[str, Any]:
-    """Return the states of an acknowledgement now: the file set of a stage, the JSON of a value."""
-    return {state.uid: state.file_sets[0].path if state.file_sets else state.value for state in states.records("here")}
 
 
 # -- values follow the script ------------------------------------------------------------------------------------------

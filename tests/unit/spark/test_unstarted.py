@@ -11,7 +11,7 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import Declined, SinkMoved
-from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links, restored_links
@@ -20,16 +20,7 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.unstarted import PATIENCE, Unstarted
 from airflow_checkpoint_provider.spark.state.states import States
-
-
-def saved(uid: str, *upstreams: str) -> StateSnapshot:
-    edges = tuple(Edge(upstream=upstream, path=f"/{upstream}") for upstream in upstreams)
-    detail = QueryDetail(
-        location=f"query/{uid}/1-abc", batch=3, begun=3, sink="parquet", path=f"/{uid}", sources={}, watermark_ms=0,
-        edges=edges,
-    )  # fmt: skip
-    return StateSnapshot(uid=uid, kind="query", run="", query=detail)
-
+from tests.unit.spark.stored_queries import saved
 
 CHAIN = {uid: saved(uid, *upstreams) for uid, upstreams in {"a": "", "b": "a", "c": "b", "z": ""}.items()}
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import StoreMisconfigured
 from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
-from tests.unit.storage.test_directories import ACTS
+from tests.unit.storage.local_acts import ACTS
 
 KEY = "savepoint-orders-1-n0nce/_metadata"
 

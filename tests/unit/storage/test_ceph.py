@@ -20,7 +20,7 @@ from tests.support.acknowledgements import bystander, driver, take
 from tests.support.ceph import Ceph
 from tests.support.garbage import expire
 from tests.support.s3faults import FaultProxy
-from tests.unit.storage.test_s3_errors import ACTS, EACH, refusal
+from tests.unit.storage.s3_acts import ACTS, EACH, refusal
 from tests.unit.storage.test_s3_hurt import (  # noqa: F401  # collected here again, with the fixtures below
     test_answer_without_an_etag_is_unknown,
     test_body_changed_on_the_way_is_refused_and_sent_again,

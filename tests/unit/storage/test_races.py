@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from multiprocessing.context import ForkProcess
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -20,28 +17,11 @@ import pytest
 
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put
 from tests.support.waiting import wait_until
+from tests.unit.storage.forks import fork, running
 
 WRITERS, ROUNDS = 32, 40
 SIZE = 20_000  # bytes, more than one page
 KEY = "journal/1"
-
-fork = multiprocessing.get_context("fork")
-
-
-@contextmanager
-def running(*targets: Callable[[], object]) -> Iterator[list[ForkProcess]]:
-    """Run a process for each target; kill all at the end."""
-    processes: list[ForkProcess] = []
-    try:
-        for target in targets:
-            process = fork.Process(target=target)
-            process.start()
-            processes.append(process)
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.join(10)
 
 
 def body(writer: int, size: int = SIZE) -> bytes:

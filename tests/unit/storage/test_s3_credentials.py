@@ -15,7 +15,7 @@ import pytest
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.storage import Put, S3Settings, S3Store
 from tests.support.s3server import Key, S3Server
-from tests.unit.storage.test_s3_errors import ACTS
+from tests.unit.storage.s3_acts import ACTS
 
 ROLE = "arn:aws:iam::123456789012:role/checkpoints"
 ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>

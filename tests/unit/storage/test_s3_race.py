@@ -9,7 +9,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 from airflow_checkpoint_provider.storage import Put, S3Store
-from tests.unit.storage.test_races import running
+from tests.unit.storage.forks import running
 
 WRITERS, ROUNDS = 32, 12
 fork = multiprocessing.get_context("fork")

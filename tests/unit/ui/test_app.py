@@ -31,7 +31,7 @@ from tests.support.faults import FaultyStore, served
 from tests.support.recorded import RUN, Recorded, second_attempt, shared_by_two_runs, three_stages
 from tests.support.s3server import S3Server
 from tests.support.viewers import CONNECTION, Reads
-from tests.unit.ui.test_access import MANY, shared_by
+from tests.unit.ui.shared_histories import MANY, shared_by
 
 ADMIN = Reads("flights_etl", "orders", admin=True)
 ABSENT = HistoryReference(CONNECTION, "jobs/nobody/job")

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.ui.polling import HistoryReading
 from airflow_checkpoint_provider.ui.views.job import drawn as drawn_state
 from airflow_checkpoint_provider.ui.views.job import job_page
 from tests.support.recorded import RUN, Recorded, at
-from tests.unit.ui.test_views import reading
+from tests.unit.ui.readings import reading
 
 
 def test_chart_of_durations_has_the_part_that_is_not_known(finished: Recorded) -> None:

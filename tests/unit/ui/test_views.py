@@ -20,18 +20,13 @@ from airflow_checkpoint_provider.protocol.metadata import Measures, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE
-from airflow_checkpoint_provider.ui.polling import HistoryReading
 from airflow_checkpoint_provider.ui.views.checkpoints import Cost, Split, files_page, split
 from airflow_checkpoint_provider.ui.views.job import JobPage, job_page, with_values
 from airflow_checkpoint_provider.ui.views.jobs import Label, job_row
 from tests.support.recorded import DAY, RUN, Recorded, at, second_attempt, shared_by_two_runs
+from tests.unit.ui.readings import reading
 
 NOW = at("04:00:00")
-
-
-def reading(recorded: Recorded, beat: Beat | None = None, alive: bool | None = None) -> HistoryReading:
-    missing = {checkpoint.id: checkpoint.plan for checkpoint in recorded.state.pending}
-    return HistoryReading(FoundHistory(recorded.keys, recorded.state), recorded.store.uri, beat, alive, missing)
 
 
 def page(recorded: Recorded, run: str = "", beat: Beat | None = None, alive: bool | None = None) -> JobPage:

@@ -1,0 +1,28 @@
+"""Tries of a task, as far as its submission. Runs anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_checkpoint_provider.coordinator.liveness import Beats
+from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
+from airflow_checkpoint_provider.protocol.keys import History
+from tests.support.recorded import RUN, Recorded, at
+
+BEATS = Beats(every=0.05, look=1, still=1)
+
+
+class Try:
+    """A try of the task, with the lines it printed."""
+
+    def __init__(self, recorded: Recorded, try_number: int, generation: int = 0, **options: Any) -> None:
+        self.lines: list[str] = []
+        parameters = LaunchParameters(
+            history=History(recorded.job, RUN),
+            token=recorded.token(RUN, generation),
+            try_number=try_number,
+            run_after=None,
+            now=at("03:02:10"),
+            **options,
+        )
+        self.launch = DriverLaunch(recorded.store, parameters, self.lines.extend, BEATS)

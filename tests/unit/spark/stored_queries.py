@@ -1,0 +1,14 @@
+"""A query as a checkpoint stores it. Runs anywhere."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, StateSnapshot
+
+
+def saved(uid: str, *upstreams: str) -> StateSnapshot:
+    edges = tuple(Edge(upstream=upstream, path=f"/{upstream}") for upstream in upstreams)
+    detail = QueryDetail(
+        location=f"query/{uid}/1-abc", batch=3, begun=3, sink="parquet", path=f"/{uid}", sources={}, watermark_ms=0,
+        edges=edges,
+    )  # fmt: skip
+    return StateSnapshot(uid=uid, kind="query", run="", query=detail)
