@@ -21,30 +21,7 @@ from tests.support.ceph import Ceph
 from tests.support.garbage import expire
 from tests.support.s3faults import FaultProxy
 from tests.unit.storage.s3_acts import ACTS, EACH, refusal
-from tests.unit.storage.test_s3_hurt import (  # noqa: F401  # collected here again, with the fixtures below
-    test_answer_without_an_etag_is_unknown,
-    test_body_changed_on_the_way_is_refused_and_sent_again,
-    test_foreign_put_is_recognized_after_any_fault,
-    test_late_put_after_a_foreign_put_changes_nothing,
-    test_own_put_is_recognized_after_any_fault,
-    test_own_put_that_is_delivered_twice_is_stored,
-    test_put_that_lands_after_the_deadline_is_unknown,
-    test_single_try_is_one_request_and_unknown_after_a_fault,
-)
-from tests.unit.storage.test_s3_journal import (  # noqa: F401  # the same
-    impatient,
-    journal,
-    test_append_at_a_taken_number_is_decided_again,
-    test_append_that_lands_after_the_deadline_is_unknown_and_done_once,
-    test_append_that_lands_before_the_deadline_is_done,
-    test_cut_answer_for_an_absent_entry_is_read_again,
-    test_cut_entry_is_read_again_or_not_believed,
-    test_late_append_loses_to_an_entry_written_meanwhile,
-    test_six_writers_lose_no_entry_while_a_quarter_of_the_puts_fails,
-)
-from tests.unit.storage.test_s3_race import (  # noqa: F401  # the same
-    test_one_of_32_processes_wins_and_all_read_its_bytes,
-)
+from tests.unit.storage.s3_contract import JournalContract, PutContract, RaceContract
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +42,18 @@ def hurt_store(ceph: Ceph, ceph_store: S3Store, proxy: FaultProxy, monkeypatch: 
     """Return a store behind the proxy with a read timeout of one second instead of twenty."""
     monkeypatch.setattr(s3, "READ_TIMEOUT", 1.0)
     return S3Store(ceph_store.bucket, "ckp", ceph.settings(endpoint_url=proxy.url, region_name="impatient"))
+
+
+class TestPuts(PutContract):
+    """With Ceph, by the fixtures above."""
+
+
+class TestJournal(JournalContract):
+    """The same."""
+
+
+class TestRace(RaceContract):
+    """The same."""
 
 
 def keys(store: S3Store, prefix: str = "", after: str = "") -> list[str]:
