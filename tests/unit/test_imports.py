@@ -1,4 +1,4 @@
-"""Which modules may import which: layers, circles, exports, and what an import loads. Runs anywhere."""
+"""Which modules may import which: layers, circles, exports, what an import loads, and what tests share. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -215,6 +215,21 @@ def test_folder_has_no_import_circle(folder: str) -> None:
             others = {part for name in knows(module) if (part := inside(name)) and part != own_part}
             graph.setdefault(own_part, set()).update(others)
     assert circle(graph) == []
+
+
+FROM_TESTS = re.compile(r"^ *(?:from|import) tests\b[\w.]*(?: import (?:\([^)]*\)|.*))?", re.MULTILINE)
+
+
+def test_tests_import_nothing_from_a_file_of_tests() -> None:
+    """Who changes a test shall change no other one. What two files use lies in a module of its own."""
+    tests = PACKAGE.parent / "tests"
+    others = [
+        (str(file.relative_to(tests)), found[0])
+        for file in sorted(tests.rglob("*.py"))
+        for found in FROM_TESTS.finditer(file.read_text(encoding="utf-8"))
+        if re.search(r"\btest_", found[0])
+    ]
+    assert others == []
 
 
 EXPORTS = {  # public names; a name here stays
