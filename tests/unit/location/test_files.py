@@ -11,7 +11,7 @@ import pytest
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Offsets, Position, needed_files
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.unit.coordinator.rocksdb import rocksdb
+from tests.unit.location.rocksdb import rocksdb
 
 KEY = "query/orders/1-abc"
 

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.unit.coordinator.rocksdb import rocksdb
+from tests.unit.location.rocksdb import rocksdb
 
 DRAFT, OWN = "query/rows/2-abc", "query/rows/2-def"
 SCHEMA = "state/1/_stateSchema/default/0_5228"
