@@ -46,7 +46,7 @@ WAITS: dict[tuple[str, str], Callable[[Any], object]] = {
 PAGE = "f. page of a job"  # a server's threads walk it
 TESTS = {  # path -> the test that walks it
     "b. task of a retry": "tests/unit/operators/test_launch.py::test_living_driver_is_replaced_if_not_durable",
-    "c. trigger task that waits": "tests/unit/lifecycle/test_trigger.py::test_trigger_waits_for_completion",
+    "c. trigger task that waits": "tests/unit/operators/test_trigger_checkpoint.py::test_trigger_waits_for_completion",
     "d. savepoint by command": "tests/unit/cli/test_request.py::test_savepoint_lies_below_the_root_by_default",
     PAGE: "tests/unit/ui/test_app.py::test_unchanged_page_is_answered_without_its_text",
 }

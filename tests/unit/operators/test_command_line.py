@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.protocol.keys import History, job_id_of
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE, PreflightRequest
 from tests.support.state_store import TaskStateStore
-from tests.unit.operators.conftest import MASTERS, DagRun, TaskInstance, confs, execute, values
+from tests.unit.operators.submissions import MASTERS, DagRun, TaskInstance, confs, execute, values
 
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")  # Spark's own expression for what its pages hide
 

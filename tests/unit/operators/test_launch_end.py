@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.cli import lists
 from airflow_checkpoint_provider.storage import LocalStore
-from tests.unit.operators.conftest import execute
+from tests.unit.operators.submissions import execute
 
 
 def state_of_the_job(folder: Path) -> str:

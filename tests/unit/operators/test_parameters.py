@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.keys import History
-from tests.unit.operators.conftest import TaskInstance
+from tests.unit.operators.submissions import TaskInstance
 
 
 def operator(max_active_runs: int = 16, **options: Any) -> CheckpointedSparkSubmitOperator:

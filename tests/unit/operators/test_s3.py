@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from tests.support.s3server import Key, S3Server
-from tests.unit.operators.conftest import MASTERS, confs, execute
+from tests.unit.operators.submissions import MASTERS, confs, execute
 
 KEY_ID, SECRET, TOKEN = "AKIAHANDEDOVER", "the-secret-of-the-store", "the-token-of-the-session"
 

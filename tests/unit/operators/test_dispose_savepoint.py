@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.operators import DisposeSavepointOperator, RestoreOperator
 from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
-from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
+from tests.support.tasks import OTHER, kill_in, run, trigger
 
 
 def dispose(pointer: Any, **options: Any) -> DisposeSavepointOperator:

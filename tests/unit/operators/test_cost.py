@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, Ch
 from airflow_checkpoint_provider.storage import open_store
 from tests.support.acting import Job
 from tests.support.s3server import S3Server
-from tests.unit.lifecycle.stage import OTHER, run, ti, trigger
+from tests.support.tasks import OTHER, run, ti, trigger
 
 
 class Counted:

@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.support.causes import cause_of
-from tests.unit.lifecycle.stage import OTHER, run, soon, ti, trigger
+from tests.support.tasks import OTHER, run, soon, ti, trigger
 
 
 def submits(**options: Any) -> CheckpointedSparkSubmitOperator:

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.triggers import checkpoint
 from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
 from tests.support.acting import RUN, Job
 from tests.support.garbage import expire
-from tests.unit.lifecycle.stage import OTHER, context, run, ti
+from tests.support.tasks import OTHER, context, run, ti
 
 
 def waits(job: Any = "orders", **options: Any) -> CheckpointCompletedSensor:

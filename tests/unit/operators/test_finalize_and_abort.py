@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
 from tests.support.causes import cause_of
 from tests.support.garbage import expire
-from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
+from tests.support.tasks import OTHER, kill_in, run, trigger
 
 
 def finalize(checkpoint: Any) -> FinalizeCheckpointOperator:

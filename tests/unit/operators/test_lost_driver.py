@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.support.causes import cause_of
-from tests.unit.lifecycle.stage import OTHER, run, ti, token_of, trigger
+from tests.support.tasks import OTHER, run, ti, token_of, trigger
 
 ELSEWHERE = Process(host="elsewhere", boot_id="another", pid=7)
 GONE = replace(Process.this(), start_ticks="another one's")

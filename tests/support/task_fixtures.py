@@ -1,4 +1,7 @@
-"""A connection to a folder, and a job that runs there."""
+"""Fixtures of the rooms whose tests run tasks: a connection to a folder, and a job that runs there. Runs where Airflow is.
+
+The ``conftest.py`` of a room imports those that its tests take.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from pathlib import Path
 import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
+from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.storage import Store, open_store
+from tests.support import tasks
 from tests.support.acting import Job
-from tests.unit.lifecycle import stage
+from tests.support.faults import FaultyStore
 
 
 @pytest.fixture(autouse=True)
-def _outside_of_a_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+def outside_of_a_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test call ``execute``. No task of an earlier test has left a state."""
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-    stage.STORES.clear()
+    tasks.STORES.clear()
 
 
 @pytest.fixture
@@ -26,6 +32,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     (tmp_path / "checkpoints").mkdir()
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(connection))
     return open_store(str(tmp_path / "checkpoints"))
+
+
+@pytest.fixture
+def faulty(store: Store, monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
+    """Return the store of the connection, with planned faults."""
+    made = FaultyStore(store)
+    monkeypatch.setattr(CheckpointStorageHook, "_connected", lambda _: made)
+    return made
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Run tasks that drive checkpoints in this process, as Airflow would. Runs anywhere."""
+"""Run tasks that drive checkpoints in this process, as Airflow would. Runs where Airflow is."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store
 from tests.fuzz.hostile import FORGED, HOSTILE, JOB, KEYS, OBJECTS, RUN, planted_everywhere
-from tests.unit.lifecycle.stage import OTHER, run
+from tests.support.tasks import OTHER, run
 
 STEERS = ("\x1b[2J", "\x1b]0;", "\x07", "\x9b", "\u202e", "\u2028", "\u2066", "\x7f")
 WAITS: dict[str, Any] = {"poke_interval": 0.01, "timeout": 0, "deferrable": False}

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import Job
 from tests.support.stack import EXAMPLES
-from tests.unit.lifecycle.stage import OTHER, run
+from tests.support.tasks import OTHER, run
 
 FILE = EXAMPLES / "upgrade_and_roll_back.py"
 XCOM = {"job": "tally_deployed", "scope": "", "id": 1, "pointer": "file:///saved/savepoint-tally_deployed-1-abc"}

@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.triggers import checkpoint as triggers
 from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
 from tests.support.acting import RUN, Job
 from tests.support.beats import ELSEWHERE
-from tests.unit.lifecycle.stage import OTHER, obeys, run, soon, trigger
+from tests.support.tasks import OTHER, obeys, run, soon, trigger
 
 Meanwhile = Callable[[Callable[[], object]], None]
 GONE = replace(Process.this(), start_ticks="another one's")

@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
 from tests.support.acting import RUN, Job
 from tests.support.faults import Call, Fault, FaultyStore
-from tests.unit.lifecycle.stage import OTHER, kill_in, run, soon, ti, token_of
+from tests.support.tasks import OTHER, kill_in, run, soon, ti, token_of
 
 
 def asks(**options: Any) -> TriggerSavepointOperator:

@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
-from tests.unit.lifecycle.stage import OTHER, kill_in, run, trigger
+from tests.support.tasks import OTHER, kill_in, run, trigger
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.support.faults import Fault, FaultyStore
-from tests.unit.lifecycle.stage import OTHER, obeys, run, soon
+from tests.support.tasks import OTHER, obeys, run, soon
 
 
 def stops(**options: Any) -> StopWithSavepointOperator:

@@ -21,7 +21,7 @@ from tests.support.acknowledgements import ROWS, stage
 from tests.support.acting import Job
 from tests.support.garbage import expire
 from tests.support.saved import Saved
-from tests.unit.lifecycle.stage import run, trigger
+from tests.support.tasks import run, trigger
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.storage import copy_all, open_store
 from airflow_checkpoint_provider.text.units import how_it_ended
 from tests.support.recorded import RUN, Recorded, at
-from tests.unit.operators.conftest import TaskInstance, execute
+from tests.unit.operators.submissions import TaskInstance, execute
 from tests.unit.operators.tries import Try
 
 _targets = itertools.count()
