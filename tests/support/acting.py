@@ -10,10 +10,11 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
 from airflow_checkpoint_provider.coordinator.restore import stored_at
+from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.events import LaunchSpec, Token
+from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
@@ -112,6 +113,25 @@ class Job:
         """Confirm the commits of a gated checkpoint when its task has finalized it, as the driver's watch does."""
         wait_until(lambda: self.checkpoint(number).completed_at, patience_s, f"nobody finalizes chk-{number}")
         self.coordinator.confirm_commits(number)
+
+    def take(self) -> int:
+        """Take a checkpoint as at a barrier. Return its id."""
+        number = self.coordinator.trigger(Request(token=f"barrier {len(self.state.checkpoints)}"))
+        self.complete(number)
+        return number
+
+    def save(self) -> int:
+        """Take a savepoint, and publish it. Return its id."""
+        asks = Request(
+            token=f"save {len(self.state.checkpoints)}",
+            kind="savepoint",
+            origin="task",
+            folder=f"{self.store.uri}/savepoints",
+        )
+        number = self.coordinator.trigger(asks)
+        self.complete(number)
+        publish_due(self.coordinator)
+        return number
 
     def serve(self, number: int) -> None:
         """Complete it as soon as somebody has asked for it."""

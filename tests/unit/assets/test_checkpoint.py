@@ -1,178 +1,18 @@
-"""The events of ``checkpoint_asset``, and the checkpoint that a run gets which they started."""
+"""``checkpoint_asset``, and the checkpoint that a run gets which its events started."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.assets import checkpoint_asset, triggering_checkpoint
-from airflow_checkpoint_provider.coordinator.savepoint import dispose, publish_due
+from airflow_checkpoint_provider.coordinator.savepoint import dispose
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, InvalidName
-from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.triggers.assets import SENT, CompletedCheckpointTrigger
 from tests.support.acting import Job
-
-BOTH = ("checkpoint", "savepoint")
-
-
-class AssetStore(dict[str, Any]):
-    """Airflow's state store of an asset. ``failures``: how many more requests fail."""
-
-    failures = 0
-
-    async def aget(self, key: str) -> Any:
-        if self.failures:
-            self.failures -= 1
-            raise RuntimeError("the API server does not answer")
-        return json.loads(self[key]) if key in self else None
-
-    async def aset(self, key: str, value: Any) -> None:
-        self[key] = json.dumps(value)
-
-
-@pytest.fixture
-def kept() -> AssetStore:
-    return AssetStore()
-
-
-def checkpoint(job: Job) -> int:
-    number = job.coordinator.trigger(Request(token=f"barrier {len(job.state.checkpoints)}"))
-    job.complete(number)
-    return number
-
-
-def savepoint(job: Job) -> int:
-    asks = Request(
-        token=f"save {len(job.state.checkpoints)}",
-        kind="savepoint",
-        origin="task",
-        folder=f"{job.store.uri}/savepoints",
-    )
-    number = job.coordinator.trigger(asks)
-    job.complete(number)
-    publish_due(job.coordinator)
-    return number
-
-
-def watching(kept: AssetStore, kinds: Collection[str] = BOTH) -> AsyncIterator[TriggerEvent]:
-    asset = checkpoint_asset("orders", kinds)
-    path, arguments = asset.watchers[0].trigger.serialize()
-    assert path == "airflow_checkpoint_provider.triggers.assets.CompletedCheckpointTrigger"
-    trigger = CompletedCheckpointTrigger(**{**json.loads(json.dumps(arguments)), "poll_interval": 0.01})
-    trigger.asset_state_store = kept  # type: ignore[assignment]
-    return trigger.run()
-
-
-def watched(kept: AssetStore, *acts: Callable[[], object], kinds: Collection[str] = BOTH) -> list[Any]:
-    """Return the payloads of a trigger's events. Each of ``acts`` causes one; the first is called when the trigger has begun."""
-
-    async def collect() -> list[Any]:
-        events = watching(kept, kinds)
-        found = []
-        for act in acts:
-            event = asyncio.ensure_future(anext(events))
-            while SENT not in kept:
-                await asyncio.sleep(0.01)
-            act()
-            found.append((await event).payload)
-        return found
-
-    return asyncio.run(asyncio.wait_for(collect(), 60))
-
-
-def numbers(payloads: list[Any]) -> list[int]:
-    return [payload["id"] for payload in payloads]
-
-
-# -- events ------------------------------------------------------------------------------------------------------------
-
-
-def test_each_checkpoint_from_now_on_is_an_event_with_pointer_and_size(job: Job, kept: AssetStore) -> None:
-    checkpoint(job)
-    first, second = watched(kept, lambda: savepoint(job), lambda: checkpoint(job))
-    place = job.checkpoint(2)
-    assert first == {
-        "job": "orders", "scope": "", "id": 2, "pointer": place.target, "kind": "savepoint", "bytes": place.bytes,
-    }  # fmt: skip
-    assert second == {
-        "job": "orders", "scope": "", "id": 3, "pointer": str(job.coordinator.pointer(3)), "kind": "checkpoint",
-        "bytes": job.checkpoint(3).bytes,
-    }  # fmt: skip
-    assert place.bytes > 0
-
-
-def test_other_kinds_are_no_events(job: Job, kept: AssetStore) -> None:
-    def both() -> None:
-        checkpoint(job)
-        savepoint(job)
-
-    (event,) = watched(kept, both, kinds=("savepoint",))
-    assert event["kind"] == "savepoint"
-
-
-def test_savepoint_is_an_event_when_its_directory_can_be_opened(job: Job, kept: AssetStore) -> None:
-    asks = Request(token="save", kind="savepoint", origin="task", folder=f"{job.store.uri}/savepoints")
-    job.complete(job.coordinator.trigger(asks))
-    assert numbers(watched(kept, lambda: checkpoint(job))) == [2]
-    kept[SENT] = json.dumps({"incarnation": job.state.incarnation, "ids": [2]})
-    assert numbers(watched(kept, lambda: publish_due(job.coordinator))) == [1]
-
-
-def test_checkpoint_that_overtakes_an_older_one_hides_it_not(job: Job, kept: AssetStore) -> None:
-    asks = Request(token="slow", kind="savepoint", origin="task", folder=f"{job.store.uri}/savepoints")
-    slow = job.coordinator.trigger(asks)
-    assert numbers(watched(kept, lambda: checkpoint(job))) == [slow + 1]
-    kept[SENT] = json.dumps({"incarnation": job.state.incarnation, "ids": [slow + 1]})
-
-    def complete() -> None:
-        job.complete(slow)
-        publish_due(job.coordinator)
-
-    assert numbers(watched(kept, complete)) == [slow]
-
-
-def test_checkpoint_of_a_time_without_triggerer_is_an_event(job: Job, kept: AssetStore) -> None:
-    checkpoint(job)
-    kept[SENT] = json.dumps({"incarnation": job.state.incarnation, "ids": [1]})
-    savepoint(job)
-    assert numbers(watched(kept, lambda: None)) == [2]
-
-
-def test_event_comes_again_if_the_triggerer_is_lost_before_the_next_poll(job: Job, kept: AssetStore) -> None:
-    assert numbers(watched(kept, lambda: savepoint(job))) == [1]
-    assert numbers(watched(kept, lambda: None)) == [1]
-    assert numbers(watched(kept, lambda: None, lambda: savepoint(job))) == [1, 2]
-    assert json.loads(kept[SENT])["ids"] == [1], "this trigger has polled again, and was lost after its second event"
-
-
-def test_checkpoints_of_a_new_history_are_events(job: Job, kept: AssetStore) -> None:
-    savepoint(job)
-    kept[SENT] = json.dumps({"incarnation": "of an older history", "ids": [1]})
-    assert numbers(watched(kept, lambda: None)) == [1]
-
-
-def test_job_may_start_after_its_trigger(store: Store, kept: AssetStore) -> None:
-    job = Job(store)
-
-    def start() -> None:
-        job.start()
-        savepoint(job)
-
-    assert numbers(watched(kept, start)) == [1]
-
-
-def test_trigger_outlives_errors_of_airflow(job: Job, kept: AssetStore) -> None:
-    kept.failures = 2
-    assert numbers(watched(kept, lambda: savepoint(job))) == [1]
-
 
 # -- the asset ---------------------------------------------------------------------------------------------------------
 
@@ -182,7 +22,7 @@ def test_asset_is_the_same_in_each_dag() -> None:
     assert (one.name, one.uri, one.extra) == (two.name, two.uri, two.extra)
     assert one.watchers[0].trigger.serialize() == two.watchers[0].trigger.serialize()
     assert one.name == "savepoints of orders"
-    assert checkpoint_asset("orders", BOTH).name == "checkpoints and savepoints of orders"
+    assert checkpoint_asset("orders", ["checkpoint", "savepoint"]).name == "checkpoints and savepoints of orders"
 
 
 @pytest.mark.parametrize("kinds", ["savepoint", (), ("savepoints",)])
@@ -206,17 +46,17 @@ def context(*assets: Asset) -> dict[str, Any]:
 
 
 def test_run_gets_the_newest_checkpoint_of_its_asset(job: Job) -> None:
-    savepoint(job)
-    newest = savepoint(job)
-    checkpoint(job)
+    job.save()
+    newest = job.save()
+    job.take()
     found = triggering_checkpoint(context(checkpoint_asset("orders"), Asset("something else")))
     assert (found["id"], found["pointer"]) == (newest, job.checkpoint(newest).target)
 
 
 def test_run_whose_checkpoints_were_deleted_is_told(job: Job) -> None:
-    number = savepoint(job)
+    number = job.save()
     target = job.checkpoint(number).target
-    checkpoint(job)  # the job need not start from the savepoint any more
+    job.take()  # the job need not start from the savepoint any more
     assert target
     dispose(job.store, target, "ann", "2026-11-22T10:00:00Z")
     with pytest.raises(CheckpointNotFound, match=r"job 'orders' has no savepoint any more.*retention="):
