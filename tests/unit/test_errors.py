@@ -68,7 +68,7 @@ def names(several: list[type[CheckpointError]]) -> list[str]:
 
 @pytest.mark.parametrize("error", ALL, ids=names(ALL))
 def test_error_has_its_own_code(error: type[CheckpointError]) -> None:
-    """A search for an inherited code would find the wrong page. tests/unit/test_codes.py checks that no code is used twice."""
+    """A search for an inherited code would find the wrong page. tests/unit/project/test_codes.py checks that no code is used twice."""
     assert re.fullmatch(r"CKP\d{3}", vars(error)["code"])
 
 

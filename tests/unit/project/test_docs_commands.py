@@ -11,7 +11,7 @@ import pytest
 from airflow_checkpoint_provider.cli.main import parser
 from airflow_checkpoint_provider.cli.verbs import VERBS, name
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_BLOCK = re.compile(r"^(?:\w+=\$\()?(?:airflow )?checkpoints ([^#\n)]*)", re.MULTILINE)

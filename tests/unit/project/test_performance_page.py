@@ -11,7 +11,7 @@ from benchmarks.__main__ import QUESTIONS, main
 from benchmarks.answers import Answer, Chart, Cost, Finding, Goal, Machine, Result, Size, Spread, read_results
 from benchmarks.page import ABSENT, CHARTS, GOALS, HEADLINES, PAGE, RESULTS, SUMMARY, blocks, charts, rendered
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AGAIN = "write it with `python -m benchmarks --page`"
 
 

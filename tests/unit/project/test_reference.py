@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchSettings
 from airflow_checkpoint_provider.storage.s3_credentials import CONFS
 from tests.support.reference import BLOCK, PARTS, parameters, written
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 FOLDER = DOCS / "reference"
 MADE = (*sorted(FOLDER.glob("*.md")), DOCS / "inside" / "modules.md")
 NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

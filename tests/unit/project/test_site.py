@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_site_is_made_without_a_warning(tmp_path: Path) -> None:

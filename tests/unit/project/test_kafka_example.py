@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.delta import CONFS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/write/sources.md").read_text(encoding="utf-8")
 EXAMPLE = PAGE.split("## An example: from Kafka to Delta")[1].split("\n## ")[0]
 DAG_FILE, SCRIPT = re.findall(r"```python\n(.*?)```", EXAMPLE, re.DOTALL)
