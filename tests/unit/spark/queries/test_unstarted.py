@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.unstarted import PATIENCE, Unstarted
 from airflow_checkpoint_provider.spark.state.states import States
-from tests.unit.spark.stored_queries import saved
+from tests.unit.spark.queries.stored_queries import saved
 
 CHAIN = {uid: saved(uid, *upstreams) for uid, upstreams in {"a": "", "b": "a", "c": "b", "z": ""}.items()}
 

@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.state.registered import LONGEST_WORDS, Re
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import LARGEST_VALUE
 from tests.support.objects import Calls, Hook, Own
-from tests.unit.spark.stored_states import RUN, held, registered, seal, stage, value
+from tests.unit.spark.state.stored_states import RUN, held, registered, seal, stage, value
 
 
 def checkpoint(number: int, status: str) -> Checkpoint:

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.spark.state.snapshot import StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States, new_in
 from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE, LARGEST_VALUE, Value
-from tests.unit.spark.stored_states import RUN, file_set, held, registered, seal, stage, value
+from tests.unit.spark.state.stored_states import RUN, file_set, held, registered, seal, stage, value
 
 
 def claimed(states: States, uid: str, default: Any = None) -> Value:

@@ -25,7 +25,7 @@ from tests.support.faults import Call, Fault, FaultyStore, served
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording, ask
-from tests.unit.spark.stored_queries import saved
+from tests.unit.spark.queries.stored_queries import saved
 
 
 class Clock:
