@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
@@ -48,3 +49,10 @@ def job(store: Store) -> Job:
     job = Job(store)
     job.start()
     return job
+
+
+@pytest.fixture
+def asked(job: Job) -> dict[str, Any]:
+    """Return the XCom of a trigger."""
+    answer: dict[str, Any] = tasks.run(tasks.trigger())
+    return answer

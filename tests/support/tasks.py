@@ -13,6 +13,7 @@ from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators import TriggerCheckpointOperator
 from airflow_checkpoint_provider.operators._base import KillGuard, generation_of, request_of
+from airflow_checkpoint_provider.operators._waiting import JournalSensor
 from tests.support.acting import RUN, Job
 from tests.support.state_store import TaskStateStore
 
@@ -56,6 +57,11 @@ def run(operator: BaseOperator, **instance: Any) -> Any:
 def trigger(job: Any = "orders", **options: Any) -> TriggerCheckpointOperator:
     with DAG(OTHER, schedule=None):
         return TriggerCheckpointOperator(**{"task_id": "trigger", "job": job, "poke_interval": 0.01, **options})
+
+
+def waits(kind: type[JournalSensor], checkpoint: Any, **options: Any) -> JournalSensor:
+    with DAG(OTHER, schedule=None):
+        return kind(task_id="waits", checkpoint=checkpoint, **{"poke_interval": 0.01, "timeout": 0, **options})
 
 
 def kill_in(monkeypatch: pytest.MonkeyPatch, task: KillGuard, owner: object, name: str) -> None:

@@ -19,23 +19,11 @@ from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import Job
 from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import expire
-from tests.support.tasks import OTHER, run, ti, trigger
+from tests.support.tasks import OTHER, run, ti, trigger, waits
 
 ALL = pytest.mark.parametrize(
     "kind", [CheckpointAcknowledgedSensor, CheckpointCompletedSensor, NotifyCheckpointCompleteOperator]
 )
-
-
-def waits(kind: type[JournalSensor], checkpoint: Any, **options: Any) -> JournalSensor:
-    with DAG(OTHER, schedule=None):
-        return kind(task_id="waits", checkpoint=checkpoint, **{"poke_interval": 0.01, "timeout": 0, **options})
-
-
-@pytest.fixture
-def asked(job: Job) -> dict[str, Any]:
-    """Return the XCom of a trigger."""
-    answer: dict[str, Any] = run(trigger())
-    return answer
 
 
 # -- what ends the wait ----------------------------------------------------------------------------------------------------

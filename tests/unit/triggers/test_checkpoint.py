@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
@@ -20,23 +19,11 @@ from airflow_checkpoint_provider.triggers import checkpoint
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.support.faults import Fault, FaultyStore
-from tests.support.tasks import OTHER, run, ti, trigger
+from tests.support.tasks import run, ti, trigger, waits
 
 ALL = pytest.mark.parametrize(
     "kind", [CheckpointAcknowledgedSensor, CheckpointCompletedSensor, NotifyCheckpointCompleteOperator]
 )
-
-
-def waits(kind: type[JournalSensor], checkpoint: Any, **options: Any) -> JournalSensor:
-    with DAG(OTHER, schedule=None):
-        return kind(task_id="waits", checkpoint=checkpoint, **{"poke_interval": 0.01, "timeout": 0, **options})
-
-
-@pytest.fixture
-def asked(job: Job) -> dict[str, Any]:
-    """Return the XCom of a trigger."""
-    answer: dict[str, Any] = run(trigger())
-    return answer
 
 
 def deferred(operator: Any, **instance: Any) -> CheckpointTrigger:
