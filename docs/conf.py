@@ -11,10 +11,8 @@ html_theme = "furo"  # light and dark, and a search that needs no server
 html_copy_source = False
 smartquotes = False  # "job" is typed as it is shown
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
 
-myst_enable_extensions: list[str] = []  # the pages are read on the host of the repository, too
-myst_heading_anchors = 4
+myst_heading_anchors = 4  # without extensions of MyST: the pages are read on the host of the repository, too
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signature of an operator is long enough; its parameters are described one by one
