@@ -6,7 +6,6 @@ say, so that no figure is typed. Each question has such a block. So have all goa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from airflow_checkpoint_provider.coordinator.liveness import Beats
 from benchmarks.answers import Answer, Finding, Machine, Result, Results, Spread
 from benchmarks.charts import drawn
+from tests.support.blocks import filled
 
 RESULTS = Path("benchmarks/results.json")
 PAGE = Path("docs/inside/performance.md")
@@ -21,7 +21,6 @@ CHARTS = Path("docs/performance")
 
 SUMMARY = "summary"  # the block with the figures that a user asks for first
 GOALS = "goals"  # the block with the goals of all questions
-BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
 ABSENT = "not measured"
 
 
@@ -74,14 +73,9 @@ HEADLINES = (
 )
 
 
-def blocks(page: str) -> list[str]:
-    """Return the names of the page's blocks, in their order."""
-    return [name for _, name, _ in BLOCK.findall(page)]
-
-
 def rendered(page: str, results: Results) -> str:
     """Return the page with the results in its blocks."""
-    return BLOCK.sub(lambda found: f"{found[1]}{_block(found[2], results)}{found[3]}", page)
+    return filled(page, lambda name: _block(name, results))
 
 
 def charts(results: Results) -> dict[str, str]:

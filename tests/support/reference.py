@@ -6,10 +6,8 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,16 @@ import airflow_checkpoint_provider
 from airflow_checkpoint_provider.cli.main import parser
 from airflow_checkpoint_provider.get_provider_info import get_provider_info
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from tests.support.blocks import filled
 from tests.support.codes import CODES
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
 PARAM = re.compile(r":param (\w+): (.*?)(?=\n\s*:param |\n\n|\Z)", re.DOTALL)
-BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
 def written(page: str) -> str:
-    """Return the page with each block ``<!-- begin NAME -->`` made anew."""
-    return BLOCK.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n\n{found[3]}", page)
+    """Return the page with each block made anew."""
+    return filled(page, lambda name: f"\n{PARTS[name]()}\n\n")
 
 
 def table(*rows: tuple[str, ...]) -> str:
@@ -87,10 +85,8 @@ def parameters(documented: Any) -> dict[str, str]:
 def connection() -> str:
     """Return the fields of the connection, as its form tells them."""
     (kind,) = get_provider_info()["connection-types"]
-    named: Mapping[str, Any] = {**kind["ui-field-behaviour"]["relabeling"]}
-    logins = [
-        (f"`{name}`", label, kind["ui-field-behaviour"]["placeholders"].get(name, "")) for name, label in named.items()
-    ]
+    form = kind["ui-field-behaviour"]
+    logins = [(f"`{name}`", label, form["placeholders"].get(name, "")) for name, label in form["relabeling"].items()]
     others = [(f"`{name}`", field["label"], field["description"]) for name, field in kind["conn-fields"].items()]
     return table(("field", "label", ""), *others[:1], *logins, *others[1:])
 
@@ -118,23 +114,18 @@ def codes() -> str:
 
 def modules() -> str:
     """Return a section for each folder of the package, and in it the first sentences of its modules."""
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if "example_dags" not in file.parts and _has_code(file)]
-    names = sorted((file.parent.relative_to(PACKAGE).parts, file) for file in files)
-    return "\n\n".join(
-        "\n".join(_folder(folder, [file for _, file in group])) for folder, group in groupby(names, itemgetter(0))
-    )
-
-
-def _has_code(file: Path) -> bool:
-    """Return whether there is more than a docstring in it."""
-    return any(not isinstance(node, ast.Expr) for node in ast.parse(file.read_text(encoding="utf-8")).body)
-
-
-def _folder(folder: tuple[str, ...], files: list[Path]) -> Iterator[str]:
-    yield from (f"## {'/'.join(folder)}/" if folder else "## The package itself", "")
-    for file in files:
-        said = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
-        yield f"- `{file.relative_to(PACKAGE)}`: {' '.join(said.replace('``', '`').split())}"
+    sections: dict[str, list[str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py"), key=lambda file: (file.parent.parts, file.name)):
+        module = ast.parse(file.read_text(encoding="utf-8"))
+        has_code = any(not isinstance(node, ast.Expr) for node in module.body)  # more than a docstring
+        if has_code and "example_dags" not in file.parts:
+            folder, said = (
+                file.parent.relative_to(PACKAGE).as_posix(),
+                (ast.get_docstring(module) or "").split("\n\n")[0],
+            )
+            line = f"- `{file.relative_to(PACKAGE)}`: {' '.join(said.replace('``', '`').split())}"
+            sections.setdefault("The package itself" if folder == "." else f"{folder}/", []).append(line)
+    return "\n\n".join("\n".join([f"## {title}", "", *lines]) for title, lines in sections.items())
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -9,14 +9,15 @@ import pytest
 
 from benchmarks.__main__ import QUESTIONS, main
 from benchmarks.answers import Answer, Chart, Cost, Finding, Goal, Machine, Result, Size, Spread, read_results
-from benchmarks.page import ABSENT, CHARTS, GOALS, HEADLINES, PAGE, RESULTS, SUMMARY, blocks, charts, rendered
+from benchmarks.page import ABSENT, CHARTS, GOALS, HEADLINES, PAGE, RESULTS, SUMMARY, charts, rendered
+from tests.support.blocks import names
 
 ROOT = Path(__file__).parents[3]
 AGAIN = "write it with `python -m benchmarks --page`"
 
 
 def test_page_has_a_block_for_each_question() -> None:
-    assert blocks((ROOT / PAGE).read_text()) == [SUMMARY, GOALS, *(question.name for question in QUESTIONS)]
+    assert names((ROOT / PAGE).read_text()) == [SUMMARY, GOALS, *(question.name for question in QUESTIONS)]
 
 
 def test_page_is_that_of_the_stored_results() -> None:

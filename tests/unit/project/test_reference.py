@@ -14,13 +14,14 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchSettings
 from airflow_checkpoint_provider.storage.s3_credentials import CONFS
-from tests.support.reference import BLOCK, PARTS, parameters, written
+from tests.support.blocks import names
+from tests.support.reference import PARTS, parameters, written
 
 DOCS = Path(__file__).parents[3] / "docs"
 FOLDER = DOCS / "reference"
 MADE = (*sorted(FOLDER.glob("*.md")), DOCS / "inside" / "modules.md")
 NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-PAGES = [page for page in MADE if BLOCK.search(page.read_text(encoding="utf-8"))]
+PAGES = [page for page in MADE if names(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -45,9 +46,7 @@ def test_each_parameter_of_a_task_is_described(task: type) -> None:
 
 
 def test_each_part_is_on_a_page() -> None:
-    assert sorted(found[2] for page in PAGES for found in BLOCK.finditer(page.read_text(encoding="utf-8"))) == sorted(
-        PARTS
-    )
+    assert sorted(name for page in PAGES for name in names(page.read_text(encoding="utf-8"))) == sorted(PARTS)
 
 
 def test_confs_of_a_launch_are_those_of_the_page() -> None:
