@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: help demo test test-slow bench bench-full lint docs wheel lock clean system
+.PHONY: help demo test fast-tests test-slow bench bench-full lint docs wheel lock clean system
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += -j2
@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # uv leaves byte code to the first import. Where that is not written, each of hundreds of Python processes compiles Airflow anew.
 unexport PYTHONDONTWRITEBYTECODE
 # spark-submit looks for Spark by the first python3 of the PATH.
-demo test test-slow bench bench-full $(CLASSES): private export PATH := $(CURDIR)/$(BIN):$(PATH)
+demo fast-tests test-slow bench bench-full $(CLASSES): private export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,7 +29,9 @@ help:  ## show this
 demo: $(INSTALLED) $(if $(STORE),$(JARS))  ## a real Airflow, a Spark driver killed half-way, a retry that goes on; STORE=s3: in S3
 	@$(BIN)/python -m tests.support.demo $(STORE)
 
-test: lint $(JARS) $(CLASSES)  ## linters, types and all tests but the slow ones
+test: lint fast-tests  ## linters, types and all tests but the slow ones
+
+fast-tests: $(INSTALLED) $(JARS) $(CLASSES)  # beside the linters: tests that wait leave time to them
 	@echo "Testing"
 	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
