@@ -46,13 +46,17 @@ Schedule = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Bug:
-    """A mistake, the query that shows it, and what it breaks. Where chance finds it too seldom, ``schedule`` leads there."""
+    """A mistake, the query that shows it, and what it breaks.
+
+    Chance finds it within few rounds of ``seed``. Where chance finds it too seldom, ``schedule`` leads there.
+    """
 
     title: str
     patch: Patch
     breaks: str
     kind: Kind = STATEFUL
     schedule: Schedule = ()
+    seed: int = 0
 
 
 LOCATE, FENCED, FOLLOW, HEAL = Locations.locate, Locations._fenced, Locations._follow, Locations.fetch_missing_state
@@ -116,7 +120,7 @@ FENCING = {
          ("input", "input/4"), ("A1", ""), ("input", "input/5"), ("A1", ""), ("input", ""), ("A1", ""), ("A2", "")),
     ),
     "fence unknown": Bug(
-        "the fence of another taker counts as a batch", replaced(locations, "fence", fenced_once(known=False)), "Q"
+        "the fence of another taker counts as a batch", replaced(locations, "fence", fenced_once(known=False)), "Q", seed=2,
     ),
     "one look in S3": Bug(
         "no second look, though the service may still carry out a copy", replaced(take_over, "stays_fenced", lambda *_: True), "Q", IN_S3,
@@ -173,7 +177,7 @@ FINISHED_BY_ANOTHER = (
 COPYING = {
     "fenced location alone": Bug(
         "what the fenced location lacks is not taken from those before it",
-        newest_alone, "Q",
+        newest_alone, "Q", seed=1,
     ),
     "parent alone": Bug(
         "the state is fetched from the newest of the older locations alone", replaced(Locations, "fetch_missing_state", parent_alone), "Q", STATEFUL,
@@ -182,9 +186,11 @@ COPYING = {
     ),
     "up to the commit": Bug(
         "the state of the batch that had begun is neither copied nor fetched",
-        replaced(Found, "state", up_to_the_commit), "Q",
+        replaced(Found, "state", up_to_the_commit), "Q", seed=1,
     ),
-    "not fetched": Bug("nothing is fetched from the older locations", replaced(Locations, "fetch_missing_state", lambda self, located: None), "Q"),
+    "not fetched": Bug(
+        "nothing is fetched from the older locations", replaced(Locations, "fetch_missing_state", lambda self, located: None), "Q", seed=7
+    ),
     "fetched without commit": Bug(
         "the state is fetched only while the batch is not committed", replaced(Locations, "has_state", fetched_without_commit),
         "Q", STATEFUL, FINISHED_BY_ANOTHER,
@@ -233,12 +239,12 @@ def deleted_with_its_fence() -> Iterator[None]:
 
 
 NAMING = {
-    "named first": Bug("the entry is written before the copy", replaced(Locations, "locate", named_first), "Q"),
+    "named first": Bug("the entry is written before the copy", replaced(Locations, "locate", named_first), "Q", seed=9),
     "two takers": Bug("whoever comes may name a location", decided(c.LocateQuery, anyone), "Q", STATELESS),
     "fence deleted": Bug(
         "the fence goes with its location", deleted_with_its_fence, "Q", STATELESS
     ),
-    "given up at once": Bug("older locations go before their batch is committed", replaced(RunningQuery, "start", given_up_at_once), "Q"),
+    "given up at once": Bug("older locations go before their batch is committed", replaced(RunningQuery, "start", given_up_at_once), "Q", seed=7),
     "orphans stay": Bug("copies that no entry names stay", replaced(garbage, "QUERY", "nothing"), "Q"),
 }  # fmt: skip
 
@@ -280,14 +286,14 @@ def moved_first(self: FileSink, way: WayBack, name: str, files: Sequence[SinkFil
 
 
 GOING_BACK = {
-    "not fenced": Bug("a query goes back and leaves its location open", replaced(Locations, "_fenced", left_open), "Q", BACK),
+    "left open": Bug("a query goes back and leaves its location open", replaced(Locations, "_fenced", left_open), "Q", BACK, seed=4),
     "not finished": Bug(
         "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
     ),
-    "numbers used twice": Bug("batches get numbers that are in use", replaced(FileSink, "next_number", next_one), "Q", BACK),
+    "numbers used twice": Bug("batches get numbers that are in use", replaced(FileSink, "next_number", next_one), "Q", BACK, seed=4),
     "moved first": Bug(
-        "files are moved while the log of the sink still names them", replaced(FileSink, "_cut", moved_first), "Q8", BACK
+        "files are moved while the log of the sink still names them", replaced(FileSink, "_cut", moved_first), "Q8", BACK, seed=4,
     ),
 }  # fmt: skip
 
