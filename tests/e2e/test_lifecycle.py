@@ -41,6 +41,7 @@ def ended(run: Run) -> dict[str, str | None]:
     return run.client.states(run.dag, run.id)
 
 
+@pytest.mark.slow  # test_example_dag_succeeds audits a checkpoint
 def test_gated_checkpoint_is_audited_and_completed_also_after_a_clear(lab: Lab) -> None:
     """Cleared together, the trigger finds a run that has finished, and waits for its new start."""
     run = lab.start("audited", "one")
@@ -63,6 +64,7 @@ def test_gated_checkpoint_is_audited_and_completed_also_after_a_clear(lab: Lab) 
     assert run.results == [{"attempt": attempt, **RESULT} for attempt in (1, 2)]
 
 
+@pytest.mark.slow  # test_abort_ends_all_waits_and_a_clear_requests_again does it without Spark
 def test_clear_after_a_dead_driver_requests_from_the_next_driver(lab: Lab) -> None:
     run = lab.start("audited", "one")
     run.wait_at("one")
@@ -91,6 +93,7 @@ def test_clear_after_a_dead_driver_requests_from_the_next_driver(lab: Lab) -> No
 BY_HAND = pytest.param("flights_audited_by_hand", marks=pytest.mark.slow)  # the same tasks as in one line
 
 
+@pytest.mark.slow  # test_steps does the same by hand and without Spark
 @pytest.mark.parametrize("dag", ["flights_audited", BY_HAND])
 def test_example_dag_succeeds(lab: Lab, dag: str) -> None:
     folder = lab.folder(dag)

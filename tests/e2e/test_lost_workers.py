@@ -14,6 +14,7 @@ def one_launch(run: Run) -> bool:
     return [one.number for one in state.launches] == [1] and [one.outcome for one in state.attempts] == ["finished"]
 
 
+@pytest.mark.slow  # test_people loses a worker, too
 @pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
 def test_next_try_follows_the_living_driver_of_a_lost_worker(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
@@ -33,6 +34,7 @@ def test_next_try_follows_the_living_driver_of_a_lost_worker(lab: Lab, dag: str)
     assert run.state.retained == ()
 
 
+@pytest.mark.slow  # the coordinator's tests let two tries plan at once
 def test_one_of_two_executes_wins_after_a_lost_supervisor(lab: Lab) -> None:
     run = lab.at_two()
     process = run.process()
@@ -48,6 +50,7 @@ def test_one_of_two_executes_wins_after_a_lost_supervisor(lab: Lab) -> None:
     assert run.results == [{"attempt": 1, **RESULT}]
 
 
+@pytest.mark.slow  # the operator's tests follow a driver that has ended
 def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> None:
     run = lab.start("stages", "end")
     run.wait_at("end")
@@ -61,6 +64,7 @@ def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> No
     assert run.state.retained == ()
 
 
+@pytest.mark.slow  # test_living fences a driver
 def test_living_driver_is_fenced_if_not_durable(lab: Lab) -> None:
     run = lab.at_two("fences")
     jvm = run.jvm()

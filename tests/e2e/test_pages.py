@@ -264,7 +264,7 @@ def test_html_is_valid(pages: Pages, tmp_path: Path) -> None:
 # -- in a browser --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", ALL)
 def test_accessibility_checker_finds_nothing(pages: Pages, page: Page, path: str, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
@@ -352,7 +352,7 @@ def test_narrow_window_needs_no_scrolling_sideways(pages: Pages, page: Page, pat
     assert page.evaluate(cut) == 0
 
 
-@pytest.mark.parametrize("width", [420, 760])
+@pytest.mark.parametrize("width", [420, pytest.param(760, marks=pytest.mark.slow)])
 def test_facts_are_whole_in_a_narrow_frame(pages: Pages, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
     page.goto(f"{pages.url}/plugin/checkpoints{FLIGHTS_PAGE}")
@@ -429,6 +429,7 @@ def test_pages_work_without_scripts(chromium: Browser, pages: Pages) -> None:
         expect(page.locator(".facts time").first).to_have_text("2026-11-21 03:44:10 UTC")
 
 
+@pytest.mark.slow  # nothing is asserted that other tests do not assert
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> None:
     """They are those of the documentation if the environment says so."""
@@ -445,6 +446,7 @@ def test_screenshots(pages: Pages, page: Page, tmp_path: Path, theme: str) -> No
         screenshots.note(taken)
 
 
+@pytest.mark.slow  # as test_screenshots
 def test_screenshots_show_a_whole_page(pages: Pages, page: Page, tmp_path: Path) -> None:
     """Outside of Airflow's own page, which scrolls."""
     page.goto(f"{pages.url}{FLIGHTS_PAGE}")

@@ -32,6 +32,7 @@ ENOUGH = PATIENCE * 1000  # milliseconds
 FRAME = "iframe[title=Checkpoints]"
 
 
+@pytest.mark.slow  # test_pages opens the same page
 def test_tab_follows_a_job_from_a_pending_checkpoint_to_its_end(lab: Lab) -> None:
     run = lab.at_two("stages", "three")
     with _tab(lab, run) as (page, tab):

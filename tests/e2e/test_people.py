@@ -32,6 +32,7 @@ def test_task_marked_failed_stops_the_driver_and_a_clear_continues(lab: Lab) -> 
     assert "[CKP101]" in run.log(3)
 
 
+@pytest.mark.slow  # the test before this one clears a task, too
 @pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
 def test_task_cleared_while_running_continues(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
@@ -47,6 +48,7 @@ def test_task_cleared_while_running_continues(lab: Lab, dag: str) -> None:
     assert run.results == [{"attempt": 2, **RESULT}]
 
 
+@pytest.mark.slow  # the operator's tests clear tasks; so do the next two
 def test_task_cleared_after_the_end_starts_again(lab: Lab) -> None:
     run = lab.start("stages")
     run.ended("success", 1)
@@ -58,6 +60,7 @@ def test_task_cleared_after_the_end_starts_again(lab: Lab) -> None:
     assert run.state.launches[1].restore_point is None
 
 
+@pytest.mark.slow  # the operator's tests delete the state
 def test_task_cleared_after_the_end_cannot_continue_from_deleted_state(lab: Lab) -> None:
     run = lab.start("continues")
     run.ended("success", 1)

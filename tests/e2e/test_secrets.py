@@ -14,6 +14,7 @@ from tests.support import processes
 pytestmark = pytest.mark.timeout(1800)
 
 
+@pytest.mark.slow  # test_steps looks for secrets without Spark, test_on_s3 in a driver
 def test_keys_are_shown_nowhere(lab: Lab) -> None:
     run = lab.start("secrets_s3", "two")
     run.wait_at("two")

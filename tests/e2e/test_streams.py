@@ -87,6 +87,7 @@ def report(lab: Lab) -> Iterator[Callable[[], str]]:
         yield log
 
 
+@pytest.mark.slow  # test_first_stream kills a query, and test_savepoint_is_taken_every_hour saves in Airflow
 def test_stream_goes_on_after_a_kill_and_is_saved(lab: Lab, report: Callable[[], str]) -> None:
     out = inbox(lab).with_name("clean")
     put(inbox(lab), 0)

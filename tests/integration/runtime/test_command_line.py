@@ -32,6 +32,7 @@ def checkpoints(home: Home, *arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout) if code == 0 else done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow  # test_first_stream stops and restores by the commands
 @pytest.mark.timeout(1800)
 def test_command_line_takes_a_savepoint_stops_restores_and_disposes(home: Home) -> None:
     with home.started() as running:

@@ -57,6 +57,7 @@ def test_aligned_savepoints_hold_each_row_once(chain: Home) -> None:
 
 
 @EVERYWHERE
+@pytest.mark.slow  # test_cut cuts at each moment without Spark
 def test_unaligned_savepoints_hold_the_rows_in_flight(chain: Home) -> None:
     """The second query reads half as fast as the first one writes."""
     chain.env |= {"CHAIN_FILES": "1", "CHAIN_ALIGNED": "0 s"}

@@ -56,6 +56,7 @@ def goes_on_exactly(home: Home) -> None:
 
 
 @EVERYWHERE
+@pytest.mark.slow  # test_savepoint_stops drains without Spark
 def test_drained_queries_have_read_all_that_had_arrived(stream: Home) -> None:
     """Files that arrive meanwhile are read when the job goes on. The second query reads what the first one writes."""
     stream.env["STREAM_COPY"] = "1"

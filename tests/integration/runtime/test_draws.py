@@ -60,14 +60,14 @@ def each(fast: set[str]) -> list[Any]:
     return [pytest.param(way, id=name, marks=marks[name in fast]) for name, way in (DRAWN | BY_PARTITION).items()]
 
 
-@pytest.mark.parametrize("drawing", each({"rand", "uuid", "in SQL", "sample", "rand(5)", "zipWithIndex", "limit"}))
+@pytest.mark.parametrize("drawing", each({"rand", "in SQL", "zipWithIndex"}))
 def test_stages_that_share_a_draw_fit_together_after_a_retry(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing
 ) -> None:
     fit_together_after_a_retry(script, rows, drawing, as_function=False)
 
 
-@pytest.mark.parametrize("drawing", each({"uuid", "sample", "zipWithIndex"}))
+@pytest.mark.parametrize("drawing", each({"uuid"}))
 def test_functions_that_share_a_draw_fit_together_after_a_retry(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing
 ) -> None:
@@ -93,7 +93,7 @@ def fit_together_after_a_retry(
     assert not again(), "what is shared with nobody would be computed again, too"
 
 
-@pytest.mark.parametrize("drawing", each({"rand", "monotonically_increasing_id", "zipWithIndex"}))
+@pytest.mark.parametrize("drawing", each({"zipWithIndex"}))
 def test_stages_fit_together_if_the_retry_splits_its_files_otherwise(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ IN_S3 = [point for point in WORK if point.startswith(("stage/priced/", "checkpoi
 WITHOUT_JVM = [point for point in WORK if point.startswith(("stage/", "checkpoint/2/", "retire/1/", "value/rows/"))]
 
 
+@pytest.mark.slow  # as the tests whose steps it counts
 def test_steps_are_all_steps_of_an_undisturbed_run(undisturbed: Undisturbed) -> None:
     assert sorted(undisturbed.points) == sorted([*START, *WORK, *END])
 

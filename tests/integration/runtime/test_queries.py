@@ -37,6 +37,7 @@ from tests.support.streams import ROWS, add_files, expected, expected_keys, ids_
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.slow  # test_first_stream starts a query again
 def test_next_run_goes_on_behind_the_last_batch(stream: Home) -> None:
     add_files(source(stream), *range(4))
     first = stream.run()
@@ -101,6 +102,7 @@ def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
 
 
 @EVERYWHERE
+@pytest.mark.slow  # the model lets zombies of queries run at each moment, test_living lets one of stages
 @pytest.mark.parametrize("sink", ["", pytest.param("batch_sink", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "skipped",
@@ -141,6 +143,7 @@ def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool, 
         assert fenced == (f"query/rows/{name}" not in locations(stream))
 
 
+@pytest.mark.slow  # test_timer does it without Spark
 def test_checkpoints_are_taken_at_the_pace_of_the_interval(stream: Home) -> None:
     """Meanwhile the heartbeat shows what the query does, and when it is quiet."""
     running_forever(stream, STREAM_INTERVAL="1 s", STREAM_STATE="1")
@@ -196,6 +199,7 @@ def test_fork_goes_on_behind_the_savepoint(stream: Home, stopped: str, tmp_path:
     assert exact(stream, 4)
 
 
+@pytest.mark.slow  # test_first_stream stops a query and starts it again
 def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp_path: Path) -> None:
     """It runs again with the same files, though more have arrived."""
     hold = holding(stream)
@@ -235,6 +239,7 @@ def test_long_batch_that_had_begun_delays_neither_a_checkpoint_nor_a_stop(stream
     assert exact(stream, 4)
 
 
+@pytest.mark.slow  # test_first_stream does it
 def test_stopped_query_goes_on_where_it_was(stream: Home, stopped: str) -> None:
     refused = stream.run()
     assert refused.code == 3, refused.log

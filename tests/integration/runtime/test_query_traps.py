@@ -55,6 +55,7 @@ def once_each(home: Home) -> bool:
 
 
 @EVERYWHERE
+@pytest.mark.slow  # test_sink_meeting finds such a batch
 def test_batch_that_was_killed_between_sink_and_commit_is_not_written_again(stream: Home) -> None:
     """The sink has its rows, and the older location its state."""
     running_forever(stream, STREAM_STATE="1")

@@ -58,6 +58,7 @@ def test_driver_without_jars_is_refused_with_their_names(home: Home, launches: L
     assert refusal.endswith("[CKP607]")
 
 
+@pytest.mark.slow  # test_on_s3 runs drivers with jars
 def test_driver_runs_with_jars_of_the_task(home: Home, launches: Launches) -> None:
     """As ``jars=`` and ``packages=`` bring them: Spark adds them after the JVM has started."""
     home.env |= s3_credentials.keys(home.store)

@@ -9,7 +9,15 @@ import zipfile
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Offsets, Position, needed_files
+from airflow_checkpoint_provider.location.files import (
+    LONGEST_MANIFEST,
+    NOTHING,
+    Found,
+    Location,
+    Offsets,
+    Position,
+    needed_files,
+)
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.location.rocksdb import rocksdb
 
@@ -287,7 +295,7 @@ MANIFEST = b'v1\n{"sstFiles":[],"logFiles":[]}'
         pytest.param(zipped(MANIFEST, method=99), id="unknown method"),
         pytest.param(zipped(MANIFEST, flags=1), id="encrypted"),
         pytest.param(zipped(MANIFEST * 50)[:40] + zipped(MANIFEST * 50)[50:], id="torn"),
-        pytest.param(zipped(b"v1\n" + b" " * 200_000_000), id="small, and holds 200 MB"),
+        pytest.param(zipped(b"v1\n" + b" " * LONGEST_MANIFEST), id="small, and holds more than a list may"),
         pytest.param(zipped(b"v1\n[]"), id="a list"),
         pytest.param(zipped(b'v1\n{"sstFiles":7}'), id="no files"),
         pytest.param(zipped(f"v1\n{DEEP}".encode()), id="too deep"),

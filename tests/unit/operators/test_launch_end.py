@@ -38,6 +38,9 @@ def test_refusal_of_the_driver_ends_the_launch(folder: Path) -> None:
     assert state_of_the_job(folder) == "failed"
 
 
-def test_script_without_a_job_ends_the_launch(folder: Path) -> None:
+def test_script_without_a_job_ends_the_launch_and_says_what_to_add(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     execute(folder)
     assert state_of_the_job(folder) == "finished"
+    assert "[CKP501]" in "".join(capsys.readouterr())

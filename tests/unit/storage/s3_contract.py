@@ -291,7 +291,7 @@ class JournalContract:
 # -- a race --------------------------------------------------------------------------------------------------------------
 
 
-RACERS, ROUNDS = 32, 12
+RACERS, ROUNDS = 32, 6
 
 
 def race(store: S3Store, barrier: Barrier, results: Queue[Any], writer: int) -> None:
