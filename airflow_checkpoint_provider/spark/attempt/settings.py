@@ -62,7 +62,7 @@ class Launched:
 
 def launched(spark: SparkSession) -> Launched | None:
     """Return where the task reads a refusal; None for a script without Airflow."""
-    reference = LaunchReference.from_confs(_confs(spark))
+    reference = LaunchReference.from_confs(spark_confs(spark))
     if reference is None:
         return None
     s3 = s3_credentials.received(reference.s3, take_keys(spark))
@@ -80,9 +80,13 @@ def take_keys(spark: SparkSession) -> Mapping[str, str]:
     return _keys
 
 
-def _confs(spark: SparkSession) -> dict[str, str]:
-    # ``getConf()`` would copy the confs first, with a call to the JVM for each.
-    return dict(spark.sparkContext._conf.getAll())
+def spark_confs(spark: SparkSession) -> dict[str, str]:
+    """Return the confs of the session's SparkContext."""
+    # One question to the JVM. ``getAll()`` of PySpark asks three for each conf.
+    confs = spark.sparkContext._conf._jconf.getAll()  # type: ignore[union-attr]
+    text: str = spark._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(confs).mkString("\0")  # type: ignore[union-attr]
+    pairs = (pair.removeprefix("(").removesuffix(")").partition(",") for pair in text.split("\0"))
+    return {name: value for name, _, value in pairs}
 
 
 def settings_of(
@@ -98,7 +102,7 @@ def settings_of(
 
     Raises ``InvalidName`` if task and script give different job ids.
     """
-    confs = _confs(spark)
+    confs = spark_confs(spark)
     task = LaunchSettings.from_confs(confs)
     if task is None:
         alone = settings_alone(confs, script(), job_id, root, checkpointing, restore)

@@ -47,12 +47,12 @@ class Leaves:
             return self.stage(paths) or {
                 "leaf": class_name(relation.fileFormat()),
                 "paths": paths,
-                **_options(self.mapping(relation.options())),
+                **_options(mapping(relation.options())),
                 **_version_of_files(relation.location()),
             }
         if name == "JDBCRelation":
             parts = [part.toString() for part in relation.parts()]
-            return {"leaf": name, **_options(self.mapping(relation.jdbcOptions().parameters()), *parts)}
+            return {"leaf": name, **_options(mapping(relation.jdbcOptions().parameters()), *parts)}
         return {"leaf": name}  # the tree shows its text
 
     def is_of_files(self, relation: Any) -> bool:
@@ -75,8 +75,11 @@ class Leaves:
             "files": _sha(*(path.rpartition("/")[2] for path in paths)),
         }
 
-    def mapping(self, scala: Any) -> dict[str, str]:
-        return dict(self.jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala))
+
+def mapping(scala: Any) -> dict[str, str]:
+    """Return a map of texts. Asks the JVM once, not for each entry."""
+    pairs = (pair.partition(" -> ") for pair in filter(None, scala.mkString("\0").split("\0")))
+    return {name: value for name, _, value in pairs}
 
 
 def _options(options: dict[str, str], *more: str) -> dict[str, Any]:
