@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(1800)
 NAMED = {"scope": "max_active_runs=1"}  # where another parameter must be named
 
 
-@pytest.mark.slow  # the operator's tests wait for a job that is suspended
+@pytest.mark.slow  # test_suspended_job.py waits for such a job
 def test_suspended_job_waits_until_it_is_resumed(lab: Lab) -> None:
     history = History(f"suspends.{TASK}")
     incarnation = secrets.token_hex(16)
@@ -49,7 +49,7 @@ def test_invalid_option_is_an_import_error(lab: Lab, name: str) -> None:
     assert NAMED.get(name, f"{name}=") in said.splitlines()[-1]
 
 
-@pytest.mark.slow  # the hooks' tests refuse it
+@pytest.mark.slow  # test_checkpoint_storage.py of the hooks refuses it
 def test_cluster_without_checkpoint_location_is_refused(lab: Lab) -> None:
     run = lab.start("homeless")
     run.ended("failed", 1)

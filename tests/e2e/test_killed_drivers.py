@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(1800)
 SPARK = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) ")  # how lines of Spark begin
 
 
-@pytest.mark.slow  # test_demo kills a driver in the fast suite
+@pytest.mark.slow  # test_demo.py kills a driver in the fast suite
 @pytest.mark.parametrize(
     ("dag", "victim"),
     [
@@ -108,7 +108,7 @@ def _state_is_deleted(run: Run) -> None:
     assert answer["checkpoint"] in table
 
 
-@pytest.mark.slow  # the operator's tests end such a task for good
+@pytest.mark.slow  # test_launch_end.py fails such a task without a retry
 def test_refusal_for_good_is_not_retried(lab: Lab) -> None:
     run = lab.start("refuses")
     run.ended("failed", 1)
@@ -124,7 +124,7 @@ def test_refusal_for_good_is_not_retried(lab: Lab) -> None:
     assert table.startswith("CHECKPOINTS ")
 
 
-@pytest.mark.slow  # test_launch_end reads the line
+@pytest.mark.slow  # test_launch_end.py reads the line
 def test_plain_application_is_told_what_to_add(lab: Lab) -> None:
     run = lab.start("plain")
     run.ended("success", 1)

@@ -41,7 +41,7 @@ def ended(run: Run) -> dict[str, str | None]:
     return run.client.states(run.dag, run.id)
 
 
-@pytest.mark.slow  # test_example_dag_succeeds audits a checkpoint
+@pytest.mark.slow  # test_steps audits checkpoints, and clears tasks, without Spark
 def test_gated_checkpoint_is_audited_and_completed_also_after_a_clear(lab: Lab) -> None:
     """Cleared together, the trigger finds a run that has finished, and waits for its new start."""
     run = lab.start("audited", "one")

@@ -34,7 +34,7 @@ def test_next_try_follows_the_living_driver_of_a_lost_worker(lab: Lab, dag: str)
     assert run.state.retained == ()
 
 
-@pytest.mark.slow  # the coordinator's tests let two tries plan at once
+@pytest.mark.slow  # the model's scenario tries_of_one_run lets two tries plan
 def test_one_of_two_executes_wins_after_a_lost_supervisor(lab: Lab) -> None:
     run = lab.at_two()
     process = run.process()
@@ -50,7 +50,7 @@ def test_one_of_two_executes_wins_after_a_lost_supervisor(lab: Lab) -> None:
     assert run.results == [{"attempt": 1, **RESULT}]
 
 
-@pytest.mark.slow  # the operator's tests follow a driver that has ended
+@pytest.mark.slow  # so does the scenario a_launch_that_ended of the model
 def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> None:
     run = lab.start("stages", "end")
     run.wait_at("end")
@@ -64,7 +64,7 @@ def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> No
     assert run.state.retained == ()
 
 
-@pytest.mark.slow  # test_living fences a driver
+@pytest.mark.slow  # test_launch.py of the operators replaces such a driver, test_living.py fences one
 def test_living_driver_is_fenced_if_not_durable(lab: Lab) -> None:
     run = lab.at_two("fences")
     jvm = run.jvm()

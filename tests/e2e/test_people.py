@@ -48,7 +48,7 @@ def test_task_cleared_while_running_continues(lab: Lab, dag: str) -> None:
     assert run.results == [{"attempt": 2, **RESULT}]
 
 
-@pytest.mark.slow  # the operator's tests clear tasks; so do the next two
+@pytest.mark.slow  # test_generation.py knows a clear, the model's scenario a_cleared_run starts again
 def test_task_cleared_after_the_end_starts_again(lab: Lab) -> None:
     run = lab.start("stages")
     run.ended("success", 1)
@@ -60,7 +60,7 @@ def test_task_cleared_after_the_end_starts_again(lab: Lab) -> None:
     assert run.state.launches[1].restore_point is None
 
 
-@pytest.mark.slow  # the operator's tests delete the state
+@pytest.mark.slow  # test_launches.py refuses such a clear
 def test_task_cleared_after_the_end_cannot_continue_from_deleted_state(lab: Lab) -> None:
     run = lab.start("continues")
     run.ended("success", 1)

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 @EVERYWHERE
-@pytest.mark.slow  # the unit tests of adopting do it without a driver
+@pytest.mark.slow  # test_adopting.py of the unit tests takes locations over, without a driver
 def test_running_query_is_taken_over_in_the_middle_of_a_batch(stream: Home) -> None:
     """It ends where its next batch would begin. Later attempts do not look at its location any more."""
     uri, location = location_of(stream)

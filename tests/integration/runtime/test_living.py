@@ -145,7 +145,7 @@ def test_second_script_beside_a_living_script_is_refused(home: Home) -> None:
         assert first.process.poll() is None, "the living one is not fenced"
 
 
-@pytest.mark.slow  # the coordinator's tests start two at once
+@pytest.mark.slow  # the model's scenario two_scripts starts two
 @pytest.mark.timeout(1800)
 def test_one_of_two_scripts_started_at_once_is_refused(home: Home) -> None:
     with home.started() as first, home.started() as second:

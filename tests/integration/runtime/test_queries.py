@@ -86,7 +86,7 @@ def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream
     assert rows_in(stream.out, "key") == expected_keys(FILES)
 
 
-@pytest.mark.slow  # test_query_states.py kills drivers of all kinds of queries in the fast suite
+@pytest.mark.slow  # test_first_stream kills a query, test_query_states all kinds of them
 @pytest.mark.parametrize("stream", ["disk", "S3"], indirect=True)
 @pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
 def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
