@@ -49,7 +49,7 @@ def ends(home: Home) -> list[str | None]:
 
 
 UNRECORDED = Step("attempt/before-start", ())
-LONG = (
+STEPS = (
     UNRECORDED,
     Step("attempt/started", ()),
     Step("stage/clean/writing", ()),
@@ -64,25 +64,15 @@ LONG = (
     Step("value/rows/set-4", None),
     Step("attempt/before-end", (CLEAN, NAMED, PRICED, TOTALS)),
 )
-SHORT = tuple(LONG[number] for number in (3, 8))
 
 
+@pytest.mark.slow  # test_first_job.py and test_demo.py kill a driver in a stage
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("home", "steps"),
-    [
-        pytest.param("local", SHORT, id="local"),
-        pytest.param("local", LONG, id="local, long", marks=pytest.mark.slow),
-        pytest.param("s3", LONG, id="s3", marks=pytest.mark.slow),
-    ],
-    indirect=["home"],
-)
-def test_run_completes_after_kills_at_start_in_stages_and_at_the_end(
-    home: Home, undisturbed: Undisturbed, steps: tuple[Step, ...]
-) -> None:
-    ended = survive(home, *steps)
+@pytest.mark.parametrize("home", ["local", "s3"], indirect=True)
+def test_run_completes_after_kills_at_start_in_stages_and_at_the_end(home: Home, undisturbed: Undisturbed) -> None:
+    ended = survive(home, *STEPS)
     check(home, ended, undisturbed)
-    killed = [step for step in steps if step is not UNRECORDED]
+    killed = [step for step in STEPS if step is not UNRECORDED]
     # Where only the JVM was killed, Python wrote the end
     written = ["failed" if step.action.startswith("kill-jvm") else None for step in killed]
     assert ends(home) == [*written, "finished"]

@@ -188,6 +188,7 @@ def stopped(stream: Home) -> str:
         return stop_with_savepoint(stream, running)
 
 
+@pytest.mark.slow  # test_sink_meeting lets a fork begin, test_savepoints starts other jobs from a savepoint
 def test_fork_goes_on_behind_the_savepoint(stream: Home, stopped: str, tmp_path: Path) -> None:
     """Further than to batch 9, where Spark compacts the sink's log."""
     add_files(source(stream), *range(4, 22))
