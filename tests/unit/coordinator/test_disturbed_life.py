@@ -19,7 +19,7 @@ from tests.support.s3server import Key, S3Server
 from tests.support.saved import memory
 
 SOME = pytest.mark.parametrize(
-    "every", [pytest.param(20, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)]
+    "every", [pytest.param(7, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)]
 )
 
 
