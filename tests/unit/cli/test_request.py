@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import socket
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -199,8 +200,14 @@ def test_request_waits_in_the_queue(job: Job, checkpoints: Command) -> None:
 def test_interrupt_keeps_the_request(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
 ) -> None:
+    wait = time.sleep
+
     def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # other threads of the tests sleep by the same function
+            raise KeyboardInterrupt
+        wait(seconds)
 
     monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", interrupted)
     done = checkpoints(*verb)
@@ -218,7 +225,7 @@ def test_interrupt_while_the_driver_ends_reports_no_failure(
     wait, suspended = time.sleep, list[bool]()
 
     def sleep(seconds: float) -> None:
-        if seconds == request.EVERY:
+        if seconds == request.EVERY and threading.current_thread() is threading.main_thread():
             suspended.append(job.state.suspended is not None)
             if suspended.count(True) == 2:  # the look between has seen it, too
                 raise KeyboardInterrupt
