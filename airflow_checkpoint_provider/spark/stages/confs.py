@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors.exceptions.captured import SparkNoSuchElementException
 
+from airflow_checkpoint_provider.spark.stages.leaves import mapping
 from airflow_checkpoint_provider.spark.stages.redaction import HIDDEN, is_secret
 
 if TYPE_CHECKING:
@@ -135,9 +136,7 @@ def redacted_confs(spark: SparkSession, confs: Mapping[str, str]) -> dict[str, s
 
 def _given(spark: SparkSession) -> dict[str, str]:
     """Return the confs that the session, the command line and the cluster have set."""
-    text: str = spark._jsparkSession.sessionState().conf().getAllConfs().mkString("\0")  # one call, not one for each
-    pairs = (pair.partition(" -> ") for pair in text.split("\0"))
-    return {name: value for name, _, value in pairs}
+    return mapping(spark._jsparkSession.sessionState().conf().getAllConfs())
 
 
 @functools.cache

@@ -153,8 +153,8 @@ class _Unfilled:
 def watched(df: DataFrame, plan: Plan) -> tuple[Observed, ...]:
     """Return the nodes of a frame that collect metrics in the next action, before that runs."""
     nodes = [*_nodes(df, plan)]
-    spark, waiting = df.sparkSession, _waiting(df) if nodes else {}
-    found = {}
+    waiting = _waiting(df) if nodes else {}
+    spark, found = df.sparkSession, {}
     for key, node in nodes:
         if key not in waiting:  # an earlier action has run it, or it has no Observation
             waiting[key] = _jvm(spark).org.apache.spark.sql.Observation(key[0])
