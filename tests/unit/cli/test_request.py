@@ -8,7 +8,6 @@ import os
 import pwd
 import re
 import socket
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -196,20 +195,19 @@ def test_request_waits_in_the_queue(job: Job, checkpoints: Command) -> None:
 # -- interrupts and timeouts ---------------------------------------------------------------------------------------------
 
 
+def sleep_by(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """Let the command's module alone sleep by ``sleep``: other threads of this process sleep as ever."""
+    monkeypatch.setattr(request, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+
+
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
 def test_interrupt_keeps_the_request(
     job: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
 ) -> None:
-    wait = time.sleep
-
     def interrupted(seconds: float) -> None:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # other threads of the tests sleep by the same function
-            raise KeyboardInterrupt
-        wait(seconds)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", interrupted)
+    sleep_by(monkeypatch, interrupted)
     done = checkpoints(*verb)
     assert done.code == 6
     left = done.err.splitlines()[-1]
@@ -225,13 +223,13 @@ def test_interrupt_while_the_driver_ends_reports_no_failure(
     wait, suspended = time.sleep, list[bool]()
 
     def sleep(seconds: float) -> None:
-        if seconds == request.EVERY and threading.current_thread() is threading.main_thread():
+        if seconds == request.EVERY:
             suspended.append(job.state.suspended is not None)
             if suspended.count(True) == 2:  # the look between has seen it, too
                 raise KeyboardInterrupt
         wait(0.01)
 
-    monkeypatch.setattr("airflow_checkpoint_provider.cli.request.time.sleep", sleep)
+    sleep_by(monkeypatch, sleep)
     with serving(job, Habits(ends=False, publishes=False)):
         done = checkpoints("stop", "orders", "--yes")
     assert done.code == 6
@@ -338,7 +336,7 @@ def test_request_waits_for_a_driver_that_is_starting(
                 driver.enter_context(serving(launched))
             time.sleep(seconds)
 
-        monkeypatch.setattr(request, "time", SimpleNamespace(sleep=attach, monotonic=time.monotonic))
+        sleep_by(monkeypatch, attach)
         done = checkpoints(*verb)
     assert done.code == 0, done.err
     first, *_ = done.err.splitlines()
@@ -374,7 +372,7 @@ def test_interrupted_wait_for_a_driver_requests_nothing(
         raise KeyboardInterrupt
 
     before = launched.state.n
-    monkeypatch.setattr(request, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
+    sleep_by(monkeypatch, interrupted)
     done = checkpoints("savepoint", "orders")
     assert (done.code, done.out, launched.state.n) == (3, "", before)
     assert "interrupted; nothing was requested" in done.err
