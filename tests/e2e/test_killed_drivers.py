@@ -18,7 +18,7 @@ SPARK = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) ")  # how lines o
 @pytest.mark.parametrize(
     ("dag", "victim"),
     [
-        pytest.param("stages", Run.driver, id="driver", marks=pytest.mark.slow),
+        pytest.param("stages", Run.driver, id="driver"),
         pytest.param("stages", Run.jvm, id="jvm"),
         pytest.param("stages_s3", Run.driver, id="driver in s3"),
     ],

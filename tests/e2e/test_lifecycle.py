@@ -90,11 +90,8 @@ def test_clear_after_a_dead_driver_requests_from_the_next_driver(lab: Lab) -> No
 # -- the example DAGs ----------------------------------------------------------------------------------------------------
 
 
-BY_HAND = pytest.param("flights_audited_by_hand", marks=pytest.mark.slow)  # the same tasks as in one line
-
-
 @pytest.mark.slow  # test_steps does the same by hand and without Spark
-@pytest.mark.parametrize("dag", ["flights_audited", BY_HAND])
+@pytest.mark.parametrize("dag", ["flights_audited", "flights_audited_by_hand"])
 def test_example_dag_succeeds(lab: Lab, dag: str) -> None:
     folder = lab.folder(dag)
     _write_tables(folder / "tables")

@@ -15,7 +15,7 @@ def one_launch(run: Run) -> bool:
 
 
 @pytest.mark.slow  # test_people loses a worker, too
-@pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dag", ["stages", "stages_s3"])
 def test_next_try_follows_the_living_driver_of_a_lost_worker(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
     process, driver = run.process(), run.driver()

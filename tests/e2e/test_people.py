@@ -33,7 +33,7 @@ def test_task_marked_failed_stops_the_driver_and_a_clear_continues(lab: Lab) -> 
 
 
 @pytest.mark.slow  # the test before this one clears a task, too
-@pytest.mark.parametrize("dag", ["stages", pytest.param("stages_s3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dag", ["stages", "stages_s3"])
 def test_task_cleared_while_running_continues(lab: Lab, dag: str) -> None:
     run = lab.at_two(dag)
     driver, process = run.driver(), run.process()

@@ -103,13 +103,10 @@ def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
 
 @EVERYWHERE
 @pytest.mark.slow  # the model lets zombies of queries run at each moment, test_living lets one of stages
-@pytest.mark.parametrize("sink", ["", pytest.param("batch_sink", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sink", ["", "batch_sink"])
 @pytest.mark.parametrize(
     "skipped",
-    [
-        pytest.param(True, id="the sink skips the batch"),
-        pytest.param(False, id="both race for the sink", marks=pytest.mark.slow),
-    ],
+    [pytest.param(True, id="the sink skips the batch"), pytest.param(False, id="both race for the sink")],
 )
 def test_zombie_that_finishes_its_batch_is_no_harm(stream: Home, skipped: bool, sink: str) -> None:
     """It is faster in the sink, so its state is fetched. Where its next batch would begin, it finds the fence."""

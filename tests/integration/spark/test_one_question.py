@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,21 @@ from airflow_checkpoint_provider.spark.stages.redaction import SECRETS, is_secre
 ODD = "(a,b) -> c\nd, (e"
 
 
-def test_confs_of_the_context_are_those_that_pyspark_lists(spark: SparkSession) -> None:
-    confs = spark.sparkContext._conf
-    confs.set("spark.tests.odd", ODD)
+@contextmanager
+def context_conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set a conf of the context, which PySpark cannot unset."""
+    conf = spark.sparkContext._conf
+    conf.set(name, value)
     try:
-        assert spark_confs(spark) == dict(confs.getAll())
-        assert spark_confs(spark)["spark.tests.odd"] == ODD
+        yield
     finally:
-        confs._jconf.remove("spark.tests.odd")  # type: ignore[union-attr]
+        conf._jconf.remove(name)  # type: ignore[union-attr]
+
+
+def test_confs_of_the_context_are_those_that_pyspark_lists(spark: SparkSession) -> None:
+    with context_conf(spark, "spark.tests.odd", ODD):
+        assert spark_confs(spark) == dict(spark.sparkContext._conf.getAll())
+        assert spark_confs(spark)["spark.tests.odd"] == ODD
 
 
 def test_options_of_a_source_are_those_that_java_lists(spark: SparkSession, tmp_path: Path) -> None:
@@ -43,9 +52,5 @@ def test_default_pattern_of_secrets_means_what_it_means_to_java(spark: SparkSess
 
 
 def test_another_pattern_of_secrets_is_one_of_java(spark: SparkSession) -> None:
-    confs = spark.sparkContext._conf
-    confs.set("spark.redaction.regex", r"\p{javaUpperCase}x")  # which Python does not know
-    try:
+    with context_conf(spark, "spark.redaction.regex", r"\p{javaUpperCase}x"):  # which Python does not know
         assert [is_secret(spark)(text) for text in ("Ax", "ax", "secret")] == [True, False, False]
-    finally:
-        confs._jconf.remove("spark.redaction.regex")  # type: ignore[union-attr]
