@@ -1,0 +1,68 @@
+"""Cluster managers on this machine: their executors are processes of their own. Runs on Linux."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.drivers import started
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+START = 120.0  # seconds until a cluster manager works, which takes five
+SMALL = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.instances": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Two executors with one core and half a gigabyte each."""
+SPARK_CLASS = str(Path(sys.executable).with_name("spark-class"))
+MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``confs`` are those of a driver that works there; ``environment`` is for its process."""
+
+    confs: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def local_cluster(_: Path) -> Iterator[Cluster]:
+    """Yield a master and two workers in the JVM of each driver, with executors that are not."""
+    yield Cluster({"spark.master": "local-cluster[2,1,1024]", **SMALL})
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[Cluster]:
+    """Yield a standalone master and two workers. They have no scripts in the wheel of PySpark."""
+    port, page = free_port(), free_port()
+    address = f"spark://127.0.0.1:{port}"
+    with ExitStack() as stack:
+
+        def start(name: str, host: str, main: str, *arguments: str) -> None:
+            command = ["env", "SPARK_DAEMON_MEMORY=200m", f"SPARK_LOCAL_IP={host}", SPARK_CLASS, main, *arguments]
+            stack.enter_context(started([*command, "--host", host], folder / f"{name}.log"))
+
+        start("master", "127.0.0.1", MASTER, "--port", str(port), "--webui-port", str(page))
+        for number in (1, 2):  # each on a host of its own: Spark speculates only on another host
+            name = f"worker-{number}"
+            place = ["--work-dir", str(folder / name), "--webui-port", str(free_port())]
+            start(name, f"127.0.0.{number}", WORKER, *place, "--cores", "1", "--memory", "1g", address)
+        wait_until(lambda: _workers(page) == 2, START, lambda: (folder / "master.log").read_text())
+        yield Cluster({"spark.master": address, **SMALL})
+
+
+def _workers(page: int) -> int:
+    """Return how many workers the page of a master lists as alive."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
+        return int(json.load(answer)["aliveworkers"])
+    return 0
