@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import advice
 from tests.integration.runtime.streams import FILES, goes_on_behind_batch_one, killed_in_batch_one, running_forever
+from tests.integration.runtime.totals import killed_job_continues
 from tests.support.drivers import ROOT
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
@@ -23,18 +23,10 @@ HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
 """Spark -> the version of Hadoop that it brings."""
 
 
-def killed_job_continues(home: Home, python: str, release: str, confs: dict[str, str]) -> None:
+def killed_job_continues_on(home: Home, python: str, release: str, confs: dict[str, str] | None = None) -> None:
     home.env |= on_path(python)
-
-    killed = home.run(("kill", "stage/priced/rows-written"), confs=confs)
-    assert (killed.code, set(killed.computed)) == (-9, {"clean", "named", "priced"}), killed.log
-
-    ended = home.run(submit=True, confs=confs)
-    assert ended.code == 0, ended.log
-    assert set(ended.computed) == {"priced", "totals"}
-    names, rows = ended.result["values"]
-    assert (names, rows) == (["clean", "named", "priced", "totals"], 3 * 16_000 + 7)
-    assert sum(row["sales"] for row in home.report()) == 16_000
+    home.confs |= confs or {}
+    killed_job_continues(home)
     assert all(attempt.versions.spark.startswith(release) for attempt in home.coordinator().state.attempts)
 
 
@@ -43,7 +35,7 @@ def killed_job_continues(home: Home, python: str, release: str, confs: dict[str,
 @pytest.mark.parametrize("release", HADOOP)
 def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
     python = python_with_spark(release)
-    killed_job_continues(Home(tmp_path / "home", python=python), python, release, {})
+    killed_job_continues_on(Home(tmp_path / "home", python=python), python, release)
 
 
 @pytest.mark.slow
@@ -119,7 +111,7 @@ def test_killed_job_continues_in_s3_with_the_advised_packages(tmp_path: Path, s3
         "spark.jars.excludes": advised[2],
         "spark.jars.ivy": str(tmp_path / "ivy"),
     }
-    killed_job_continues(home, python, release, confs)
+    killed_job_continues_on(home, python, release, confs)
     assert not (tmp_path / "home" / "checkpoints").exists()
 
 
@@ -147,7 +139,7 @@ def test_killed_job_continues_on_java_25(tmp_path: Path) -> None:
         pytest.skip("this machine has no Java 25")
     home = Home(tmp_path / "home")
     home.env["JAVA_HOME"] = str(homes[0].parents[1])
-    killed_job_continues(home, sys.executable, "4.2", {})
+    killed_job_continues(home)
 
 
 @pytest.mark.slow
