@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
-OLDEST, NEWEST = (4, 0), (4, 2)
+OLDEST, NEWEST = (4, 0), (4, 3)
 """The releases of Spark with which the tests run."""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-SPARKS = ("4.1.", "4.2.")
+SPARKS = ("4.0.", "4.1.", "4.2.", "4.3.")
 LOCATION = "checkpointLocation"
 OF_STREAM = ("path", LOCATION.lower(), "queryname")  # options that a writer of plain rows does not have
 AT_LEAST_ONCE = {

@@ -19,7 +19,7 @@ from tests.support.s3server import S3Server
 from tests.support.sparks import on_path, python_with_spark
 from tests.support.streams import expected_keys, rows_in
 
-HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
+HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2", "4.3": "3.5.0"}
 """Spark -> the version of Hadoop that it brings."""
 
 
@@ -117,9 +117,9 @@ def test_killed_job_continues_in_s3_with_the_advised_packages(tmp_path: Path, s3
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_query_goes_on_exactly_on_spark_41_and_is_not_rescaled(tmp_path: Path) -> None:
-    """Spark's tool for that comes with 4.2."""
-    python = python_with_spark("4.1")
+@pytest.mark.parametrize("release", HADOOP)
+def test_killed_query_goes_on_exactly_on_release(tmp_path: Path, release: str) -> None:
+    python = python_with_spark(release)
     stream = Home(tmp_path / "stream", "stream.py", python=python)
     stream.env |= on_path(python)
     running_forever(stream, STREAM_STATE="1")
