@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
+
 from tests.support.drivers import ROOT
 
 INSTALLATION = 1200  # seconds
 FOLDER = ROOT / ".sparks"
+INSTALLED = ".".join(pyspark.__version__.split(".")[:2])
+"""The release with which the tests themselves run."""
 
 
 def python_with_spark(release: str) -> str:

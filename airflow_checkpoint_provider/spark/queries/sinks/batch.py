@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.stages import arguments
+from airflow_checkpoint_provider.spark.versions import minor_release
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -126,7 +127,7 @@ def _spark_sink(spark: Any, target: Target) -> Any:
     """Return Spark's file sink, made as ``writeStream.format(...).start(path)`` makes it."""
     jvm, none = spark._jvm, spark._jvm.scala.Option.empty()
     no_columns, options = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": target.path})
-    more = () if spark.version.startswith("4.1.") else (none,)
+    more = () if minor_release(spark.version) in ("4.0", "4.1") else (none,)
     source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
         spark._jsparkSession, target.format, no_columns, none, no_columns, none, options, none, *more
     )
