@@ -42,7 +42,7 @@ def test_killed_job_continues(cluster: Cluster, tmp_path: Path, store: S3Server 
 @pytest.mark.parametrize("cluster", EVERYWHERE, indirect=True)
 def test_queries_stay_exact_through_kills_and_sleeps(cluster: Cluster, tmp_path: Path, store: S3Server | None) -> None:
     matrix = home_in(cluster, tmp_path / "matrix", "matrix.py", store)
-    matrix.env |= {"PYSPARK_PYTHON": sys.executable, "STREAM_FEW": "1"}
+    matrix.env["PYSPARK_PYTHON"] = sys.executable
     with Rounds(matrix, seed=2, queries=FEW) as rounds:
         rounds.hurt(signal.SIGKILL, blind=False, saved=True)
         rounds.hurt(signal.SIGSTOP, blind=True, saved=False)

@@ -44,6 +44,7 @@ class Rounds:
     def __init__(self, home: Home, seed: int, queries: Sequence[tuple[str, str]] = QUERIES) -> None:
         print(f"seed {seed}")
         self.home, self.rng, self.queries = home, random.Random(seed), queries
+        home.env["STREAM_QUERIES"] = " ".join(f"{operator}-{store}" for operator, store in queries)
         self.launches = Launches(home.store, "matrix", of_run=False)
         self.files = self.drivers = 0
         self._alive = ExitStack()

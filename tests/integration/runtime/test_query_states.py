@@ -27,7 +27,6 @@ def matrix(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 @pytest.mark.slow  # test_first_stream kills a query, test_living lets a driver sleep
 @pytest.mark.timeout(1800)
 def test_queries_stay_exact_through_a_kill_and_a_sleep(matrix: Home) -> None:
-    matrix.env["STREAM_FEW"] = "1"
     with Rounds(matrix, seed=1, queries=FEW) as rounds:
         rounds.hurt(signal.SIGKILL, blind=False, saved=True)
         rounds.hurt(signal.SIGSTOP, blind=False, saved=False)
