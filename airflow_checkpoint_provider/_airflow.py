@@ -119,3 +119,10 @@ def masked(line: str) -> str:
 def spark_connection(hook: SparkSubmitHook) -> dict[str, Any]:
     """Return ``master``, ``deploy_mode`` and more, as the hook read them from its connection and parameters."""
     return hook._connection
+
+
+def has_kubernetes() -> bool:
+    """Return whether the hook has the client of Airflow's Kubernetes provider. Without it, the hook ends with a NameError."""
+    from airflow.providers.apache.spark.hooks import spark_submit
+
+    return hasattr(spark_submit, "kube_client")

@@ -13,6 +13,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.errors import NotInstalled
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
@@ -61,6 +62,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
 
     def _resolve_connection(self) -> dict[str, Any]:
         connection: dict[str, Any] = super()._resolve_connection()
+        if "k8s" in connection["master"] and not _airflow.has_kubernetes():
+            raise NotInstalled(
+                f"Spark's master is {connection['master']}, and Airflow's Kubernetes provider is not installed here. Install it:"
+                " pip install apache-airflow-providers-cncf-kubernetes"
+            )
         own = {} if "k8s" in connection["master"] else self._env_vars or {}  # there they are for the driver's pod
         environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
         self._confs = submitted_confs(self._conf, self._properties_file, environment)
