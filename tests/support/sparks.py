@@ -19,7 +19,7 @@ INSTALLED = ".".join(pyspark.__version__.split(".")[:2])
 
 
 def python_with_spark(release: str) -> str:
-    """Return the Python of an environment below the checkout that holds PySpark, boto3 for S3, and protobuf for ``transformWithState``.
+    """Return the Python of an environment below the checkout that holds PySpark, boto3 for S3, and what ``transformWithState`` needs.
 
     ``release`` is a minor release, of which the newest is installed, or one with three numbers.
     """
@@ -29,7 +29,7 @@ def python_with_spark(release: str) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers that want it, one makes it
         if not (folder / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=INSTALLATION)
-            pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={wanted}", "boto3", "protobuf"]
+            pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={wanted}", "boto3", "protobuf", "pandas<3", "pyarrow"]
             subprocess.run(pip, check=True, timeout=INSTALLATION)
             (folder / "complete").touch()
     return str(folder / "bin" / "python")
