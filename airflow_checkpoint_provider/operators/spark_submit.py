@@ -211,6 +211,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             refuse_inside_preflight(os.environ)
             self._refuse_backfill(context)
             hook, store = self._connect()
+            self._output.log(messages.untried(_airflow.untried()))
             self._log_why_not_deferred(hook)
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
