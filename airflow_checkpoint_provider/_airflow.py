@@ -34,6 +34,12 @@ CHANGED = (ImportError, AttributeError, TypeError)
 
 NEWEST_AIRFLOW, NEWEST_PROVIDER = (3, 3), (6, 3)
 """The newest releases with which the tests run."""
+DISCARDING = (3, 4)
+"""From this release on a clear of task instances deletes what Airflow has stored for the task, unless the person keeps it."""
+
+
+def clear_may_discard() -> bool:
+    return _minor(airflow.__version__) >= DISCARDING
 
 
 def untried() -> dict[str, str]:
@@ -63,6 +69,14 @@ def _missing(name: str) -> PartMissing:
         f" Nothing was submitted. Install Airflow {_text(NEWEST_AIRFLOW)} and its Spark provider {_text(NEWEST_PROVIDER)}, with which this"
         " package was tried, or a newer version of this package"
     )
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+def in_loop(context: Any) -> bool:
+    """Return whether a task runs once for each pass of a loop, as Airflow 3.4 can do: its context then has the index of the pass."""
+    return isinstance(getattr(context.get("loop"), "index", None), int)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
