@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference, known
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _xcom
-from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, history_of
+from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
@@ -82,8 +82,8 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     :param allow_non_restored_state: what to do with restored state that the application has not used when it succeeds.
         False: log it and keep it, or fail if the script may have used a wrong name, unless the script says otherwise.
         True, or a list of uids: drop it. "keep": keep it. ``{"weekly": "keep", "old": "drop"}`` says it by uid.
-    :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish.
-        "restart" always starts the run again; "continue" always resumes it.
+    :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish, unless the clear
+        discarded what Airflow had stored for the task (Airflow 3.4). "restart" always starts the run again; "continue" always resumes it.
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
@@ -132,6 +132,8 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
     def _check(self) -> None:
         """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
         constructed at parse."""
+        _airflow.check_overridden(CheckpointedSparkSubmitOperator, SparkSubmitOperator, "_get_hook")
+        _airflow.check_attributes(SparkSubmitOperator, self, "_hook", "_conn_id", "_java_class")
         dag = self._own_dag()
         if self.job_id is not None:
             check_job_id(self.job_id)
@@ -209,11 +211,12 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             refuse_inside_preflight(os.environ)
             self._refuse_backfill(context)
             hook, store = self._connect()
+            self._output.log(messages.untried(_airflow.untried()))
             self._log_why_not_deferred(hook)
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
             self._launch = launch = DriverLaunch(
-                store, self._launch_parameters(context), self._output.log, killed=self._killed
+                store, self._launch_parameters(context, store), self._output.log, killed=self._killed
             )
             try:
                 self._plan(launch)
@@ -249,19 +252,21 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         again = datetime.now(UTC) + timedelta(seconds=launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
-    def _launch_parameters(self, context: Any) -> LaunchParameters:
+    def _launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
         ti, dag_run = context["ti"], context["dag_run"]
+        history = history_of(self.job_id, self.scope, ti, ti.task_id)
+        generation = generation_of(context, self.retries, functools.partial(has_launched, store, history, ti))
+        starts_over = generation.discarded and self.on_clear == "auto"
         return LaunchParameters(
-            history=history_of(self.job_id, self.scope, ti, ti.task_id),
-            token=Token(
-                dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation_of(context, self.retries).number
-            ),
+            history=history,
+            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation.number),
             try_number=ti.try_number,
             run_after=utc_text(dag_run.run_after),
             now=utc_now(),
             restore=start_in(self.restore, *STARTS),
             require_state=self.require_state,
-            on_clear=self.on_clear,
+            on_clear="restart" if starts_over else self.on_clear,
+            discarded=starts_over,
             durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
             connection=self.checkpoint_conn_id,

@@ -29,7 +29,16 @@ def python_with_spark(release: str) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers that want it, one makes it
         if not (folder / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=INSTALLATION)
-            pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={wanted}", "boto3", "protobuf", "pandas<3", "pyarrow"]
+            pip = [
+                str(folder / "bin" / "pip"),
+                "install",
+                "-q",
+                f"pyspark=={wanted}",
+                "boto3",
+                "protobuf",
+                "pandas<3",
+                "pyarrow",
+            ]
             subprocess.run(pip, check=True, timeout=INSTALLATION)
             (folder / "complete").touch()
     return str(folder / "bin" / "python")

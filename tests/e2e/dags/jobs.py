@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import airflow
 from airflow.sdk import DAG
 
 import tests.e2e
@@ -29,11 +30,24 @@ CONFS = {
 SHOWING = {"spark.ui.enabled": "true", "spark.log.level": "INFO"}
 
 
+class InNewerAirflow(CheckpointedSparkSubmitOperator):
+    """Takes this Airflow for one whose clears discard what it has stored for a task. The task has a process of its own."""
+
+    def execute(self, context: Any) -> Any:
+        airflow.__version__ = "3.4.0"
+        return super().execute(context)
+
+
 def submits(
-    dag_id: str, job: str = "stages", max_active_runs: int = 16, spark: dict[str, str] | None = None, **options: Any
+    dag_id: str,
+    job: str = "stages",
+    max_active_runs: int = 16,
+    spark: dict[str, str] | None = None,
+    operator: type[CheckpointedSparkSubmitOperator] = CheckpointedSparkSubmitOperator,
+    **options: Any,
 ) -> DAG:
     with DAG(dag_id, schedule=None, max_active_runs=max_active_runs, params={"folder": ""}) as dag:
-        CheckpointedSparkSubmitOperator(
+        operator(
             task_id="job", application=str(JOBS / f"{job}.py"), application_args=[str(FOLDER)], conf={**CONFS, **(spark or {})},
             retries=2, retry_delay=timedelta(seconds=1), **options,
         )  # fmt: skip
@@ -44,6 +58,8 @@ stages = submits("stages", spark={"spark.log.level": "INFO"})
 stages_s3 = submits("stages_s3", checkpoint_conn_id="in_s3")
 secrets_s3 = submits("secrets_s3", job="shows", checkpoint_conn_id="in_s3", spark=SHOWING, verbose=True)
 fences = submits("fences", durable=False)
+clears = submits("clears")  # with all runs that a command clears
+discards = submits("discards", operator=InNewerAirflow)
 continues = submits("continues", on_clear="continue")
 suspends = submits("suspends", scope="job", max_active_runs=1)
 refuses = submits("refuses", job="twice", spark={"spark.log.level": "INFO"})

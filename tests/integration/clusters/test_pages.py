@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_checkpoint_provider.errors import NotInstalled
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from tests.support.drivers import ROOT
 from tests.support.first_job import Reader, read
+from tests.support.kubernetes import with_kubernetes
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -39,16 +39,13 @@ def test_connection_leads_to_the_cluster(
     monkeypatch: pytest.MonkeyPatch, page: str, master: str, mode: str | None
 ) -> None:
     (connection,) = (shlex.split(command)[-1] for command in commands(page) if "connections add" in command)
-    monkeypatch.setattr(
-        spark_submit, "kube_client", object(), raising=False
-    )  # of a provider that is not installed here
+    with_kubernetes(monkeypatch)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
     hook = CheckpointedSparkSubmitHook()
     assert (hook.master, hook.deploy_mode) == (master, mode)
 
 
 def test_kubernetes_without_its_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(spark_submit, "kube_client", raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "k8s://https://127.0.0.1"}')
     with pytest.raises(NotInstalled, match="pip install apache-airflow-providers-cncf-kubernetes"):
         CheckpointedSparkSubmitHook()
