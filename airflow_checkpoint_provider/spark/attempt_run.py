@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.spark.attempt.progress import Progress
 from airflow_checkpoint_provider.spark.attempt.settings import Launched, Settings, script
 from airflow_checkpoint_provider.spark.attempt.start import Program, begin
@@ -65,6 +66,7 @@ class AttemptRun(JobRun):
     def _prepare(self, settings: Settings, application: Application) -> None:
         """Make the parts of the attempt, with its restored states."""
         attempt, spark, config = self.attempt, self.spark, settings.config
+        attempt.end.timeout_s = ending.timeout_in(spark.conf.get(ending.DEPLOY_MODE, None))
         seal, point = copies.renamed(attempt), attempt.restored.point
         self.states = States.restored(seal, attempt.run.key, elsewhere=bool(point and point.pointer))
         self._registered = Registered(self.states, seal.id if seal else None)
@@ -125,10 +127,10 @@ class AttemptRun(JobRun):
             raise SystemExit(int(ExitCode.FAILED))
 
     def _jvm_died(self) -> None:
-        self.attempt.end.now("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
+        self.attempt.end.in_order("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
 
     def _terminated(self) -> None:
-        self.attempt.end.now("failed", 143, "SIGTERM")
+        self.attempt.end.in_order("failed", 143, "SIGTERM")
 
     # -- in the script -----------------------------------------------------------------------------------------------
 

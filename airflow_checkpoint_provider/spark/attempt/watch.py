@@ -45,7 +45,7 @@ class AttemptWatch:
             self._attempt.leaving.if_over()
             launch = state.launch(self._attempt.record.launch)
             if launch and launch.stop:
-                self._attempt.end.now("cancelled", ExitCode.OVER, f"stopped: {launch.stop}")
+                self._attempt.end.in_order("cancelled", ExitCode.OVER, f"stopped: {launch.stop}")
             self._show()
 
     def _show(self) -> None:
