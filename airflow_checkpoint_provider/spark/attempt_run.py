@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.spark import s3a
+from airflow_checkpoint_provider.spark.attempt.ending import DEPLOY_MODE, timeout_in
 from airflow_checkpoint_provider.spark.attempt.progress import Progress
 from airflow_checkpoint_provider.spark.attempt.settings import Launched, Settings, script
 from airflow_checkpoint_provider.spark.attempt.start import Program, begin
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+TERMINATED = 128 + signal.SIGTERM  # as a shell reports it
+
 
 class AttemptRun(JobRun):
     """An attempt with its parts. To make one is to begin it. ``task`` is None for a script without Airflow."""
@@ -51,11 +55,12 @@ class AttemptRun(JobRun):
             say(note)
         s3a.prepare(spark, settings.open_store())
         self.attempt = begin(settings, Program(application.digest, application.stored_parts, spark.version))
+        self._end_timeout_s = timeout_in(spark.conf.get(DEPLOY_MODE, None))
         self.watchdog = Watchdog(jvm_pid(spark), self._jvm_died, self._terminated).start()
         try:
             self._prepare(settings, application)
             observers = self._progress.report, self._queries.report, self.checkpointer.on_watch
-            AttemptWatch(self.attempt, observers).start()
+            AttemptWatch(self.attempt, self._stopped, observers).start()
             self._attach(settings.job, application)
         except BaseException as error:
             self.attempt.end.failed(exit_code(error, task))
@@ -124,11 +129,24 @@ class AttemptRun(JobRun):
         if isinstance(error, SystemExit) and exit_code(error, self._task) == 0:  # ``sys.exit(256)`` would be success
             raise SystemExit(int(ExitCode.FAILED))
 
-    def _jvm_died(self) -> None:
-        self.attempt.end.now("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
+    # -- the end from outside ----------------------------------------------------------------------------------------
 
-    def _terminated(self) -> None:
-        self.attempt.end.now("failed", 143, "SIGTERM")
+    def _jvm_died(self) -> NoReturn:
+        self._end_in_order("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
+
+    def _terminated(self) -> NoReturn:
+        self._end_in_order("failed", TERMINATED, "SIGTERM")
+
+    def _stopped(self, reason: str) -> NoReturn:
+        self._end_in_order("cancelled", ExitCode.OVER, f"stopped: {reason}")
+
+    def _end_in_order(self, outcome: str, code: int, why: str) -> NoReturn:
+        self.attempt.end.in_order(outcome, code, why, self._save_rows, self._end_timeout_s)
+
+    def _save_rows(self, timeout_s: float) -> bool:
+        """Return whether all proved rows are saved. A driver may be terminated before its states are read: then it has none."""
+        made: Checkpointer | None = vars(self).get("checkpointer")
+        return made is None or made.save_rows(timeout_s)
 
     # -- in the script -----------------------------------------------------------------------------------------------
 

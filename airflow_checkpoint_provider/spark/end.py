@@ -114,6 +114,7 @@ class JobEnd:
 
         Raise ``Damaged`` from ``error`` if a damaged file of a checkpoint has caused it.
         """
+        self.attempt.leaving.if_begun()
         if self._session_stopped and not isinstance(error, WrongUse):
             say(f"{STOPPED}. The error below may only be its effect")
         else:

@@ -48,6 +48,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP208": "A completed savepoint could not be published yet. The next checkpoint, attempt or task tries again.",
     "CKP210": "Checkpoints fail, or old ones cannot be deleted. The job continues, but a crash costs more work with every minute.",
     "CKP211": "More checkpoints failed in a row than tolerable_failures allows. The job fails.",
+    "CKP213": "The driver had too little time to write its newest checkpoint, or its end. A retry starts from what is completed.",
     "CKP220": "The answer of the store was lost. The result was read back.",
     "CKP250": "A savepoint was completed and published at its target.",
     "CKP251": "A savepoint was deleted on request.",
@@ -201,6 +202,14 @@ def not_tolerated(failures: int, tolerable: int, last: str) -> str:
     """Say why an attempt ends; ``last`` is the newest failure."""
     count = plural(failures, "checkpoint")
     return coded(f"{count} failed in a row, but tolerable_failures is {tolerable}. Last failure: {last}", "CKP211")
+
+
+def not_written_in_time(missing: Sequence[str], limit_s: float) -> list[str]:
+    """Say what a driver could not write before its end."""
+    if not missing:
+        return []
+    text = f"Within {duration(limit_s)}, the driver could not write {' and '.join(missing)}. A retry starts from the newest completed checkpoint"
+    return [coded(text, "CKP213")]
 
 
 def outcome_known(checkpoint: Checkpoint) -> str:

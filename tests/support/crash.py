@@ -2,9 +2,9 @@
 
     python -m tests.support.crash ACTION POINT script.py arguments...     (or as the script that spark-submit is given)
 
-``record`` writes each point that is passed into the file POINT instead. A point is named after what has just happened or
-is about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal`` (of this driver's second), ``value/rows/set-3``,
-``asked/1/copied`` (the first checkpoint that somebody else asked for).
+``record`` writes each point that is passed into the file POINT instead; ``time`` writes its time, too. A point is named after
+what has just happened or is about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal`` (of this driver's second),
+``value/rows/set-3``, ``asked/1/copied`` (the first checkpoint that somebody else asked for).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import runpy
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,16 @@ def kill_jvm_and_compute(point: str) -> None:
         sum(range(1000))
 
 
+def terminate(_: str) -> None:
+    """As somebody who ends Python alone."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def terminate_group(_: str) -> None:
+    """As Airflow ends a task: its JVM gets the signal, too."""
+    os.killpg(0, signal.SIGTERM)
+
+
 def stop(_: str) -> None:
     """All processes of the group sleep, until somebody sends them SIGCONT."""
     os.killpg(0, signal.SIGSTOP)
@@ -91,6 +102,8 @@ ACTIONS: dict[str, Reached] = {
     "kill": kill,
     "kill-jvm": kill_jvm,
     "kill-jvm-and-compute": kill_jvm_and_compute,
+    "terminate": terminate,
+    "terminate-group": terminate_group,
     "stop": stop,
     "linger": linger,
 }
@@ -107,10 +120,10 @@ def at(point: str, action: Reached) -> Reached:
     return reached
 
 
-def recorder(file: Path) -> Reached:
+def recorder(file: Path, *, timed: bool = False) -> Reached:
     def reached(name: str) -> None:
         with file.open("a") as lines:
-            lines.write(f"{name}\n")
+            lines.write(f"{time.time()} {name}\n" if timed else f"{name}\n")
 
     return reached
 
@@ -276,7 +289,8 @@ def _stage(path: str) -> str:
 
 
 def main(action: str, point: str, script: str, *arguments: str) -> None:
-    Steps(recorder(Path(point)) if action == "record" else at(point, ACTIONS[action])).watch()
+    records = action in ("record", "time")
+    Steps(recorder(Path(point), timed=action == "time") if records else at(point, ACTIONS[action])).watch()
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
     runpy.run_path(script, run_name="__main__")

@@ -100,7 +100,14 @@ class Running:
         return Ended(code, self.said(), self.events)
 
     def _left(self) -> list[int]:
-        return list(find(lambda pid: os.getpgid(pid) == self.process.pid))
+        return list(find(self._has))
+
+    def _has(self, pid: int) -> bool:
+        return os.getpgid(pid) == self.process.pid
+
+    def pythons(self) -> list[int]:
+        """The Python driver, wrapped by ``crash``, which may be a child of its JVM; nothing if it has not begun."""
+        return list(find(lambda pid: self._has(pid) and command(pid)[1:2] == [str(CRASH)]))
 
     def send(self, sig: signal.Signals) -> None:
         """To the whole group."""

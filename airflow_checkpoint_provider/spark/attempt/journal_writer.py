@@ -59,8 +59,9 @@ class JournalWriter:
     def check_not_fenced(self) -> None:
         """End the process if this attempt is over. Call it before any side effect.
 
-        If the store does not answer, log it and return.
+        If the store does not answer, log it and return. If another thread ends the process, do not return.
         """
+        self._leaving.if_begun()
         try:
             self.catch_up()
         except StoreError as error:
@@ -140,16 +141,18 @@ class JournalWriter:
         if any(not savepoint.published for savepoint in self._journal.state.savepoints):
             publish_due(self.second_reader())
 
-    def end_within(self, timeout_s: float, last: Callable[[State], c.EndAttempt]) -> None:
-        """Write the last entry, unless another thread writes for so many seconds. ``last`` returns it for the newest state.
+    def end_within(self, timeout_s: float, last: Callable[[State], c.EndAttempt]) -> bool:
+        """Write the last entry. Return False if another thread writes for so many seconds. ``last`` returns it for the newest state.
 
         Raises what refuses it, and ``StoreError``.
         """
-        if self._lock.acquire(timeout=timeout_s):
-            try:
-                self._coordinator.end_attempt(last(self._journal.catch_up()))
-            finally:
-                self._lock.release()
+        if not self._lock.acquire(timeout=timeout_s):
+            return False
+        try:
+            self._coordinator.end_attempt(last(self._journal.catch_up()))
+            return True
+        finally:
+            self._lock.release()
 
     # -- deleting --------------------------------------------------------------------------------------------------
 

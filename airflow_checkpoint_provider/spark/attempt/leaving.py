@@ -22,6 +22,11 @@ class Leaving:
         self.by_another_thread = threading.Event()
         """Another thread ends the process, with its own exit code."""
 
+    def if_begun(self) -> None:
+        """Wait for the end of the process if another thread ends it: this thread begins nothing more."""
+        if self.by_another_thread.is_set():
+            threading.Event().wait()
+
     def if_over(self) -> None:
         """End the process if the watch has seen that this attempt is over. Reads nothing from the store."""
         if self._journal.state.over(self._epoch):
@@ -29,6 +34,5 @@ class Leaving:
 
     def replaced(self) -> NoReturn:
         """End the process before its next side effect. Print which attempt replaced this one."""
-        if self.by_another_thread.is_set():
-            threading.Event().wait()  # until that thread has ended the process
+        self.if_begun()
         leave(ExitCode.OVER, "\n".join(messages.fenced(self._journal.state, self._epoch, str(self._activity))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from airflow_checkpoint_provider.errors import CheckpointError, StoreError
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -18,10 +19,15 @@ POLL = 1.0  # seconds between two reads of the journal
 
 
 class AttemptWatch:
-    """Watches the journal of an attempt. After each read it calls ``observers``, and prints their errors."""
+    """Watches the journal of an attempt. After each read it calls ``observers``, and prints their errors.
 
-    def __init__(self, attempt: Attempt, observers: Sequence[Callable[[], object]] = ()) -> None:
-        self._attempt, self._observers = attempt, observers
+    ``on_stop`` is called with the reason when a task asks the attempt to stop. It ends the process.
+    """
+
+    def __init__(
+        self, attempt: Attempt, on_stop: Callable[[str], NoReturn], observers: Sequence[Callable[[], object]] = ()
+    ) -> None:
+        self._attempt, self._on_stop, self._observers = attempt, on_stop, observers
         self._thread = threading.Thread(target=self._watch, name="checkpoint-watch", daemon=True)
 
     def start(self) -> None:
@@ -45,7 +51,7 @@ class AttemptWatch:
             self._attempt.leaving.if_over()
             launch = state.launch(self._attempt.record.launch)
             if launch and launch.stop:
-                self._attempt.end.now("cancelled", ExitCode.OVER, f"stopped: {launch.stop}")
+                self._on_stop(launch.stop)
             self._show()
 
     def _show(self) -> None:

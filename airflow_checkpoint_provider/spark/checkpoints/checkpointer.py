@@ -88,6 +88,7 @@ class Checkpointer:
         self._left = False  # a barrier has gone on without the one in flight: the storage has not answered in time
         self._saved = True  # the newest one that was waited for is completed
         self._asking: CheckpointTask | None = None  # the task whose barrier asks registered objects now
+        self._ahead = False  # the rows of a stage are written, and its barrier is not reached yet
         attempt.journal.patience = min(attempt.journal.patience, config.timeout_s)
         self._context = CheckpointContext(
             attempt=attempt,
@@ -361,6 +362,32 @@ class Checkpointer:
             self._attempt.writer.remove_orphans(ORPHANS_PER_START)
         except StoreError as error:
             say(f"Leftovers of earlier attempts could not be deleted. The next start tries again: {error}")
+
+    @contextlib.contextmanager
+    def barrier_ahead(self) -> Iterator[None]:
+        """Say that the rows of a stage are written. Its barrier follows in this block."""
+        self._ahead = True
+        try:
+            yield
+        finally:
+            self._ahead = False
+
+    def save_rows(self, timeout_s: float) -> bool:
+        """Let the checkpoint of proved rows complete when the process ends. Return False if that takes more than ``timeout_s`` seconds.
+
+        The script reaches the barrier of its stage, and the checkpoint thread takes the checkpoint, as always: both are Python alone. What
+        needs Spark is given up, and nothing more is copied.
+        """
+        self._context.closing.set()
+        self.savepoints.stop_copying()
+        deadline = self._context.clock() + timeout_s
+        while self._unsaved() and self._context.clock() < deadline:
+            time.sleep(LOOK)
+        return not self._unsaved()
+
+    def _unsaved(self) -> bool:
+        in_flight = self._in_flight
+        return self._ahead or (in_flight is not None and not in_flight.done())
 
     def close(self) -> None:
         """Wait for the checkpoint thread. While the store fails, its current try is the last.

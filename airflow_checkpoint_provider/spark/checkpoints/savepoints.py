@@ -78,9 +78,13 @@ class Savepoints:
         taking = self._taking
         return taking is not None and taking[0].id in self._late
 
-    def close(self) -> None:
+    def stop_copying(self) -> None:
         """Stop copying at the next file. The end of the attempt aborts pending savepoints."""
         self._closing.set()
+
+    def close(self) -> None:
+        """Stop copying, and wait for that."""
+        self.stop_copying()
         while wait(self._begun, LOOK).not_done and not self._hangs():
             pass
         self._thread.shutdown(wait=False)

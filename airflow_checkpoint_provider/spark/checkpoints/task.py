@@ -140,6 +140,8 @@ class CheckpointTask:
                     self._acknowledge_gated(number, snapshots)
                     if taken.holds_this_barrier:
                         return taken
+                elif self._is_last(number):
+                    return taken
             raise errors.NotPending(
                 "three checkpoints in a row were aborted by other processes. Run `checkpoints show` to see them"
             )
@@ -150,6 +152,11 @@ class CheckpointTask:
         except errors.CheckpointError as error:
             self._failed(error)
         return outcome
+
+    def _is_last(self, number: int) -> bool:
+        """Return whether the attempt ends, so that none is tried after checkpoint ``number``. A plain one takes the place of a full one."""
+        checkpoint = self._attempt.journal.state.checkpoint(number)
+        return self._context.closing.is_set() and not (checkpoint and kind_named(checkpoint.kind).full)
 
     def _take(self, number: int, snapshots: BarrierSnapshots) -> TakenCheckpoint | AbandonedCheckpoint:
         with self._written_in_time(number):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ COUNT_TIMEOUT = 600  # seconds from the commit until Spark's listeners have hand
 class Written:
     """The result of one write: the files with their sizes in bytes, and Spark's count of the rows, which comes a little later."""
 
+    spark: SparkSession
     uri: str
     sizes: dict[str, int]
     schema: str
@@ -64,6 +66,21 @@ class Written:
     def files(self) -> tuple[File, ...]:
         """Return the files as they were listed: their rows are not counted yet."""
         return tuple(File(name=name, bytes=size, rows=0) for name, size in sorted(self.sizes.items()))
+
+    @cached_property
+    def rows(self) -> int:
+        """Return the number of rows that Spark counted.
+
+        It comes through Spark's listeners, which drop events under load. Then ``get`` would wait for ever; this waits a bounded time.
+        """
+        scala, handle = _jvm(self.spark).scala.concurrent, _handle(self.observed)
+        try:
+            scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNT_TIMEOUT, "s"))
+        except Py4JJavaError as error:
+            raise StoreError(
+                "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
+            ) from error
+        return int(self.observed.get["rows"])
 
 
 def codec_for(scheme: str) -> str:
@@ -87,7 +104,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
         raise StoreError(
             f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
         )
-    return Written(uri, sizes, schema_json(df), observed)
+    return Written(df.sparkSession, uri, sizes, schema_json(df), observed)
 
 
 def _confs_for_write(spark: SparkSession) -> dict[str, str]:
@@ -115,7 +132,7 @@ def count_rows(
     If ``footers`` lacks one of them, or one is encrypted, a small Spark job counts. Raises ``StoreError`` if the sum differs from
     the rows that Spark counted while it wrote. Acknowledge the files only after this.
     """
-    expected = _rows(spark, written.observed)
+    expected = written.rows
     told = {name: rows for name, (_, rows) in footers.items() if rows is not None}
     rows = told if told.keys() >= written.sizes.keys() else _rows_by_file(spark, written.uri, written.sizes)
     if sum(rows.values()) != expected:
@@ -210,21 +227,6 @@ def _schema_refused(uri: str, *errors: type[Exception]) -> Iterator[None]:
         raise Damaged(
             f"Spark does not take the stored schema of {uri}: {why}. Somebody or something changed it. Restore an older checkpoint"
         ) from None
-
-
-def _rows(spark: SparkSession, observed: Observation) -> int:
-    """Return the number of rows that Spark counted.
-
-    It comes through Spark's listeners, which drop events under load. Then ``get`` would wait for ever; this waits a bounded time.
-    """
-    scala, handle = _jvm(spark).scala.concurrent, _handle(observed)
-    try:
-        scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNT_TIMEOUT, "s"))
-    except Py4JJavaError as error:
-        raise StoreError(
-            "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
-        ) from error
-    return int(observed.get["rows"])
 
 
 def _listed(spark: SparkSession, uri: str) -> dict[str, int]:

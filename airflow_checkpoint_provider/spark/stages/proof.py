@@ -60,6 +60,8 @@ class Proof:
         If the files do not hold the rows that were written, end the process with exit code 1.
         """
         while not self._lock.acquire(timeout=CHECK_EVERY):
+            if self._files is not None:  # only the text of the plan is not stored yet
+                return self._files
             check()
         try:
             if self._files is None:
@@ -70,6 +72,7 @@ class Proof:
             self._lock.release()
 
     def _proved(self) -> tuple[File, ...]:
+        self._await_count()
         try:
             footers = read_footers(self.attempt.store, self.folder, self.written.sizes)
             self.attempt.store.make_durable(f"{self.folder}/{name}" for name in self.written.sizes)
@@ -78,6 +81,13 @@ class Proof:
         try:
             return parquet_files.count_rows(self.spark, self.written, footers)
         except Exception as error:  # noqa: BLE001 - rows that are not proved must not be used, whatever the reason
+            self._end(error)
+
+    def _await_count(self) -> None:
+        """Get Spark's count of the rows, before anything that takes long. After that, the proof goes on if the JVM dies."""
+        try:
+            _ = self.written.rows
+        except Exception as error:  # noqa: BLE001 - as below
             self._end(error)
 
     def _end(self, error: Exception) -> NoReturn:

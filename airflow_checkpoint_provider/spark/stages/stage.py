@@ -226,19 +226,20 @@ class Stages:
             written = parquet_files.write(df, uri, codec=codec)
         worked = time.monotonic() - began
         proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan, listed)
-        self._checkpointer.beside(proof.begin)
-        self._checkpointer.await_in_flight()
-        waited = time.monotonic() - began - worked
-        file_set = FileSet(path=path, files=written.files)
-        detail = self._detail(plan, listed, request, written.schema, codec, draws)
-        barrier = f"stage '{uid}'"
-        measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
-        snapshot = StateSnapshot(
-            uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
-        )
-        self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
-        self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
-        self._checkpointer.checkpoint(barrier)
+        with self._checkpointer.barrier_ahead():
+            self._checkpointer.beside(proof.begin)
+            self._checkpointer.await_in_flight()
+            waited = time.monotonic() - began - worked
+            file_set = FileSet(path=path, files=written.files)
+            detail = self._detail(plan, listed, request, written.schema, codec, draws)
+            barrier = f"stage '{uid}'"
+            measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
+            snapshot = StateSnapshot(
+                uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
+            )
+            self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
+            self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
+            self._checkpointer.checkpoint(barrier)
         return self._read(snapshot, detail)
 
     def _detail(

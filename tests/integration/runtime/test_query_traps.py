@@ -327,11 +327,15 @@ def test_stop_waits_for_a_function_of_foreach_batch(stream: Home) -> None:
 
 
 @pytest.mark.slow
-def test_driver_that_is_terminated_in_a_batch_is_followed_by_another(stream: Home) -> None:
+@pytest.mark.parametrize("group", [False, True], ids=["python", "group"])
+def test_driver_that_is_terminated_in_a_batch_is_followed_by_another(stream: Home, group: bool) -> None:
     tries, hold = launches(stream), holding(stream)
     running_forever(stream, STREAM_STATE="1")
     with in_batch_one(stream, hold, tries.plan()) as running:
-        os.kill(running.process.pid, signal.SIGTERM)
+        if group:
+            running.send(signal.SIGTERM)
+        else:
+            os.kill(running.process.pid, signal.SIGTERM)
         assert running.wait().code == 128 + signal.SIGTERM
     assert tries.ends() == [("failed", 143)]
     add_files(source(stream), *range(4, FILES))
