@@ -21,6 +21,7 @@ from airflow.sdk.execution_time.context import (
 )
 from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
 from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.sdk.observability import stats
 
 if TYPE_CHECKING:
@@ -83,6 +84,18 @@ def push_link(ti: Any, key: str, value: str) -> None:
     task_runner._xcom_push_to_db(ti, key, value)
 
 
+def task_state(dag: str, run: str, task: str) -> str | None:
+    """Return the state of a task, as a trigger may ask for it; None if it has none, or does not exist."""
+    states = task_runner.RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
+    state = states.get(run, {}).get(task)
+    return str(state) if state is not None else None
+
+
+def push_xcom(dag: str, run: str, task: str, key: str, value: Any) -> None:
+    """Store an XCom of a task from its trigger, which has no task instance that could."""
+    XCom.set(key, value, dag_id=dag, run_id=run, task_id=task)
+
+
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +120,18 @@ def spark_hook_arguments(operator: SparkSubmitOperator) -> dict[str, Any]:
 
 def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
     return hook._submit_sp
+
+
+def spark_driver_id(hook: SparkSubmitHook) -> str | None:
+    """Return by which name the cluster manager knows the driver that was submitted, as the provider's own ``get_job_status`` takes it."""
+    if hook._kubernetes_driver_pod:
+        return f"{hook._connection['namespace']}:{hook._kubernetes_driver_pod}"
+    return hook._yarn_application_id or hook._driver_id
+
+
+def run_post_submit_commands(hook: SparkSubmitHook) -> None:
+    """Run the task's ``post_submit_commands``, unless the hook has run them."""
+    hook._run_post_submit_commands()
 
 
 def masked(line: str) -> str:
