@@ -159,7 +159,8 @@ class DriverLaunch:
         if not cleared or launch is None or launch.spec.run != self.parameters.token.run or launch.stop:
             return
         if follower_beat(self.store, self.keys, state):
-            self.request_stop("the task was cleared while it was deferred", launch)
+            with contextlib.suppress(Refused):  # by a later try: the plan is refused, too, and says why
+                self.request_stop("the task was cleared while it was deferred", launch)
 
     def _plan_command(self, state: State) -> c.PlanLaunch:
         parameters = self.parameters

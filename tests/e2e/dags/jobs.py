@@ -38,7 +38,7 @@ class InClusterHook(CheckpointedSparkSubmitHook):
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         self._java_class = "org.apache.spark.deploy.PythonRunner"
-        self._application_args = [application, self._py_files, *self._application_args]
+        self._application_args = [application, self._py_files, *(self._application_args or [])]
         any_jar = next(Path(pyspark.__file__).parent.glob("jars/spark-core_*.jar"))
         return super()._build_spark_submit_command(str(any_jar))
 

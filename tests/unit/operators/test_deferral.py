@@ -129,7 +129,9 @@ def test_driver_that_has_ended_by_then_needs_no_trigger(task: Task, monkeypatch:
         task.job.end()
 
     monkeypatch.setattr("airflow_checkpoint_provider.operators._cluster.submitted", drives)
-    assert task.operator().execute(task.context())["ended"] == "finished"
+    answer = task.operator().execute(task.context())
+    assert answer is not None
+    assert answer["ended"] == "finished"
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def test_xcom_of_the_launch_names_the_attempt(job: Job, monkeypatch: pytest.Monk
 def killed(trigger: LaunchTrigger, monkeypatch: pytest.MonkeyPatch, state: str | None) -> None:
     """Call ``on_kill`` when the task is in that state."""
     monkeypatch.setattr(_airflow, "task_state", lambda dag, run, task: state)
-    trigger._task_instance = SimpleNamespace(dag_id="etl", run_id=RUN, task_id="job")  # type: ignore[assignment]
+    trigger._task_instance = SimpleNamespace(dag_id="etl", run_id=RUN, task_id="job")
     asyncio.run(trigger.on_kill())
 
 
