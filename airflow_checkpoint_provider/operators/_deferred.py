@@ -77,9 +77,9 @@ class DeferrableLaunch(BaseOperator):
                 return self.execute(context)
             attempt = launch.attempt()
             self.push_launch(context["ti"], launch, attempt.epoch if attempt else None)
-            return self._look(context, launch, attempt, event.get("why"), ask_after)
+            return self._end_or_defer(context, launch, attempt, event.get("why"), ask_after)
 
-    def _look(
+    def _end_or_defer(
         self, context: Any, launch: DriverLaunch, attempt: AttemptRecord | None, why: str | None, ask_after: float
     ) -> dict[str, Any]:
         if attempt is not None and attempt.outcome is not None:

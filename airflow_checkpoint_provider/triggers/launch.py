@@ -89,7 +89,7 @@ class LaunchMonitor(DriverMonitor):
             return REPLACED
         if self.newest and self.newest.refusal:
             return REFUSED
-        if self.newest and self.silent_for >= self._deferred.beats.still:
+        if not self.waits_for_a_driver and self.silent_for >= self._deferred.beats.still:
             return SILENT
         if attempt is None and self._waiting.due(line := not_attached(state, launch)):
             self._deferred.log([f"{line}; waiting for its driver"])

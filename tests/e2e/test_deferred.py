@@ -137,7 +137,6 @@ def test_driver_goes_on_without_a_triggerer(alone: Lab, cluster: Lab) -> None:
     assert alive(driver)
     show = ("checkpoints", "show", "deferred.job", run.id)
     alone.wait_until(lambda: "[CKP115]" in alone.stack.run("airflow", *show), run.report)
-    assert "[CKP115]" in alone.stack.run("airflow", "checkpoints", "jobs")
     assert alive(driver)
     alone.stack.start("triggerer")
     alone.wait_until(lambda: "[CKP115]" not in alone.stack.run("airflow", *show), run.report)

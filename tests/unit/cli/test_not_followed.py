@@ -24,7 +24,8 @@ def follower_beats(job: Job, ago: timedelta = timedelta()) -> None:
 def test_driver_without_a_follower_is_told_with_its_time(job: Job, checkpoints: Command, verb: tuple[str, ...]) -> None:
     job.beat()
     follower_beats(job, timedelta(minutes=5))
-    (said,) = (line for line in checkpoints(*verb).lines if "[CKP115]" in line)
+    done = checkpoints(*verb)
+    (said,) = (line for line in f"{done.out}\n{done.err}".splitlines() if "[CKP115]" in line)
     assert said.startswith(
         "orders: its task is deferred since 2026-11-20 02:14, and no triggerer has followed its driver since 20"
     )
@@ -43,4 +44,5 @@ def test_driver_that_is_followed_or_over_or_not_deferred_is_not(
 ) -> None:
     job.beat()
     does(job)
-    assert "CKP115" not in checkpoints(*verb).out
+    done = checkpoints(*verb)
+    assert "CKP115" not in f"{done.out}{done.err}"

@@ -87,8 +87,10 @@ def test_checkpoints_are_logged_that_the_task_has_not_logged(job: Job, capsys: p
     assert "chk-1 completed" not in log
 
 
-def test_silent_driver_wakes_the_task(job: Job) -> None:
-    put_beat(job.store, job.keys.attempt_beat(1))
+@pytest.mark.parametrize("beats", [0, 1])
+def test_silent_driver_wakes_the_task(job: Job, beats: int) -> None:
+    for counter in range(beats):
+        put_beat(job.store, job.keys.attempt_beat(1), counter)
     assert fired(follows(job)) == ["silent"]
 
 

@@ -91,10 +91,10 @@ def test_poll_of_a_running_job_costs_its_heartbeat_and_its_pending_checkpoint_to
 
 def test_driver_of_a_deferred_task_that_nobody_follows_is_found(running: Recorded, store: FaultyStore) -> None:
     launch = running.state.launches[-1].number
-    deferred = {"deferred_at": "2026-11-20T02:14:00.000Z"}
-    put_beat(store, running.keys.launch_beat(launch), off=timedelta(minutes=-5), **deferred)
+    deferred_at = "2026-11-20T02:14:00.000Z"
+    put_beat(store, running.keys.launch_beat(launch), off=timedelta(minutes=-5), deferred_at=deferred_at)
     assert "[CKP115]" in run(opened(store).history("c", running.keys.prefix)).not_followed
-    put_beat(store, running.keys.launch_beat(launch), **deferred)
+    put_beat(store, running.keys.launch_beat(launch), deferred_at=deferred_at)
     assert run(opened(store).history("c", running.keys.prefix)).not_followed == ""
 
 
