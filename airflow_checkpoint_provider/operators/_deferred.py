@@ -86,9 +86,9 @@ class DeferrableLaunch(BaseOperator):
             return self._end(launch, lambda: self.end_followed(launch, attempt))
         if self._was_refused(launch):
             return self._end(launch, lambda: self.end_launch(launch, ExitCode.REFUSED, None))
-        launch.raise_if_replaced()
         if why == SILENT and not Liveness(launch.store, launch.beats).wait(driver_keys(launch.keys, launch.state)):
             return self._end(launch, lambda: self.end_followed(launch, None))
+        launch.raise_if_replaced()
         if attempt is None:
             ended, word = self._ask(context, launch)
             if ended is not None and launch.attempt() is None:
@@ -137,4 +137,3 @@ class DeferrableLaunch(BaseOperator):
             poll_interval=min(EVERY, launch.beats.every),
         )
         self.defer(trigger=trigger, method_name="execute_complete", kwargs={"ask_after": ask_after})
-        raise AssertionError("unreachable")
