@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab, Run, kill, wait_gone
+from tests.e2e.lab import KEY_ID, PATIENCE, RESULT, SECRET, TASK, TOKEN, Lab, Run, kill, wait_gone
 from tests.support.clusters import cluster_mode
 from tests.support.processes import alive
 
@@ -53,12 +53,10 @@ def launched(run: Run) -> Any:
     return run.client.xcom(run.dag, run.id, TASK, "launch")
 
 
+@pytest.mark.slow  # test_deferral.py of the operators ends a task, and test_launch.py of the triggers wakes it
 def test_deferred_task_ends_as_one_that_waited(cluster: Lab) -> None:
     run = deferred_at_two(cluster)
     run.wait_for(lambda _: launched(run)["attempt"] == 1)
-    arguments = stored_trigger(run)
-    assert run.history.prefix in arguments
-    assert not any(word in arguments.lower() for word in ("token", "secret", "password", "access_key"))
     run.open("two")
     run.ended("success", 1)
     assert run.results == [{"attempt": 1, **RESULT}]
@@ -68,6 +66,18 @@ def test_deferred_task_ends_as_one_that_waited(cluster: Lab) -> None:
     for words in ("[CKP100]", "driver says attached", "chk-1 completed at stage 'one'", "FINISHED in 1 attempt"):
         assert words in log, log
     assert log.count("chk-2 completed") == 1
+
+
+@pytest.mark.slow  # test_launch.py of the triggers knows each argument that is stored
+def test_database_holds_no_key_of_a_deferred_task(cluster: Lab) -> None:
+    run = cluster.start("deferred_plain_s3")
+    wait_deferred(run)
+    arguments = stored_trigger(run)
+    assert "in_s3" in arguments
+    assert run.history.prefix in arguments
+    assert not any(secret in arguments for secret in (KEY_ID, SECRET, TOKEN))
+    run.ended("success", 1)
+    assert "[CKP501]" in run.log(1)
 
 
 @pytest.mark.slow  # test_deferral.py of the operators ends a task whose driver is silent
@@ -86,7 +96,6 @@ def test_killed_driver_of_a_deferred_task_is_retried(cluster: Lab) -> None:
 @pytest.mark.parametrize(
     ("dag", "state", "tries", "said"),
     [
-        ("deferred_plain", "success", 1, "[CKP501]"),
         ("deferred_broken", "failed", 3, "before it attached"),
         ("deferred_refuses", "failed", 1, "[CKP605]"),
     ],

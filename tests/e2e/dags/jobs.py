@@ -83,7 +83,7 @@ IN_CLUSTER: dict[str, Any] = {
     "spark": {**SMALL, "spark.cores.max": "1", "spark.driver.memory": "512m", "spark.pyspark.python": sys.executable},
 }
 deferred = submits("deferred", **IN_CLUSTER)
-deferred_plain = submits("deferred_plain", job="plain", **IN_CLUSTER)
+deferred_plain_s3 = submits("deferred_plain_s3", job="plain", checkpoint_conn_id="in_s3", **IN_CLUSTER)
 deferred_broken = submits("deferred_broken", job="missing", **IN_CLUSTER)
 deferred_refuses = submits("deferred_refuses", job="twice", **IN_CLUSTER)
 homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")
