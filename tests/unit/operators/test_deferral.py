@@ -182,7 +182,8 @@ def test_silent_driver_is_lost(task: Task) -> None:
     assert task.job.state.attempts[0].outcome == "lost"
 
 
-def test_driver_that_beats_again_is_followed_again(task: Task) -> None:
+def test_driver_that_beats_again_is_followed_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "10")  # time enough for two beats on a busy machine
     task.defers()
     task.job.attach()
     with beating(task.job.store, task.job.keys.attempt_beat(1)):
@@ -277,8 +278,9 @@ def test_clear_of_a_deferred_task_stops_its_driver_and_submits_again(task: Task)
     assert "the task was cleared while it was deferred" in str(task.job.state.launches[0].stop)
 
 
-def test_retry_follows_the_living_driver_in_the_triggerer(task: Task) -> None:
+def test_retry_follows_the_living_driver_in_the_triggerer(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a triggerer's time-out, or a worker that was lost before it was released."""
+    monkeypatch.setenv(VARIABLE, "10")  # time enough for two beats on a busy machine
     task.defers()
     task.job.attach()
     with beating(task.job.store, task.job.keys.attempt_beat(1)):

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.triggers import launch as launch_trigger
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
 from tests.support.acting import RUN, Job
-from tests.support.beats import beating, put_beat
+from tests.support.beats import put_beat
 from tests.support.faults import Fault, FaultyStore
 from tests.support.waiting import wait_until
 
@@ -108,8 +108,8 @@ def test_refused_driver_wakes_the_task(job: Job) -> None:
 
 
 def test_later_try_wakes_the_task(job: Job) -> None:
-    with beating(job.store, job.keys.attempt_beat(1)):
-        assert fired(follows(job), meanwhile=lambda: job.plan(2)) == ["replaced"]
+    job.beat()
+    assert fired(follows(job), meanwhile=lambda: job.plan(2)) == ["replaced"]
 
 
 def test_launch_of_another_history_wakes_the_task(job: Job) -> None:
@@ -154,7 +154,7 @@ def test_launch_lives_while_it_is_followed(job: Job) -> None:
     found: list[bool] = []
 
     def look() -> None:
-        found.append(Liveness(job.store).wait(keys))
+        found.append(Liveness(job.store).wait(keys, bound=60))
         job.attach()
         job.end()
 
