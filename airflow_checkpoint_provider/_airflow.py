@@ -1,33 +1,82 @@
-"""The private parts of Airflow 3.3 and its Spark provider 6.3 that this package uses. Runs in Airflow.
+"""The private parts of Airflow and its Spark provider that this package uses, and the releases with which it was tried. Runs in Airflow.
 
-Each name here is asserted to exist by ``tests/unit/test_airflow_internals.py``.
+No private name is imported before it is used, so a name that a newer release no longer has costs one feature, not the package. Beside each
+name stands what replaces it. What nothing replaces is refused with ``PartMissing``. ``tests/unit/test_airflow_internals.py`` asserts that each
+name exists, ``tests/unit/test_airflow_changed.py`` takes each one away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import re
 import subprocess
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from airflow.configuration import conf, ensure_secrets_loaded
-from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSecretsBackendAccessDenied, ErrorType
-from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTICount
-from airflow.sdk.execution_time.context import (
-    _mask_connection_secrets,
-    _preset_connections,
-    _process_connection_result_conn,
-)
-from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
-from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
-from airflow.sdk.execution_time.xcom import XCom
-from airflow.sdk.observability import stats
+import airflow
+from airflow.configuration import conf
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_checkpoint_provider.errors import PartMissing
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
     from airflow.sdk import Connection
+
+CHANGED = (ImportError, AttributeError, TypeError)
+"""The errors of a private name that was removed, moved, or takes other arguments."""
+
+
+# -- releases ----------------------------------------------------------------------------------------------------------
+
+NEWEST_AIRFLOW, NEWEST_PROVIDER = (3, 3), (6, 3)
+"""The newest releases with which the tests run."""
+DISCARDING = (3, 4)
+"""From this release on a clear of task instances deletes what Airflow has stored for the task, unless the person keeps it."""
+
+
+def clear_may_discard() -> bool:
+    return _minor(airflow.__version__) >= DISCARDING
+
+
+def untried() -> dict[str, str]:
+    """Return what is newer than all releases with which this package was tried, and the newest of those: ``{"Airflow 3.5.0": "3.3"}``."""
+    installed = (("Airflow", airflow.__version__, NEWEST_AIRFLOW), ("Spark provider", _provider(), NEWEST_PROVIDER))
+    return {f"{part} {version}": _text(newest) for part, version, newest in installed if _minor(version) > newest}
+
+
+def _provider() -> str:
+    from airflow.providers.apache.spark import __version__
+
+    return __version__
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Return major and minor version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _text(release: tuple[int, ...]) -> str:
+    return ".".join(map(str, release))
+
+
+def _missing(name: str) -> PartMissing:
+    return PartMissing(
+        f"Airflow {airflow.__version__} with Spark provider {_provider()} has no {name}, or another one than this package needs to submit."
+        f" Nothing was submitted. Install Airflow {_text(NEWEST_AIRFLOW)} and its Spark provider {_text(NEWEST_PROVIDER)}, with which this"
+        " package was tried, or a newer version of this package"
+    )
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+def in_loop(context: Any) -> bool:
+    """Return whether a task runs once for each pass of a loop, as Airflow 3.4 can do: its context then has the index of the pass."""
+    return isinstance(getattr(context.get("loop"), "index", None), int)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
@@ -36,8 +85,23 @@ if TYPE_CHECKING:
 def find_connection(conn_id: str) -> Connection | None:
     """Return the connection; None only if every secrets backend answered that it does not exist.
 
-    Airflow's own look-up logs the error of a backend at debug level and then says "isn't defined"; this one raises the error.
+    Airflow's own look-up logs the error of a backend at debug level and then says "isn't defined"; this one raises the error. If Airflow
+    has changed, its own look-up is asked, and only a connection that it finds is believed.
     """
+    try:
+        return _ask_each_backend(conn_id)
+    except CHANGED:
+        with contextlib.suppress(AirflowNotFoundException):
+            found: Connection = BaseHook.get_connection(conn_id)
+            return found
+        raise
+
+
+def _ask_each_backend(conn_id: str) -> Connection | None:
+    from airflow.sdk.exceptions import AirflowSecretsBackendAccessDenied
+    from airflow.sdk.execution_time.context import _mask_connection_secrets, _preset_connections
+    from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
+
     preset = (_preset_connections.get() or {}).get(conn_id)  # a connection that is being tested and not stored yet
     if preset is not None:
         return preset
@@ -60,12 +124,27 @@ def find_connection(conn_id: str) -> Connection | None:
 
 
 def _secrets_backends() -> list[Any]:
+    from airflow.configuration import ensure_secrets_loaded
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
     if hasattr(task_runner, "SUPERVISOR_COMMS"):  # a task, a trigger, a DAG being parsed
-        return list(ensure_secrets_backend_loaded())
+        backends = list(ensure_secrets_backend_loaded())
+        if not any(isinstance(backend, ExecutionAPISecretsBackend) for backend in backends):
+            raise AttributeError("no secrets backend of this task is an ExecutionAPISecretsBackend")
+        return backends
+    if "SUPERVISOR_COMMS" not in task_runner.__annotations__:
+        raise AttributeError("airflow.sdk.execution_time.task_runner has no SUPERVISOR_COMMS")
     return list(ensure_secrets_loaded())  # the API server; a command, where the other list would leave out the database
 
 
 def _ask_api_server(conn_id: str) -> Connection | None:
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTICount
+    from airflow.sdk.execution_time.context import _process_connection_result_conn
+
     answer = task_runner.SUPERVISOR_COMMS.send(GetConnection(conn_id=conn_id))
     if isinstance(answer, ErrorResponse) and answer.error is ErrorType.CONNECTION_NOT_FOUND:
         # The API server says so too when its database does not answer. To this question it then answers with an error.
@@ -80,19 +159,29 @@ def _ask_api_server(conn_id: str) -> Connection | None:
 
 
 def push_link(ti: Any, key: str, value: str) -> None:
-    """Store a link where Airflow looks for it: in its database, also where XComs of tasks lie elsewhere."""
-    task_runner._xcom_push_to_db(ti, key, value)
+    """Store a link where Airflow looks for it: in its database, also where XComs of tasks lie elsewhere. If Airflow has changed, store it
+    with the XComs of tasks."""
+    try:
+        from airflow.sdk.execution_time.task_runner import _xcom_push_to_db
+
+        _xcom_push_to_db(ti, key, value)
+    except CHANGED:
+        ti.xcom_push(key=key, value=value)
 
 
 def task_state(dag: str, run: str, task: str) -> str | None:
     """Return the state of a task, as a trigger may ask for it; None if it has none, or does not exist."""
-    states = task_runner.RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
     state = states.get(run, {}).get(task)
     return str(state) if state is not None else None
 
 
 def push_xcom(dag: str, run: str, task: str, key: str, value: Any) -> None:
     """Store an XCom of a task from its trigger, which has no task instance that could."""
+    from airflow.sdk.execution_time.xcom import XCom
+
     XCom.set(key, value, dag_id=dag, run_id=run, task_id=task)
 
 
@@ -100,22 +189,60 @@ def push_xcom(dag: str, run: str, task: str, key: str, value: Any) -> None:
 
 
 def gauge(name: str, value: float, tags: dict[str, str], levels: Iterable[str]) -> None:
-    """Send a gauge as Airflow sends its own: with tags, and if legacy names are on also with ``levels`` in its name."""
+    """Send a gauge as Airflow sends its own: with tags, and if legacy names are on also with ``levels`` in its name.
+
+    If Airflow has changed, ``metrics.py`` logs that gauges cannot be sent.
+    """
+    from airflow.sdk.observability import stats
+
     stats.gauge(f"checkpoint.{name}", value, tags=tags)
     if conf.getboolean("metrics", "legacy_names_on"):
-        before = [stats.normalize_name_for_stats(level.replace(".", "__"), log_warning=False) for level in levels]
+        before = [re.sub(r"[^a-zA-Z0-9_.-]", "_", level.replace(".", "__")) for level in levels]
         stats.gauge(".".join(("checkpoint", *before, name)), value)
 
 
 # -- the Spark provider ------------------------------------------------------------------------------------------------
 
 
+def check_attributes(theirs: type, instance: object, *names: str) -> None:
+    """Raise ``PartMissing`` unless an instance of ``theirs`` has these attributes, which ours reads or sets."""
+    for name in names:
+        if not hasattr(instance, name):
+            raise _missing(f"{theirs.__name__}.{name}")
+
+
+def check_overridden(ours: type, theirs: type, *names: str) -> None:
+    """Raise ``PartMissing`` unless ``theirs`` has these methods with the parameters of ``ours``: else nothing would call ours."""
+    for name in names:
+        method = getattr(theirs, name, None)
+        if method is None or _parameters(method) != _parameters(getattr(ours, name)):
+            raise _missing(f"{theirs.__name__}.{name}")
+
+
+def _parameters(method: Any) -> list[str]:
+    return list(inspect.signature(method).parameters)
+
+
+def check_resolved(connection: dict[str, Any], asked: list[str]) -> None:
+    """Raise ``PartMissing`` unless the hook's ``_resolve_connection`` has asked for its connection, and says where it leads."""
+    if not asked:
+        raise _missing("SparkSubmitHook._resolve_connection that calls get_connection")
+    for name in ("master", "deploy_mode"):
+        if name not in connection:
+            raise _missing(f"SparkSubmitHook._connection[{name!r}]")
+
+
 def spark_hook_arguments(operator: SparkSubmitOperator) -> dict[str, Any]:
     """Return the arguments that ``SparkSubmitOperator._get_hook`` passes to its hook: attributes, some with an underscore."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    names = list(inspect.signature(SparkSubmitHook.__init__).parameters)[1:]
-    return {name: getattr(operator, name if hasattr(operator, name) else f"_{name}") for name in names}
+    arguments = {}
+    for name in _parameters(SparkSubmitHook.__init__)[1:]:
+        attribute = name if hasattr(operator, name) else f"_{name}"
+        if not hasattr(operator, attribute):
+            raise _missing(f"SparkSubmitOperator.{attribute}")
+        arguments[name] = getattr(operator, attribute)
+    return arguments
 
 
 def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
@@ -135,10 +262,14 @@ def run_post_submit_commands(hook: SparkSubmitHook) -> None:
 
 
 def masked(line: str) -> str:
-    """Return a line of Spark's output without the values after words with "secret" or "password", as the hook's errors show it."""
-    from airflow.providers.apache.spark.hooks import spark_submit
+    """Return a line of Spark's output without the values after words with "secret" or "password", as the hook's errors show it. If the
+    provider has changed, end the line there."""
+    try:
+        from airflow.providers.apache.spark.hooks.spark_submit import _mask_sensitive_values
 
-    return spark_submit._mask_sensitive_values(line)
+        return _mask_sensitive_values(line)
+    except CHANGED:
+        return re.sub(r"(secret|password).*", r"\1 ******", line, flags=re.IGNORECASE | re.DOTALL)
 
 
 def spark_connection(hook: SparkSubmitHook) -> dict[str, Any]:

@@ -119,6 +119,10 @@ class NotInstalled(CheckpointError, ImportError, code="CKP607", permanent=True):
     """A required package or jar is not installed on this host."""
 
 
+class PartMissing(CheckpointError, RuntimeError, code="CKP645", permanent=True):
+    """Airflow or its Spark provider has changed: a part that is not public, and that a submit needs, is gone or changed."""
+
+
 class PreflightFailed(CheckpointError, RuntimeError, code="CKP608"):
     """A preflight could not compare a query: something did not answer, or the script ended before."""
 

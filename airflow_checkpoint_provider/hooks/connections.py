@@ -26,6 +26,13 @@ class ConnectionNotNamed(CheckpointError, LookupError, code="CKP642"):
     """The pages do not open a connection that no administrator has named: see `[checkpoints] connections`."""
 
 
+_SILENT = "Check that API server, database and secrets backends answer, then try again."
+_CHANGED = (
+    "If the error names a part of Airflow, this Airflow was not tried with this package, and its own look-up gives one answer for a connection"
+    " that is absent and for one that it cannot read. Add the connection if it is absent, or install a newer version of this package."
+)
+
+
 def find_connection(conn_id: str) -> Connection | None:
     """Return the connection, or None if it does not exist. Raise ``ConnectionUnreadable`` if that is unknown.
 
@@ -35,8 +42,9 @@ def find_connection(conn_id: str) -> Connection | None:
     try:
         return _airflow.find_connection(conn_id)
     except Exception as error:
+        changed = isinstance(error, _airflow.CHANGED)
         raise ConnectionUnreadable(
             f"Airflow could not say whether connection {conn_id!r} exists ({type(error).__name__}: {error})."
-            " Nothing was assumed. Check that API server, database and secrets backends answer, then try again.",
+            f" Nothing was assumed. {_CHANGED if changed else _SILENT}",
             conn_id=conn_id,
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -13,12 +14,17 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.errors import NotInstalled
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE
 from airflow_checkpoint_provider.text import messages
+
+KUBERNETES = "airflow.providers.cncf.kubernetes"
+OVERRIDDEN = ("_resolve_connection", "_build_spark_submit_command", "_process_spark_submit_log")
+READ = ("_conn_id", "_conf", "_properties_file", "_env_vars", "_deploy_mode")  # while the parent's constructor runs
 
 
 class CheckpointedSparkSubmitHook(SparkSubmitHook):
@@ -42,8 +48,10 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         output: SparkOutput | None = None,
         **kwargs: Any,
     ) -> None:
+        _airflow.check_overridden(CheckpointedSparkSubmitHook, SparkSubmitHook, *OVERRIDDEN)
         self._confs: dict[str, str] = {}
         super().__init__(*args, **kwargs)
+        _airflow.check_attributes(SparkSubmitHook, self, "_connection", "_submit_sp", "_py_files", "_env")
         if archive is not None:
             self._py_files = ",".join(filter(None, (self._py_files or self._confs.get(PY_FILES), archive)))
         self._environment = dict(environment or {})
@@ -54,22 +62,43 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:
         """Return the connection. Raise ``ConnectionUnreadable`` if it cannot be read; the parent would assume YARN."""
-        connection = find_connection(conn_id)
-        if connection is None:
-            raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
-        return connection
+        return _existing(find_connection(conn_id), conn_id)
 
     def _resolve_connection(self) -> dict[str, Any]:
-        connection: dict[str, Any] = super()._resolve_connection()
+        _airflow.check_attributes(SparkSubmitHook, self, *READ)
+        connection = self._resolved()
+        if "k8s" in connection["master"] and not _has_kubernetes():
+            raise NotInstalled(
+                f"Spark's master is {connection['master']}, and Airflow's Kubernetes provider is not installed here. Install it:"
+                " pip install apache-airflow-providers-cncf-kubernetes"
+            )
         own = {} if "k8s" in connection["master"] else self._env_vars or {}  # there they are for the driver's pod
         environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
         self._confs = submitted_confs(self._conf, self._properties_file, environment)
         mode = self._confs.get(DEPLOY_MODE) or environment.get("DEPLOY_MODE")
         if mode and not connection["deploy_mode"]:
             self._deploy_mode = mode
-            connection = super()._resolve_connection()  # which has more fields in cluster mode
+            connection = self._resolved()  # which has more fields in cluster mode
             connection["deploy_mode"] = mode  # also without a connection
         return connection
+
+    def _resolved(self) -> dict[str, Any]:
+        """Resolve as the parent does, from a connection that was looked up before. The parent takes an error of its own look-up for a
+        connection that does not exist, and a newer parent may look it up in another way: either would assume YARN.
+        """
+        asked, found = list[str](), find_connection(self._conn_id)
+
+        def get_connection(conn_id: str) -> Connection:
+            asked.append(conn_id)
+            return _existing(found, conn_id)
+
+        self.get_connection = get_connection  # type: ignore[method-assign]  # for the parent's method alone
+        try:
+            resolved: dict[str, Any] = super()._resolve_connection()
+        finally:
+            del self.get_connection
+        _airflow.check_resolved(resolved, asked)
+        return resolved
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Submit as the parent does, and close the pipe that the parent leaves open.
@@ -125,3 +154,16 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     def _read_refusal(self, line: str) -> str:
         self.refusal = messages.refusal_in(line.partition(self._output.mark)[2].strip()) or self.refusal
         return line
+
+
+def _existing(found: Connection | None, conn_id: str) -> Connection:
+    if found is None:
+        raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
+    return found
+
+
+def _has_kubernetes() -> bool:
+    """Return whether Airflow's Kubernetes provider is installed. Without it, the parent's constructor ends with a NameError."""
+    with contextlib.suppress(ImportError):
+        return bool(importlib.import_module(KUBERNETES))
+    return False

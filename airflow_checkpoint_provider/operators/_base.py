@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, HistoryReference
 from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History, job_id_of
+from airflow_checkpoint_provider.storage import Store
 
+LOOP = (
+    "a task of this package in a loop of tasks: the passes of the loop would share one history, or one request for a checkpoint, so this"
+    " version refuses it. Write one task per pass"
+)
 GENERATION_KEY = "checkpoint_generation"  # in the task's state store, which the tries of a task share
 
 
@@ -41,25 +48,35 @@ def owner_of(ti: Any) -> str:
 
 @dataclass(frozen=True)
 class Generation:
-    """``number`` is the same in all tries of a task until a person clears it. ``cleared``: that has happened before."""
+    """``number`` is the same in all tries of a task until a person clears it. ``cleared``: that has happened before. ``discarded``: the
+    newest clear deleted what Airflow had stored for the task."""
 
     number: int
     cleared: bool
+    discarded: bool = False
 
 
-def generation_of(context: Any, retries: int | None) -> Generation:
-    """Return the generation of a task.
+def generation_of(context: Any, retries: int | None, launched: Callable[[], bool] = lambda: False) -> Generation:
+    """Return the generation of a task. ``launched`` says whether the journal knows a launch of this task in this run. Raise
+    ``NotSupportedYet`` in a loop of tasks, whose passes have one name.
 
     Airflow's ``max_tries`` alone does not tell a clear from a retry. A clear sets it to ``try_number + retries``, which is the old number
     if ``retries`` was lowered meanwhile. And a DAG run that was deleted and made again begins with the numbers of the old one.
+
+    A missing key says that a clear has discarded it only where a clear can do that. Before Airflow 3.4 it says nothing: people, clean-ups
+    and the option ``clear_on_success`` delete keys, too.
     """
+    if _airflow.in_loop(context):
+        raise NotSupportedYet(LOOP)
     ti, store, retries = context["ti"], context["task_state_store"], retries or 0
     known = store.get(GENERATION_KEY, None)
     if known and known["max_tries"] == ti.max_tries:
         first_after_clear = ti.try_number == ti.max_tries - retries + 1
         if known["retries"] == retries or not first_after_clear:  # an edit of the DAG file alone is no clear
-            return Generation(int(known["number"]), bool(known["cleared"]))
-    generation = Generation(secrets.randbits(48), cleared=bool(known) or ti.max_tries > retries)
+            return Generation(int(known["number"]), bool(known["cleared"]), bool(known.get("discarded")))
+    cleared = bool(known) or ti.max_tries > retries
+    discarded = cleared and not known and _airflow.clear_may_discard() and launched()
+    generation = Generation(secrets.randbits(48), cleared, discarded)
     tries = {"max_tries": ti.max_tries, "retries": retries}
     store.set(GENERATION_KEY, tries | asdict(generation), retention=NEVER_EXPIRE)
     return generation
@@ -79,6 +96,12 @@ def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History
     check_rendered("scope", scope)
     run: str | None = {"run": ti.run_id, "job": None}.get(scope, scope)
     return History(job_id if job_id is not None else job_id_of(ti.dag_id, task_id), run)
+
+
+def has_launched(store: Store, history: History, ti: Any) -> bool:
+    """Return whether the journal knows a launch of this task in this run."""
+    run = open_history(store, history.prefix).journal.catch_up().run(ti.run_id)
+    return run is not None and run.owner == owner_of(ti)
 
 
 def check_rendered(name: str, value: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 
@@ -18,6 +19,12 @@ WITHOUT_WAITING = {
     "spark.kubernetes.submission.waitAppCompletion": "false",
 }
 """With these ``spark-submit`` ends when the application is submitted. In a standalone cluster it always does."""
+
+
+def check(hook: CheckpointedSparkSubmitHook) -> None:
+    """Raise ``PartMissing`` if the provider has changed, so that a driver could be submitted and not be named afterwards."""
+    names = ("_driver_id", "_yarn_application_id", "_kubernetes_driver_pod", "_run_post_submit_commands")
+    _airflow.check_attributes(SparkSubmitHook, hook, *names)
 
 
 def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None) -> None:

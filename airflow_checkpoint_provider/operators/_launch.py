@@ -72,6 +72,7 @@ class LaunchParameters:
     restore: str = "latest"
     require_state: bool = False
     on_clear: str = "auto"
+    discarded: bool = False  # a clear has discarded what Airflow had stored: for that reason on_clear is "restart"
     durable: bool = True
     incarnation: str | None = None  # of the history to which an earlier try of this task wrote
     connection: str = DEFAULT_CONNECTION
@@ -136,6 +137,8 @@ class DriverLaunch:
             raise Refused(f"{self.parameters.history.job}: this task was killed")
         if not self.adopted:
             self._heart().pulse()  # from now on other readers see that this launch lives
+        if self.parameters.discarded:
+            self.log(restore_story.given_up(self._before, self.state, self.record))
         self.log(restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen))
         return self.record
 

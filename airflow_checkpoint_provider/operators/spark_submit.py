@@ -37,7 +37,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference, known
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _cluster, _xcom
-from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, history_of
+from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
@@ -84,8 +84,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
     :param allow_non_restored_state: what to do with restored state that the application has not used when it succeeds.
         False: log it and keep it, or fail if the script may have used a wrong name, unless the script says otherwise.
         True, or a list of uids: drop it. "keep": keep it. ``{"weekly": "keep", "old": "drop"}`` says it by uid.
-    :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish.
-        "restart" always starts the run again; "continue" always resumes it.
+    :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish, unless the clear
+        discarded what Airflow had stored for the task (Airflow 3.4). "restart" always starts the run again; "continue" always resumes it.
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
@@ -136,6 +136,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
     def _check(self) -> None:
         """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
         constructed at parse."""
+        _airflow.check_overridden(CheckpointedSparkSubmitOperator, SparkSubmitOperator, "_get_hook")
+        _airflow.check_attributes(SparkSubmitOperator, self, "_hook", "_conn_id", "_java_class")
         dag = self._own_dag()
         if self.job_id is not None:
             check_job_id(self.job_id)
@@ -212,7 +214,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             refuse_no_application(self.application)
             refuse_inside_preflight(os.environ)
             self._refuse_backfill(context)
-            self._defers = self._whether_to_defer(self._connect()[0])
+            hook, _ = self._connect()
+            self._output.log(messages.untried(_airflow.untried()))
+            self._defers = self._whether_to_defer(hook)
             self._launch = launch = self.new_launch(context)
             try:
                 self._plan(launch)
@@ -230,7 +234,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         hook, store = self._connect()
         s3_credentials.refuse_for_jobs(store)
         self._cluster = hook.deploy_mode == "cluster"
-        return DriverLaunch(store, self._launch_parameters(context), self._output.log, killed=self._killed)
+        return DriverLaunch(store, self._launch_parameters(context, store), self._output.log, killed=self._killed)
 
     def _plan(self, launch: DriverLaunch) -> None:
         """Plan the launch, or log why nothing is submitted."""
@@ -254,19 +258,21 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         again = datetime.now(UTC) + timedelta(seconds=launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
-    def _launch_parameters(self, context: Any) -> LaunchParameters:
+    def _launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
         ti, dag_run = context["ti"], context["dag_run"]
+        history = history_of(self.job_id, self.scope, ti, ti.task_id)
+        generation = generation_of(context, self.retries, functools.partial(has_launched, store, history, ti))
+        starts_over = generation.discarded and self.on_clear == "auto"
         return LaunchParameters(
-            history=history_of(self.job_id, self.scope, ti, ti.task_id),
-            token=Token(
-                dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation_of(context, self.retries).number
-            ),
+            history=history,
+            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation.number),
             try_number=ti.try_number,
             run_after=utc_text(dag_run.run_after),
             now=utc_now(),
             restore=start_in(self.restore, *STARTS),
             require_state=self.require_state,
-            on_clear=self.on_clear,
+            on_clear="restart" if starts_over else self.on_clear,
+            discarded=starts_over,
             durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
             connection=self.checkpoint_conn_id,
@@ -287,7 +293,10 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             wanted = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         if wanted and hook.deploy_mode != "cluster":
             self._output.log(["not deferred: in client mode the driver is a child of this task"])
-        return bool(wanted) and hook.deploy_mode == "cluster"
+        defers = bool(wanted) and hook.deploy_mode == "cluster"
+        if defers:
+            _cluster.check(hook)
+        return defers
 
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
         """Return the hook; once a launch is planned, with the launch's settings. The parent calls this too, after it has

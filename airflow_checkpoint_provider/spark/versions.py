@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
-OLDEST, NEWEST = (4, 0), (4, 2)
+OLDEST, NEWEST = (4, 0), (4, 3)
 """The releases of Spark with which the tests run."""
+AS_INSTALLED = "{} as installed"
+CLIENT = AS_INSTALLED.format("pyspark-client")
+TRIED = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
 
 
 def check_versions(spark: SparkSession) -> None:
@@ -34,6 +37,11 @@ def untried(version: str) -> str | None:
     if _minor(version) <= NEWEST:
         return None
     return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job continues"
+
+
+def minor_release(version: str) -> str:
+    """Return major and minor version, such as 4.2."""
+    return _text(_minor(version))
 
 
 def _refuse_old(version: str) -> None:
@@ -56,7 +64,7 @@ def _versions(spark: SparkSession) -> dict[str, str]:
     versions = {"the JVM": spark.version, "pyspark as imported": pyspark.__version__}
     for package in ("pyspark", "pyspark-client"):  # both own the same files: the later installation overwrites them
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[f"{package} as installed"] = importlib.metadata.version(package)
+            versions[AS_INSTALLED.format(package)] = importlib.metadata.version(package)
     return versions
 
 
@@ -64,9 +72,15 @@ def _refuse_mixed(versions: Mapping[str, str]) -> None:
     releases = {match[0] if (match := RELEASE.match(version)) else version for version in versions.values()}
     if len(releases) > 1:
         listed = ", ".join(f"{label} {version}" for label, version in versions.items())
-        raise VersionMismatch(
-            f"this driver has several versions of Spark: {listed}. Install the same version of all of them"
-        )
+        raise VersionMismatch(f"this driver has several versions of Spark: {listed}. {_mend(versions)}")
+
+
+def _mend(versions: Mapping[str, str]) -> str:
+    """Return how to get one version. Each release has pyspark; not each has pyspark-client."""
+    if CLIENT not in versions:
+        return "Install the pyspark of the JVM's version where the driver runs"
+    both = f'"pyspark=={versions[CLIENT]}" "pyspark-client=={versions[CLIENT]}"'
+    return f"Both packages own the same files: pip install --force-reinstall --no-deps {both}"
 
 
 _refuse_old(pyspark.__version__)

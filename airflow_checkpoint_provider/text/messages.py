@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.errors import CheckpointError
@@ -36,6 +36,7 @@ WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP114": "Old runs of the job were cleaned up: checkpoints were deleted, or histories closed.",
+    "CKP117": "Airflow or its Spark provider is newer than the releases with which this package was tried. The task continues.",
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",
     "CKP200": "A checkpoint was completed.",
@@ -52,6 +53,14 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP251": "A savepoint was deleted on request.",
     "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
 }
+
+
+def untried(newer: Mapping[str, str]) -> list[str]:
+    """Say which installed parts are newer than the newest release that was tried; empty if none is."""
+    if not newer:
+        return []
+    listed = ", ".join(f"{part} (the newest tried: {tried})" for part, tried in newer.items())
+    return [coded(f"This package was not tried with {listed}. The task continues", "CKP117")]
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

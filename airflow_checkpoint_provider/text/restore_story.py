@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import command, title
+from airflow_checkpoint_provider.protocol.wording import command, restore, title
 from airflow_checkpoint_provider.text import query_progress, work
 from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
@@ -43,6 +43,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP103": "The task was cleared, but the application has not changed since the attempt before.",
     "CKP110": "The driver of an earlier try is still running. This try follows it and submits nothing.",
     "CKP113": "The task checks whether an earlier driver is still running.",
+    "CKP118": "A clear discarded what Airflow had stored for the task, so the run starts over. The line says how to keep its work.",
 }
 
 
@@ -174,6 +175,25 @@ def cleared_unchanged(state: State, epoch: int) -> list[str]:
     text = f"The task was cleared, but the application has not changed since attempt {replaced.epoch}."
     advice = 'To run a fix, change the file that the task submits, then clear. In a DAG bundle, clear with "run on latest version".'
     return [coded(f"{text} {advice}", "CKP103")]
+
+
+def given_up(before: State, state: State, launch: Launch) -> list[str]:
+    """Say which work ``launch`` gives up because a clear discarded what Airflow had stored for the task, and how to keep it.
+
+    Empty if the run had finished, has completed no checkpoint, or continues from a restore. ``before`` is the state before the launch.
+    """
+    run, point = before.run(launch.spec.run), before.restore_point(launch.spec.application)
+    checkpoint = before.checkpoint(point.id) if point and point.id is not None else None
+    if run is None or run.outcome == "finished" or checkpoint is None or point == run.started_from:
+        return []
+    if not _opened_branch(state, launch, previous(state, launch)):
+        return []
+    stages = work.own_stages(checkpoint.states, run.key)
+    held = work.in_words(stages) if stages else plural(len(checkpoint.states), "state")
+    text = f"GIVES UP chk-{checkpoint.id} of {title(state, run.key)}: {held}. The clear discarded what Airflow had stored for this task, so"
+    keep = f"To keep this work, now or until its retention ends: `{restore(state, f'chk-{checkpoint.id}')}`."
+    next_time = 'To keep it at the next clear: tick "keep task state", or write on_clear="continue"'
+    return [coded(f"{text} the run starts again from where it started. {keep} {next_time}", "CKP118")]
 
 
 # -- the whole story ---------------------------------------------------------------------------------------------------

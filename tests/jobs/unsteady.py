@@ -1,8 +1,8 @@
-"""A stage, a query into files and a query into a ``batch_sink``, whose tasks fail at their first tries. Runs in the Spark driver.
+"""Stages, a query into files and a query into a ``batch_sink``, whose tasks fail at their first tries. Runs in the Spark driver.
 
-``unsteady.py OUT [ROOT]`` reads JSON below ``OUT-in``. ``UNSTEADY`` says what a task does once, or twice, before its last row: it
-``raises``, ``hangs`` until it is killed, or ``dies`` with its executor. Files below ``OUT-tries`` are the tries. The last line is
-``RESULT {...}``: the rows of the stage, and how many tries there were.
+``unsteady.py OUT [ROOT]`` reads JSON below ``OUT-in``. ``UNSTEADY`` says what a task does before its last row: it ``raises`` an error,
+twice; ``hangs`` until it is killed; ``dies`` with its executor; or, behind the shuffle of a stage, dies with its node. Files below ``OUT-tries`` are
+these tries. The last line is ``RESULT {...}``: the rows of the stages, and how often a task did it at each place.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.spark import CheckpointedJob, batch_sink
 
 ROWS, PARTITIONS = 400, 4
-TRIES = {"raises": 2, "hangs": 1, "dies": 1}
+TRIES = {"raises": 2, "hangs": 1, "dies": 1, "dies with its node": 1}
 LONGEST = 300.0  # seconds
 
 
 def unsteady(rows: DataFrame, tries: str, last: int) -> DataFrame:
     """Return ``rows``, which are computed by tasks that do not reach the row with the id ``last`` at their first tries."""
+    if os.environ["UNSTEADY"] == "dies with its node" and not tries.endswith("after"):
+        return rows
     return rows.withColumn("id", F.udf(reaches(os.environ["UNSTEADY"], tries, last), "long")("id"))
 
 
@@ -41,14 +43,16 @@ def reaches(how: str, tries: str, last: int) -> Callable[[int], int]:
             Path(tries).mkdir(parents=True, exist_ok=True)
             if len(list(Path(tries).iterdir())) < TRIES[how]:
                 (Path(tries) / f"{context.stageId()}.{context.taskAttemptId()}").touch()
-                misbehave()
+                fail()
         return number
 
-    def misbehave() -> None:
+    def fail() -> None:
         if how == "raises":
             raise RuntimeError("this try shall fail")
-        if how == "dies":
-            os.kill(executor(os.getppid()), signal.SIGKILL)
+        if how != "hangs":
+            died = executor(os.getppid())
+            for pid in (parent(died), died) if how == "dies with its node" else (died,):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(LONGEST)
 
     def executor(pid: int) -> int:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.drivers import started
+from tests.support.drivers import WITH_S3A, started
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -48,8 +48,9 @@ def standalone(folder: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
 
         def start(name: str, host: str, main: str, *arguments: str) -> None:
-            command = ["env", "SPARK_DAEMON_MEMORY=200m", f"SPARK_LOCAL_IP={host}", SPARK_CLASS, main, *arguments]
-            stack.enter_context(started([*command, "--host", host], folder / f"{name}.log"))
+            environment = {"SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": host, **WITH_S3A}
+            command = [SPARK_CLASS, main, *arguments, "--host", host]
+            stack.enter_context(started(command, folder / f"{name}.log", **environment))
 
         start("master", "127.0.0.1", MASTER, "--port", str(port), "--webui-port", str(page))
         for number in (1, 2):  # each on a host of its own: Spark speculates only on another host

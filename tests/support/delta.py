@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet
 
-from tests.support.jars import fetched
+from tests.support.jars import of_release
 
 CONFS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -19,9 +19,9 @@ CONFS = {
 }
 
 
-def environment() -> dict[str, str]:
-    """Return the environment with which a driver finds Delta. Raises ``NoJars``."""
-    return {"SPARK_DIST_CLASSPATH": os.pathsep.join(map(str, fetched("delta").glob("*.jar")))}
+def environment(release: str) -> dict[str, str]:
+    """Return the environment with which a driver on a release of Spark finds Delta. Raises ``NoJars``."""
+    return {"SPARK_DIST_CLASSPATH": os.pathsep.join(map(str, of_release("delta", "delta-spark", release)))}
 
 
 def commits(table: Path) -> list[list[dict[str, Any]]]:

@@ -51,7 +51,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], log: Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process group of its own that writes to ``log`` and is gone afterwards, whatever it did."""
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -59,7 +59,7 @@ def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=environment(),
+            env=environment(**more),
             start_new_session=True,
         )
     try:

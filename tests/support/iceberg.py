@@ -10,14 +10,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.jars import fetched
+from tests.support.jars import of_release
 
 PATIENCE = 300_000  # milliseconds for which a commit waits for the database
 
 
-def environment() -> dict[str, str]:
-    """Return the environment with which a driver finds Iceberg. Raises ``NoJars``."""
-    return {"SPARK_DIST_CLASSPATH": os.pathsep.join(map(str, fetched("iceberg").glob("*.jar")))}
+def environment(release: str) -> dict[str, str]:
+    """Return the environment with which a driver on a release of Spark finds Iceberg. Raises ``NoJars``."""
+    return {"SPARK_DIST_CLASSPATH": os.pathsep.join(map(str, of_release("iceberg", "iceberg-spark", release)))}
 
 
 class Lake:

@@ -33,6 +33,13 @@ def fetched(name: str) -> Path:
     return folder
 
 
+def of_release(name: str, made_for: str, release: str) -> list[Path]:
+    """Return the jars of ``tests/NAME`` for a release of Spark: of those that begin with ``made_for``, only the one for it."""
+    return [
+        jar for jar in fetched(name).glob("*.jar") if not jar.name.startswith(made_for) or f"{release}_2.13" in jar.name
+    ]
+
+
 def _fetch(described: Path, folder: Path) -> None:
     """Fetch the jars, and compare each with its checksum."""
     pom = str(described / "pom.xml")

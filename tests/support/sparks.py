@@ -8,21 +8,37 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
+
 from tests.support.drivers import ROOT
 
 INSTALLATION = 1200  # seconds
 FOLDER = ROOT / ".sparks"
+INSTALLED = ".".join(pyspark.__version__.split(".")[:2])
+"""The release with which the tests themselves run."""
 
 
 def python_with_spark(release: str) -> str:
-    """Return the Python of an environment below the checkout that holds the newest PySpark of a release, and boto3 for S3."""
-    folder = FOLDER / release
+    """Return the Python of an environment below the checkout that holds PySpark, boto3 for S3, and what ``transformWithState`` needs.
+
+    ``release`` is a minor release, of which the newest is installed, or one with three numbers.
+    """
+    folder, wanted = FOLDER / release, release if release.count(".") > 1 else f"{release}.*"
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / f"{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers that want it, one makes it
         if not (folder / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=INSTALLATION)
-            pip = [str(folder / "bin" / "pip"), "install", "-q", f"pyspark=={release}.*", "boto3"]
+            pip = [
+                str(folder / "bin" / "pip"),
+                "install",
+                "-q",
+                f"pyspark=={wanted}",
+                "boto3",
+                "protobuf",
+                "pandas<3",
+                "pyarrow",
+            ]
             subprocess.run(pip, check=True, timeout=INSTALLATION)
             (folder / "complete").touch()
     return str(folder / "bin" / "python")

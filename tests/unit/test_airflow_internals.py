@@ -26,6 +26,7 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_installed_versions_are_those_that_were_read() -> None:
     assert version("apache-airflow").startswith("3.3.")
     assert version("apache-airflow-providers-apache-spark") == "6.3.4"
+    assert _airflow.untried() == {}
 
 
 def test_task_processes_announce_their_supervisor() -> None:

@@ -28,6 +28,7 @@ PERMANENT = {
         "WrongUse",
         "VersionMismatch",
         "NotInstalled",
+        "PartMissing",
     ),
     *(
         "StoreMisconfigured",

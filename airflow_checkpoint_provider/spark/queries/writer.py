@@ -1,6 +1,6 @@
 """The writer of a query as its author built it: where it writes, and which settings this package refuses. Runs in the Spark driver.
 
-PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the fields of Spark's own writer are read (4.1 and 4.2).
+PySpark shows nothing of a ``DataStreamWriter`` before its query starts, so the fields of Spark's own writer are read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from py4j.protocol import Py4JJavaError
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
+from airflow_checkpoint_provider.spark.versions import TRIED, minor_release, untried
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-SPARKS = ("4.1.", "4.2.")
 LOCATION = "checkpointLocation"
 OF_STREAM = ("path", LOCATION.lower(), "queryname")  # options that a writer of plain rows does not have
 AT_LEAST_ONCE = {
@@ -39,14 +39,19 @@ NOTES = {
 }
 """The line of the log when a query starts, by the format of its sink."""
 TABLES = {
-    DELTA: ("4.2.", "org.apache.spark.sql.delta.DeltaLog", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+    DELTA: (
+        "org.apache.spark.sql.delta.DeltaLog",
+        {release: f"io.delta:delta-spark_{release}_2.13:4.4.0" for release in ("4.0", "4.1", "4.2")},
+    ),
     ICEBERG: (
-        "4.1.",
         "org.apache.iceberg.spark.Spark3Util",
-        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+        {
+            "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+            "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+        },
     ),
 }
-"""Formats of tables: the Spark for which the package was released with which they were tested, and a class of the package."""
+"""Formats of tables: a class by which their package is found, and the package with which each release of Spark was tried."""
 IN_A_BRANCH = ("branch", "spark.wap.branch", "spark.wap.id")  # options and confs of Iceberg
 TRIGGERS = ("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$")
 CONFS = {
@@ -74,9 +79,9 @@ def examine(spark: SparkSession, uid: str, writer: DataStreamWriter) -> Target:
     """Return where the query writes. Raises ``WrongUse`` and ``NotSupportedYet`` for settings with which the query could not continue
     exactly.
     """
-    if not spark.version.startswith(SPARKS):
+    if untried(spark.version):
         raise VersionMismatch(
-            f"query '{uid}': queries need Spark 4.1 or 4.2, this is {spark.version}. Run the job with one of them"
+            f"query '{uid}': queries were tried with Spark {TRIED}, and this is {spark.version}. Run the job with one of these releases"
         )
     _refuse_confs(spark, uid)
     fields = java_fields(writer._jwrite)
@@ -154,11 +159,12 @@ def _target(spark: SparkSession, uid: str, sink: str, options: dict[str, str]) -
 
 def _need_package(spark: SparkSession, uid: str, sink: str) -> None:
     """Raise ``VersionMismatch`` or ``NotInstalled`` unless this Spark can write tables of a format."""
-    release, found_by, package = TABLES[sink]
-    if not spark.version.startswith(release):
+    found_by, packages = TABLES[sink]
+    release = minor_release(spark.version)
+    if release not in packages:
         raise VersionMismatch(
-            f"query '{uid}' writes to {sink}, which was tried with Spark {release}x only ({package}); this is {spark.version}. Run the job"
-            f" with pyspark=={release}*"
+            f"query '{uid}' writes to {sink}, which was tried with Spark {', '.join(packages)}, and this is {spark.version}. Run the job"
+            f" with pyspark=={max(packages)}.* and {packages[max(packages)]}"
         )
     jvm: Any = spark._jvm
     try:
@@ -166,7 +172,7 @@ def _need_package(spark: SparkSession, uid: str, sink: str) -> None:
     except Py4JJavaError:
         raise NotInstalled(
             f"query '{uid}' writes to {sink}, and Spark does not have it. Add the packages that its documentation names for Spark"
-            f" {release}x, such as {package}, to the job"
+            f" {release}, such as {packages[release]}, to the job"
         ) from None
 
 

@@ -15,7 +15,8 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.metadata import delta_version
+from airflow_checkpoint_provider.protocol.metadata import DELTA, delta_version
+from airflow_checkpoint_provider.spark.queries.writer import TABLES
 from tests.integration.runtime.chains import (
     COLUMNS,
     cut_again_and_again,
@@ -37,29 +38,32 @@ from tests.integration.runtime.streams import (
     source,
     stop_with_savepoint,
 )
-from tests.integration.runtime.tables import with_delta
+from tests.integration.runtime.tables import on_delta
 from tests.support.delta import batches_in_table, commits, rows_in_table
 from tests.support.launches import Launches
 from tests.support.runs import Home, Running
+from tests.support.sparks import INSTALLED
 from tests.support.streams import add_files, expected, expected_keys
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 FILES = 8
+ON_EACH_RELEASE = pytest.mark.parametrize("table", TABLES[DELTA][1], indirect=True)
 OTHER = 1_000_000  # the id of a row of another writer
 ROW_OF_ANOTHER = f"{OTHER}L AS id, 'of another writer' AS key"
 
 
 @pytest.fixture
-def table(stream: Home) -> Home:
-    """Return the streaming job; its sink is a Delta table."""
-    return with_delta(stream, STREAM_SINK="delta")
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """Return the streaming job; its sink is a Delta table. A parameter is the release of Spark."""
+    release = getattr(request, "param", INSTALLED)
+    return on_delta(tmp_path / "stream", "stream.py", release, STREAM_SINK="delta")
 
 
 def person(folder: Path, statement: str) -> None:
     """Let a person run a statement of SQL."""
-    ended = with_delta(Home(folder, "sql.py"), SQL=statement).run()
+    ended = on_delta(folder, "sql.py", SQL=statement).run()
     assert ended.code == 0, ended.log
 
 
@@ -99,6 +103,7 @@ def in_batch_one(home: Home, confs: dict[str, str] | None = None) -> Iterator[tu
         yield running, hold
 
 
+@ON_EACH_RELEASE
 @pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
 def test_killed_query_goes_on_exactly(table: Home, tmp_path: Path, state: str) -> None:
     """Rows of another writer in the same table are no harm. A checkpoint names the commit of its batch."""
@@ -121,6 +126,7 @@ def test_killed_query_goes_on_exactly(table: Home, tmp_path: Path, state: str) -
     assert query.newest_file == "_delta_log/00000000000000000004.json"
 
 
+@ON_EACH_RELEASE
 def test_zombie_that_finishes_its_batch_is_no_harm(table: Home) -> None:
     """It is faster in the table, so its state is fetched. Where its next batch would begin, it finds the fence."""
     launches = Launches(table.store, "stream", of_run=False)
@@ -143,6 +149,7 @@ def test_zombie_that_finishes_its_batch_is_no_harm(table: Home) -> None:
     assert rows_in_table(table.out, "key") == expected_keys(FILES)
 
 
+@ON_EACH_RELEASE
 def test_query_goes_back_when_its_author_has_restored_the_table(table: Home, tmp_path: Path) -> None:
     """The error names the version. Until the table is restored, nothing is started; then the query goes on after it, exactly."""
     running_forever(table)
@@ -228,7 +235,7 @@ def test_fork_begins_a_table_of_its_own(table: Home, tmp_path: Path) -> None:
         wait_until(has_batch(table, 1), 300, running.said)
         savepoint = stop_with_savepoint(table, running)
     add_files(source(table), *range(4, FILES))
-    fork = with_delta(Home(tmp_path / "fork", "stream.py"), STREAM_SINK="delta")
+    fork = on_delta(tmp_path / "fork", "stream.py", STREAM_SINK="delta")
     fork.env |= {"STREAM_IN": str(source(table)), "STREAM_RESTORE": savepoint}
     person(tmp_path / "person", making(fork.out))
     refused = fork.run()
@@ -263,7 +270,7 @@ def test_each_batch_is_one_commit(table: Home) -> None:
 
 @pytest.fixture
 def chained(tmp_path: Path) -> Home:
-    return with_delta(Home(tmp_path / "chain", "chain.py"), CHAIN_TABLES="1")
+    return on_delta(tmp_path / "chain", "chain.py", CHAIN_TABLES="1")
 
 
 def restored(home: Home, taken: Checkpoint, folder: Path) -> None:

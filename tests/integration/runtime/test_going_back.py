@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
-from tests.integration.runtime.goings_back import restore, saved
+from tests.integration.runtime.goings_back import killed_behind_a_savepoint, restore, saved
 from tests.integration.runtime.streams import (
     EVERYWHERE,
     FILES,
@@ -42,16 +41,7 @@ def named(home: Home) -> set[Path]:
 @pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
 def test_query_goes_back_with_its_sink_again_and_again(stream: Home, state: str) -> None:
     running_forever(stream, STREAM_STATE=state)
-    add_files(source(stream), *range(4))
-    with stream.started() as killed:
-        wait_until(has_batches(stream, 2), 120, killed.said)
-        number = saved(stream, killed)
-        add_files(source(stream), *range(4, 8))
-        wait_until(has_batches(stream, 4), 120, killed.said)
-        killed.send(signal.SIGKILL)
-        killed.wait()
-    add_files(source(stream), *range(8, FILES))
-    ending(stream)
+    number = killed_behind_a_savepoint(stream)
     before = files_in(stream)
     for _ in range(2):
         restore(stream, number, rewind_sink=True)

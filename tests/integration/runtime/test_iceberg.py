@@ -1,4 +1,4 @@
-"""Queries that write to Iceberg tables, on Spark 4.1: retries, older drivers that wake up, and ways back. Runs on Linux."""
+"""Queries that write to Iceberg tables: retries, older drivers that wake up, and ways back. Runs on Linux."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS
+from airflow_checkpoint_provider.spark.queries.writer import TABLES
 from tests.integration.runtime.goings_back import restore, saved
 from tests.integration.runtime.streams import (
     ending,
@@ -38,16 +40,18 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 FILES = 8
+ON_EACH_RELEASE = pytest.mark.parametrize("job", TABLES[ICEBERG][1], indirect=True)
 OTHER = 1_000_000  # the id of a row of another writer
 EXPIRE = "CALL ice.system.expire_snapshots(table => 'db.rows', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
 
 
 @dataclass
 class Job:
-    """A streaming job on Spark 4.1, and the catalog that it knows. Its sink is the table there."""
+    """A streaming job on a release of Spark, and the catalog that it knows. Its sink is the table there."""
 
     home: Home
     lake: Lake
+    release: str
 
     def has_batch(self, number: int) -> Callable[[], bool]:
         return lambda: number in self.lake.batches()
@@ -65,23 +69,23 @@ class Job:
 
     def person(self, folder: Path, *statements: str) -> None:
         """Let a person run SQL."""
-        other = on_iceberg(folder, self.lake, "sql.py")
+        other = on_iceberg(folder, self.lake, "sql.py", self.release)
         other.env["SQL"] = "\n".join(statements)
         ended = other.run()
         assert ended.code == 0, ended.log
 
 
-def streaming(folder: Path, lake: Lake) -> Home:
-    home = on_iceberg(folder, lake, "stream.py")
+def streaming(folder: Path, lake: Lake, release: str) -> Home:
+    home = on_iceberg(folder, lake, "stream.py", release)
     home.env |= {"STREAM_SINK": "iceberg", "STREAM_TABLE": lake.table}
     return home
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    lake = Lake(tmp_path / "lake")
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
+    lake, release = Lake(tmp_path / "lake"), getattr(request, "param", "4.1")
     try:
-        return Job(streaming(tmp_path / "stream", lake), lake)
+        return Job(streaming(tmp_path / "stream", lake, release), lake, release)
     except NoJars as error:
         pytest.skip(str(error))
 
@@ -100,6 +104,7 @@ def in_batch_one(job: Job, confs: dict[str, str] | None = None) -> Iterator[tupl
         yield running, hold
 
 
+@ON_EACH_RELEASE
 @pytest.mark.parametrize("state", [pytest.param("", id="no state"), pytest.param("1", id="deduplicated")])
 def test_killed_query_goes_on_exactly(job: Job, tmp_path: Path, state: str) -> None:
     """Rows of another writer in the same table are no harm. A checkpoint names the snapshot of its batch."""
@@ -141,6 +146,7 @@ def test_batch_that_was_killed_behind_its_commit_is_not_written_again(job: Job) 
     assert job.lake.batches() == [0, 1, 2, 3]
 
 
+@ON_EACH_RELEASE
 @pytest.mark.parametrize("first", ["the older driver", "the new driver"])
 def test_zombie_that_finishes_its_batch_is_no_harm(job: Job, first: str) -> None:
     """The table takes the batch from whoever is first. Where its next batch would begin, the zombie finds the fence."""
@@ -195,6 +201,7 @@ def test_zombie_that_slept_in_the_middle_of_its_commit_writes_its_batch_again(jo
     assert onwards.result["ids"] == sorted([*expected(FILES + 2), *range(2 * ROWS, 4 * ROWS)])
 
 
+@ON_EACH_RELEASE
 def test_query_goes_back_when_its_author_has_rolled_the_table_back(job: Job, tmp_path: Path) -> None:
     """The error has the command. Until the table is rolled back, nothing is started; then the query goes on after it, exactly."""
     running_forever(job.home)
@@ -236,7 +243,7 @@ def test_fork_begins_a_table_of_its_own(job: Job, tmp_path: Path) -> None:
         savepoint = stop_with_savepoint(job.home, running)
     add_files(source(job.home), *range(4, FILES))
     lake = Lake(tmp_path / "other lake", "copies")
-    fork = Job(streaming(tmp_path / "fork", lake), lake)
+    fork = Job(streaming(tmp_path / "fork", lake, job.release), lake, job.release)
     fork.home.env |= {"STREAM_IN": str(source(job.home)), "STREAM_RESTORE": savepoint}
     fork.make_table(tmp_path / "person")
     refused = fork.home.run()

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.s3a import advice
+from tests.integration.runtime.goings_back import killed_behind_a_savepoint, restore
+from tests.integration.runtime.rounds import Rounds
 from tests.integration.runtime.streams import FILES, goes_on_behind_batch_one, killed_in_batch_one, running_forever
+from tests.integration.runtime.totals import killed_job_continues
+from tests.jobs.matrix import FEW
 from tests.support.drivers import ROOT
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
 from tests.support.sparks import on_path, python_with_spark
-from tests.support.streams import expected_keys, rows_in
+from tests.support.streams import expected, expected_keys, rows_in
 
-HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2"}
+HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2", "4.3": "3.5.0"}
 """Spark -> the version of Hadoop that it brings."""
 
 
-def killed_job_continues(home: Home, python: str, release: str, confs: dict[str, str]) -> None:
+def killed_job_continues_on(home: Home, python: str, release: str, confs: dict[str, str] | None = None) -> None:
     home.env |= on_path(python)
-
-    killed = home.run(("kill", "stage/priced/rows-written"), confs=confs)
-    assert (killed.code, set(killed.computed)) == (-9, {"clean", "named", "priced"}), killed.log
-
-    ended = home.run(submit=True, confs=confs)
-    assert ended.code == 0, ended.log
-    assert set(ended.computed) == {"priced", "totals"}
-    names, rows = ended.result["values"]
-    assert (names, rows) == (["clean", "named", "priced", "totals"], 3 * 16_000 + 7)
-    assert sum(row["sales"] for row in home.report()) == 16_000
+    home.confs |= confs or {}
+    killed_job_continues(home)
     assert all(attempt.versions.spark.startswith(release) for attempt in home.coordinator().state.attempts)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("release", HADOOP)
+@pytest.mark.parametrize("release", [*HADOOP, "4.0.1", "4.0.2", "4.1.1"])
 def test_killed_job_continues_on_release(tmp_path: Path, release: str) -> None:
     python = python_with_spark(release)
-    killed_job_continues(Home(tmp_path / "home", python=python), python, release, {})
+    killed_job_continues_on(Home(tmp_path / "home", python=python), python, release)
 
 
 @pytest.mark.slow
@@ -119,15 +115,15 @@ def test_killed_job_continues_in_s3_with_the_advised_packages(tmp_path: Path, s3
         "spark.jars.excludes": advised[2],
         "spark.jars.ivy": str(tmp_path / "ivy"),
     }
-    killed_job_continues(home, python, release, confs)
+    killed_job_continues_on(home, python, release, confs)
     assert not (tmp_path / "home" / "checkpoints").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_query_goes_on_exactly_on_spark_41_and_is_not_rescaled(tmp_path: Path) -> None:
-    """Spark's tool for that comes with 4.2."""
-    python = python_with_spark("4.1")
+@pytest.mark.parametrize("release", HADOOP)
+def test_killed_query_goes_on_exactly_on_release(tmp_path: Path, release: str) -> None:
+    python = python_with_spark(release)
     stream = Home(tmp_path / "stream", "stream.py", python=python)
     stream.env |= on_path(python)
     running_forever(stream, STREAM_STATE="1")
@@ -136,7 +132,54 @@ def test_killed_query_goes_on_exactly_on_spark_41_and_is_not_rescaled(tmp_path: 
     stream.env["STREAM_RESCALE"] = "1"
     refused = stream.run(confs={"spark.sql.shuffle.partitions": "3"})
     assert refused.code != 0
-    assert "cannot continue with 3 partitions instead of 2: the tool comes with Spark 4.2.x" in refused.log
+    why = "its state is in" if release == "4.3" else "the tool comes with Spark 4.2"
+    assert f"cannot continue with 3 partitions instead of 2: {why}" in refused.log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", HADOOP)
+def test_killed_batch_sink_goes_on_exactly_on_release(tmp_path: Path, release: str) -> None:
+    python = python_with_spark(release)
+    stream = Home(tmp_path / "stream", "stream.py", python=python)
+    stream.env |= on_path(python)
+    running_forever(stream, STREAM_SINK="batch_sink")
+    goes_on_behind_batch_one(stream, killed_in_batch_one(stream))
+    assert rows_in(stream.out) == expected(FILES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", HADOOP)
+def test_queries_stay_exact_through_a_kill_and_a_sleep_on_release(tmp_path: Path, release: str) -> None:
+    """Spark 4.0 has no ``transformWithState`` for rows in Python."""
+    python = python_with_spark(release)
+    matrix = Home(tmp_path / "matrix", "matrix.py", python=python)
+    matrix.env |= on_path(python)
+    queries = [(operator, store) for operator, store in FEW if (operator, release) != ("totals", "4.0")]
+    with Rounds(matrix, seed=3, queries=queries) as rounds:
+        rounds.hurt(signal.SIGKILL, blind=False, saved=True)
+        rounds.hurt(signal.SIGSTOP, blind=True, saved=False)
+        rounds.finish()
+        rounds.check_forks()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("release", HADOOP)
+def test_query_goes_back_on_release(tmp_path: Path, release: str) -> None:
+    """The batches that it takes out of the sink are entries of the sink's log, which Spark reads afterwards."""
+    python = python_with_spark(release)
+    stream = Home(tmp_path / "stream", "stream.py", python=python)
+    stream.env |= on_path(python)
+    running_forever(stream)
+    number = killed_behind_a_savepoint(stream)
+    restore(stream, number, rewind_sink=True)
+    ended = stream.run()
+    assert ended.code == 0, ended.log
+    assert f"goes back to batch 1 of chk-{number}" in ended.log
+    assert rows_in(stream.out) == expected(FILES)
+    assert ended.result["rows"] == len(expected(FILES)), "as Spark reads it"
 
 
 @pytest.mark.slow
@@ -147,7 +190,7 @@ def test_killed_job_continues_on_java_25(tmp_path: Path) -> None:
         pytest.skip("this machine has no Java 25")
     home = Home(tmp_path / "home")
     home.env["JAVA_HOME"] = str(homes[0].parents[1])
-    killed_job_continues(home, sys.executable, "4.2", {})
+    killed_job_continues(home)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.runtime.tables import on_iceberg, with_delta
+from tests.integration.runtime.tables import on_delta, on_iceberg
 from tests.support.iceberg import Lake
 from tests.support.jars import NoJars
 from tests.support.runs import Ended, Home
@@ -50,7 +50,7 @@ ICEBERG_WAYS = (
 @pytest.fixture(scope="module")
 def delta(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("delta")
-    home = with_delta(Home(folder / "home", "versions.py"), VERSIONS="delta", VERSIONS_TABLE=str(folder / "table"))
+    home = on_delta(folder / "home", "versions.py", VERSIONS="delta", VERSIONS_TABLE=str(folder / "table"))
     return succeeded(home)
 
 

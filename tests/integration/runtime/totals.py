@@ -27,3 +27,15 @@ def check(home: Home, ended: Ended, undisturbed: Undisturbed) -> None:
     assert [(run.outcome, run.started_at) for run in coordinator.state.runs] == [
         ("finished", ended.result["started_at"])
     ]
+
+
+def killed_job_continues(home: Home) -> None:
+    """Kill a driver when its third stage is written; the next one computes it again, and the stages after it."""
+    killed = home.run(("kill", "stage/priced/rows-written"))
+    assert (killed.code, set(killed.computed)) == (-9, {CLEAN, NAMED, PRICED}), killed.log
+    ended = home.run(submit=True)
+    assert ended.code == 0, ended.log
+    assert set(ended.computed) == {PRICED, TOTALS}
+    names, rows = ended.result["values"]
+    assert (names, rows) == ([CLEAN, NAMED, PRICED, TOTALS], 3 * 16_000 + 7)
+    assert sum(row["sales"] for row in home.report()) == 16_000

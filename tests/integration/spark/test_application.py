@@ -356,8 +356,12 @@ def test_different_versions_of_spark_are_named(spark: SparkSession) -> None:
     seen = versions._versions(spark)
     assert set(seen) >= {"the JVM", "pyspark as imported", "pyspark as installed"}
     versions._refuse_mixed({**seen, "a build of somebody's": f"{spark.version}-amzn-1"})
-    with pytest.raises(VersionMismatch, match=r"pyspark-client as installed 3\.5\.1"):
-        versions._refuse_mixed({**seen, "pyspark-client as installed": "3.5.1"})
+    with pytest.raises(VersionMismatch, match=r"pyspark-client as installed 4\.0\.4\. .*") as refused:
+        versions._refuse_mixed({**seen, "pyspark-client as installed": "4.0.4"})
+    assert 'pip install --force-reinstall --no-deps "pyspark==4.0.4" "pyspark-client==4.0.4"' in str(refused.value)
+    alone = {label: version for label, version in seen.items() if label != versions.CLIENT}
+    with pytest.raises(VersionMismatch, match=r"the JVM 4\.3\.0.*Install the pyspark of the JVM's version"):
+        versions._refuse_mixed({**alone, "the JVM": "4.3.0"})
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "3.5.6-amzn-1"])
@@ -372,8 +376,8 @@ def test_spark_4_and_newer_is_accepted(version: str) -> None:
 
 
 def test_only_a_newer_minor_release_is_called_untried() -> None:
-    assert [version for version in ("4.0.1", "4.2.7", "4.3.0", "5.0.0") if versions.untried(version)] == [
-        "4.3.0",
+    assert [version for version in ("4.0.1", "4.3.7", "4.4.0", "5.0.0") if versions.untried(version)] == [
+        "4.4.0",
         "5.0.0",
     ]
 

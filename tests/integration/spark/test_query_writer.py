@@ -85,7 +85,11 @@ def test_conf_with_which_a_query_could_not_go_on_exactly_is_refused(
         (lambda query: query.trigger(realTime="1 minute"), NotSupportedYet, "a RealTimeTrigger has no batches"),
         (lambda query: query.format("memory"), NotSupportedYet, "writes to 'memory'"),
         (lambda query: query.format("delta"), NotInstalled, "writes to delta, and Spark does not have it"),
-        (lambda query: query.format("iceberg"), VersionMismatch, "writes to iceberg, which was tried with Spark 4.1.x"),
+        (
+            lambda query: query.format("iceberg"),
+            VersionMismatch,
+            "writes to iceberg, which was tried with Spark 4.0, 4.1, and this is",
+        ),
         (lambda query: query.option("path", ""), WrongUse, "has no path"),
     ],
     ids=["location", "async", "continuous", "real-time", "memory", "delta", "iceberg", "no path"],

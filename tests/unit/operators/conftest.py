@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from airflow.providers.apache.spark.hooks import spark_submit as spark_submit_hook
 
+from tests.support.kubernetes import with_kubernetes
 from tests.support.recorded import Recorded, three_stages
 from tests.support.task_fixtures import job, outside_of_a_task_runner, store
 from tests.unit.operators.submissions import MASTERS
@@ -29,9 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
     (tmp_path / "checkpoints").mkdir()
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(storage))
-    monkeypatch.setattr(
-        spark_submit_hook, "kube_client", object(), raising=False
-    )  # as with the provider for Kubernetes
+    with_kubernetes(monkeypatch)
     return tmp_path
 
 

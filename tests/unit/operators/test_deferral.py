@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
@@ -115,6 +116,15 @@ def test_client_mode_is_refused_by_name_before_the_submit(folder: Path) -> None:
     ):
         task.operator().execute(task.context())
     assert not (folder / "submits").exists()
+
+
+def test_provider_that_has_changed_is_refused_by_name_before_the_submit(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(SparkSubmitHook, "_run_post_submit_commands")
+    with pytest.raises(AirflowFailException, match=r"SparkSubmitHook\._run_post_submit_commands"):
+        task.operator().execute(task.context())
+    assert not (task.folder / "submits").exists()
 
 
 def test_failed_submission_ends_the_task_as_if_it_were_not_deferred(task: Task) -> None:

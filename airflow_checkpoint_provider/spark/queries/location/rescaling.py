@@ -17,12 +17,13 @@ from airflow_checkpoint_provider.location.files import NOTHING, OFFSETS, Found, 
 from airflow_checkpoint_provider.location.foreign import long, readable
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.spark.s3a import spark_uri
+from airflow_checkpoint_provider.spark.versions import minor_release
 from airflow_checkpoint_provider.text import state_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SPARK = "4.2."
+SPARKS = ("4.2", "4.3")  # with the tool
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "RocksDBStateStoreProvider"
 ALL_ROWS = "_readAllColumnFamilies"  # an option of Spark's state reader, with which its own tool reads the state
@@ -58,8 +59,8 @@ class Rescaling:
                 f" Nothing was started. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain. Then start it with"
                 f" {self._partitions}"
             )
-        if not self._spark.version.startswith(SPARK):
-            raise self._refused(f"the tool comes with Spark {SPARK}x, and this is {self._spark.version}")
+        if minor_release(self._spark.version) not in SPARKS:
+            raise self._refused(f"the tool comes with Spark {SPARKS[0]}, and this is {self._spark.version}")
         if not confs.get(PROVIDER, "").endswith(ROCKSDB):
             raise self._refused(f"its state is in {confs.get(PROVIDER)}, and Spark can divide only that of {ROCKSDB}")
         if found.undivided:  # of an aggregation, Spark's tool puts it where no query reads it

@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.stages import arguments
+from airflow_checkpoint_provider.spark.versions import minor_release
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +77,7 @@ class BatchSink:
             return
         if newest < batch_id - 1:
             log.mark_batches_written(batch_id - 1)
-        _spark_sink(spark, self.target).addBatch(batch_id, frame._jdf)
+        _spark_sink(spark, self.target, frame).addBatch(batch_id, frame._jdf)
 
     def _refuse_other_calls(self, spark: SparkSession, folder: str, batch: int, newest: int) -> None:
         """Note this call. Raise an error if the folder has got a batch of another query, or this batch by another call."""
@@ -122,12 +123,14 @@ def _runs(spark: SparkSession, query: str) -> bool:
     return bool(session.sharedState().activeStreamingQueries().containsKey(jvm.java.util.UUID.fromString(query)))
 
 
-def _spark_sink(spark: Any, target: Target) -> Any:
-    """Return Spark's file sink, made as ``writeStream.format(...).start(path)`` makes it."""
+def _spark_sink(spark: Any, target: Target, frame: DataFrame) -> Any:
+    """Return Spark's file sink, made as ``writeStream.format(...).start(path)`` makes it: since 4.3 for the columns of its rows."""
     jvm, none = spark._jvm, spark._jvm.scala.Option.empty()
     no_columns, options = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": target.path})
-    more = () if spark.version.startswith("4.1.") else (none,)
+    release = minor_release(spark.version)
+    more = () if release in ("4.0", "4.1") else (none,)
     source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
         spark._jsparkSession, target.format, no_columns, none, no_columns, none, options, none, *more
     )
-    return source.createSink(jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+    columns = () if release in ("4.0", "4.1", "4.2") else (frame._jdf.schema(),)
+    return source.createSink(jvm.org.apache.spark.sql.streaming.OutputMode.Append(), *columns)

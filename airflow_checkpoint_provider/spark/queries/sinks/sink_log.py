@@ -9,10 +9,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pyspark
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import Damaged, NoObject
 from airflow_checkpoint_provider.file_sink.log import INTERVAL, FileSinkLog, SinkFile, refuse_other_size, walked
+from airflow_checkpoint_provider.spark.versions import minor_release
 from airflow_checkpoint_provider.storage.directories import opened, refuse_other
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class HadoopFolder:
         self._files = folder.getFileSystem(self._conf)
         self.uri = _in_one_spelling(self._jvm, self._files, folder)
         self._logged = logged(self._jvm.org.apache.hadoop.fs.Path(self.uri))
+        streaming = self._jvm.org.apache.spark.sql.execution.streaming
+        self._managers = streaming if minor_release(pyspark.__version__) == "4.0" else streaming.checkpointing
 
     def names(self, below: str) -> list[str]:
         return [str(status.getPath().getName()) for status in self._listed(self.path(below))]
@@ -68,9 +72,8 @@ class HadoopFolder:
         path = self.path(key)
         if self._files.exists(path):
             return
-        checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
         self._files.mkdirs(path.getParent())
-        stream = checkpointing.CheckpointFileManager.create(path.getParent(), self._conf).createAtomic(path, False)
+        stream = self._managers.CheckpointFileManager.create(path.getParent(), self._conf).createAtomic(path, False)
         stream.write(text.encode())
         try:
             stream.close()
