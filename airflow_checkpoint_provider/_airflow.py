@@ -169,6 +169,22 @@ def push_link(ti: Any, key: str, value: str) -> None:
         ti.xcom_push(key=key, value=value)
 
 
+def task_state(dag: str, run: str, task: str) -> str | None:
+    """Return the state of a task, as a trigger may ask for it; None if it has none, or does not exist."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
+    state = states.get(run, {}).get(task)
+    return str(state) if state is not None else None
+
+
+def push_xcom(dag: str, run: str, task: str, key: str, value: Any) -> None:
+    """Store an XCom of a task from its trigger, which has no task instance that could."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    XCom.set(key, value, dag_id=dag, run_id=run, task_id=task)
+
+
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +247,18 @@ def spark_hook_arguments(operator: SparkSubmitOperator) -> dict[str, Any]:
 
 def spark_submit_process(hook: SparkSubmitHook) -> subprocess.Popen[str] | None:
     return hook._submit_sp
+
+
+def spark_driver_id(hook: SparkSubmitHook) -> str | None:
+    """Return by which name the cluster manager knows the driver that was submitted, as the provider's own ``get_job_status`` takes it."""
+    if hook._kubernetes_driver_pod:
+        return f"{hook._connection['namespace']}:{hook._kubernetes_driver_pod}"
+    return hook._yarn_application_id or hook._driver_id
+
+
+def run_post_submit_commands(hook: SparkSubmitHook) -> None:
+    """Run the task's ``post_submit_commands``, unless the hook has run them."""
+    hook._run_post_submit_commands()
 
 
 def masked(line: str) -> str:

@@ -45,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_checkpoint_provider.triggers.assets",
                     "airflow_checkpoint_provider.triggers.checkpoint",
+                    "airflow_checkpoint_provider.triggers.launch",
                 ],
             }
         ],

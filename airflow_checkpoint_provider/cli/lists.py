@@ -45,6 +45,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
     starting = ((found.state, found.state.starting()) for found in newest[:limit])
     notes += [not_attached(state, launch) for state, launch in starting if launch and not state.suspended]
+    notes += filter(None, (locate.not_followed(store, found, now) for found in newest[:limit]))
     data = [asdict(job) for job in shown]
     return Report(JOBS, [_job_cells(job) for job in shown], data, notes=notes, errors=tuple(errors))
 

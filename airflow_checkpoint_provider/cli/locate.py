@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 
 from airflow_checkpoint_provider.cli import LIMIT
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory, histories, jobs, read
-from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys, follower_beat
 from airflow_checkpoint_provider.errors import CheckpointNotFound, StoreError
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.protocol.wording import command, list_of, nearest
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text import deferral
 
 
 def newest(store: Store, job: str, limit: int) -> FoundHistory:
@@ -65,3 +66,10 @@ def not_beating(store: Store, found: Iterable[FoundHistory], on_wait: Callable[[
     drivers = {tuple(beat_keys(history.keys, history.state)): history.keys.prefix for history in found}
     alive = Liveness(store).wait_for_each(drivers, on_wait)
     return {prefix for keys, prefix in drivers.items() if keys and alive[keys] is False}
+
+
+def not_followed(store: Store, found: FoundHistory, now: str) -> str | None:
+    """Say since when no triggerer follows the driver of a deferred task; None if one does, or if it cannot be known."""
+    with contextlib.suppress(StoreError):
+        return deferral.not_followed(found.state, follower_beat(store, found.keys, found.state), now)
+    return None

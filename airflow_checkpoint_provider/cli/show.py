@@ -83,7 +83,10 @@ def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
     }
     cells = [row.cells() for row in about.rows]
     queries = query_progress.report(beat, between(beat.at, now))
-    return Report(HEADER, cells, data, [*summary_table.summary(found.state, run, MANY), *queries])
+    launch = found.state.current_launch()
+    not_followed = locate.not_followed(store, found, now) if launch and launch.spec.run == run else None
+    lines = [*summary_table.summary(found.state, run, MANY), *queries, *([not_followed] if not_followed else [])]
+    return Report(HEADER, cells, data, lines)
 
 
 def _newest_beat(store: Store, found: FoundHistory, run: str) -> Beat:

@@ -177,6 +177,9 @@ class Beat(Record):
     earliest: tuple[EarliestOffsets, ...] = added(factory=tuple)  # also of queries that have ended
     spark_application: str = added("")  # Spark's id of the application
     spark_ui: str = added("")  # the address of its pages
+    deferred_at: TimeOrEmpty = added(
+        ""
+    )  # when the task of the launch released its worker; its follower writes this beat
     v: int = VERSION
 
 
@@ -245,6 +248,35 @@ def beat_keys(keys: Keys, state: State) -> Sequence[str]:
     if attempt is None:
         return (keys.driver_beat(launch.number), keys.launch_beat(launch.number))
     return () if attempt.outcome else (keys.attempt_beat(attempt.epoch),)
+
+
+def driver_keys(keys: Keys, state: State) -> Sequence[str]:
+    """Return the keys under which the driver of the current launch itself would beat. Its task or a follower beats for the launch, too."""
+    launch = state.current_launch()
+    own = keys.launch_beat(launch.number) if launch else ""
+    return tuple(key for key in beat_keys(keys, state) if key != own)
+
+
+def follower_heart(store: Store, keys: Keys, launch: int, deferred_at: str) -> Heart:
+    """Return what the follower of a deferred task pulses: its launch is still there, though no driver may have attached yet.
+
+    The process is left out. It serves other tasks, too, and says nothing about this launch: only a beat that moves does.
+    """
+    heart = Heart(store, keys.launch_beat(launch), Beat(launch=launch, activity="deferred", deferred_at=deferred_at))
+    heart.update(lambda beat: replace(beat, process=Process(host=socket.gethostname())))
+    return heart
+
+
+def follower_beat(store: Store, keys: Keys, state: State) -> Beat | None:
+    """Return the newest beat of the follower if the task of the current launch is deferred; None if not, or if the launch is over or is
+    to stop.
+    """
+    launch = state.current_launch()
+    attempt = state.attempt_of(launch.number) if launch else None
+    if launch is None or launch.outcome or launch.stop or (attempt and attempt.outcome):
+        return None
+    beat = read_beat(store, keys.launch_beat(launch.number))
+    return beat if beat and beat.deferred_at else None
 
 
 @dataclass

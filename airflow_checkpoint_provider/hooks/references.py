@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName
 from airflow_checkpoint_provider.protocol.keys import History, Pointer, SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.state import State
 
 LINK_KEY = "_link_CheckpointsLink"
@@ -111,3 +112,18 @@ def known_at_parse(value: object) -> bool:
 def reference(state: State, pointer: Pointer, target: str | None = None) -> dict[str, Any]:
     """Return the XCom of a checkpoint; ``target`` is the directory of a savepoint."""
     return {"job": state.job, "scope": state.scope, "id": pointer.id, "pointer": target or str(pointer)}
+
+
+def launch_reference(state: State, launch: Launch, history: str, attempt: int | None) -> dict[str, Any]:
+    """Return the XCom ``launch``, for readers while the driver runs; ``history`` is the URI of the history.
+
+    ``attempt`` is None until the driver has attached; ``restored`` is the checkpoint from which it starts.
+    """
+    point = launch.restore_point
+    return {
+        "job": state.job,
+        "run": launch.spec.run,
+        "attempt": attempt,
+        "history": history,
+        "restored": str(point) if point else None,
+    }

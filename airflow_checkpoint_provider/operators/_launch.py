@@ -19,7 +19,15 @@ from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Liveness, beat_keys, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import (
+    Beat,
+    Beats,
+    Heart,
+    Liveness,
+    beat_keys,
+    follower_beat,
+    read_beat,
+)
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_floor_of, resolve
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
@@ -33,6 +41,7 @@ from airflow_checkpoint_provider.errors import (
     Superseded,
     typed,
 )
+from airflow_checkpoint_provider.hooks.driver_monitor import POLL
 from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Gauges
 from airflow_checkpoint_provider.protocol import commands as c
@@ -49,7 +58,6 @@ from airflow_checkpoint_provider.text import manual_restore, messages, restore_s
 from airflow_checkpoint_provider.text.restore_story import Seen
 
 LogLines = Callable[[Iterable[str]], None]
-POLL = 1.0  # seconds between two reads of the journal
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,11 @@ class DriverLaunch:
         """Return the state of the history as it was last read."""
         return self.coordinator.state
 
+    @property
+    def number(self) -> int | None:
+        """Return the number of the launch, once it is planned."""
+        return self.record.number if self.record else None
+
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Launch:
@@ -114,6 +127,7 @@ class DriverLaunch:
         if state.n < 0:
             probe(self.store)
         self._check_incarnation(state)
+        self._stop_deferred(state)
         self._append_plan(self._plan_command(state))
         self.record = self.state.current_launch()
         if self.record is None:
@@ -127,6 +141,29 @@ class DriverLaunch:
             self.log(restore_story.given_up(self._before, self.state, self.record))
         self.log(restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen))
         return self.record
+
+    def resume(self) -> bool:
+        """Find the launch that this try planned or adopted before it was deferred. Return False if there is none."""
+        state = self.coordinator.journal.catch_up()
+        self._check_incarnation(state)
+        token, try_number = self.parameters.token, self.parameters.try_number
+        own = [
+            launch
+            for launch in state.launches
+            if (launch.spec.owner, launch.spec.run, launch.latest_try) == (token.owner, token.run, try_number)
+        ]
+        self.record = own[-1] if own else None
+        return self.record is not None
+
+    def _stop_deferred(self, state: State) -> None:
+        """Ask the driver of a task to stop that was cleared while it was deferred: no process of the task was there to ask."""
+        run, launch = state.run(self.parameters.token.run), state.current_launch()
+        cleared = run is not None and run.generation != self.parameters.token.generation
+        if not cleared or launch is None or launch.spec.run != self.parameters.token.run or launch.stop:
+            return
+        if follower_beat(self.store, self.keys, state):
+            with contextlib.suppress(Refused):  # by a later try: the plan is refused, too, and says why
+                self.request_stop("the task was cleared while it was deferred", launch)
 
     def _plan_command(self, state: State) -> c.PlanLaunch:
         parameters = self.parameters
@@ -271,6 +308,11 @@ class DriverLaunch:
             with self._heart() as heart:
                 yield heart
         finally:
+            self.forget_beat()
+
+    def forget_beat(self) -> None:
+        """Delete the heartbeat of the launch: that of a task that submits, or of a follower. If this fails, it stands still."""
+        if self.record is not None:
             with contextlib.suppress(StoreError):
                 self.store.delete([self.keys.launch_beat(self.record.number)])
 
@@ -279,15 +321,19 @@ class DriverLaunch:
         beat = Beat(launch=self.record.number, activity="submitting")
         return Heart(self.store, self.keys.launch_beat(self.record.number), beat, self.beats)
 
-    def request_stop(self, reason: str) -> None:
-        """Ask the driver to stop. ``on_kill`` calls this in a signal handler of the main thread, so it has its own reader."""
-        if self.record is None:
+    def request_stop(self, reason: str, launch: Launch | None = None) -> None:
+        """Ask the driver to stop; by default that of this launch.
+
+        ``on_kill`` calls this in a signal handler of the main thread, so it has its own reader.
+        """
+        launch = launch or self.record
+        if launch is None:
             return
         journal = self.journal()
         journal.patience = 3.0
         journal.append(
             c.RequestStop(
-                launch=self.record.number,
+                launch=launch.number,
                 try_number=self.parameters.try_number,
                 by=self.parameters.token.owner,
                 reason=reason,

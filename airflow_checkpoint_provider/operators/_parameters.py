@@ -31,6 +31,14 @@ def refuse_later(**options: Any) -> None:
             raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
 
 
+def refuse_deferral_in_client_mode(deferrable: object, deploy_mode: str | None) -> None:
+    """Raise ``NotSupportedYet`` for ``deferrable=True`` of a task in client mode. None: the deploy mode is not known yet."""
+    if deferrable and deploy_mode not in (None, "cluster"):
+        raise NotSupportedYet(
+            f'deferrable={deferrable!r}: in client mode the driver is a child of this task. Write deploy_mode="cluster", or leave it out'
+        )
+
+
 def refuse_other_languages(application: object, java_class: object) -> None:
     """Raise ``NotSupportedYet`` for an application that is no Python script, as far as that is written literally."""
     if java_class:

@@ -32,15 +32,17 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
+from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _xcom
+from airflow_checkpoint_provider.operators import _cluster, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
-from airflow_checkpoint_provider.operators._driver_monitor import follow
+from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.operators._parameters import (
+    refuse_deferral_in_client_mode,
     refuse_fixed_key,
     refuse_inside_preflight,
     refuse_later,
@@ -65,7 +67,7 @@ MAPPED = (
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
-class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
+class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOperator):
     """Submits a Spark application whose retries and clears continue from its latest completed checkpoint.
 
     Takes all parameters of ``SparkSubmitOperator``. The application opens a ``CheckpointedJob``; see the README.
@@ -89,6 +91,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
     :param item: not in this version; a value is refused.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
+    :param deferrable: release the worker while the driver runs. Cluster mode only.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "scope", "restore", "history")
@@ -116,11 +119,12 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
         self.allow_non_restored_state = allow_non_restored_state
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
-        refuse_later(item=item, deferrable=deferrable)
+        refuse_later(item=item)
+        refuse_deferral_in_client_mode(deferrable, self._deploy_mode)
         refuse_fixed_key(self.task_id, scope)
         self._check()
         self._launch: DriverLaunch | None = None
-        self._cluster = False  # deploy mode
+        self._cluster = self._defers = False  # deploy mode; whether the worker is released
         self._killed = threading.Event()
         self._output = SparkOutput(lambda line: self.log.info("%s", line))
 
@@ -210,14 +214,10 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             refuse_no_application(self.application)
             refuse_inside_preflight(os.environ)
             self._refuse_backfill(context)
-            hook, store = self._connect()
+            hook, _ = self._connect()
             self._output.log(messages.untried(_airflow.untried()))
-            self._log_why_not_deferred(hook)
-            s3_credentials.refuse_for_jobs(store)
-            self._cluster = hook.deploy_mode == "cluster"
-            self._launch = launch = DriverLaunch(
-                store, self._launch_parameters(context, store), self._output.log, killed=self._killed
-            )
+            self._defers = self._whether_to_defer(hook)
+            self._launch = launch = self.new_launch(context)
             try:
                 self._plan(launch)
             except AlreadyFinished:
@@ -225,10 +225,16 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 launch.wait_for_process()
                 return self._finish(launch)
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
-            self._push_launch(ti, launch, None)
-            if launch.adopted:
-                return self._adopt(ti, launch)
-            return self._submit(context, launch)
+            self.push_launch(ti, launch, None)
+            if not launch.adopted:
+                return self._submit(context, launch)
+            return self.follow_deferred(launch) if self._defers else self._adopt(ti, launch)
+
+    def new_launch(self, context: Any) -> DriverLaunch:
+        hook, store = self._connect()
+        s3_credentials.refuse_for_jobs(store)
+        self._cluster = hook.deploy_mode == "cluster"
+        return DriverLaunch(store, self._launch_parameters(context, store), self._output.log, killed=self._killed)
 
     def _plan(self, launch: DriverLaunch) -> None:
         """Plan the launch, or log why nothing is submitted."""
@@ -279,15 +285,18 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             )
             raise AirflowFailException(str(error))
 
-    def _log_why_not_deferred(self, hook: CheckpointedSparkSubmitHook) -> None:
-        """Say that a default of the DAG or of Airflow does not hold for this task."""
-        default = self._default_deferrable
-        if default is None:
-            default = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
-        if self.deferrable is None and default:
-            cluster = "this version waits for the driver in the worker"
-            client = "in client mode the driver is a child of this task"
-            self._output.log([f"not deferred: {cluster if hook.deploy_mode == 'cluster' else client}"])
+    def _whether_to_defer(self, hook: CheckpointedSparkSubmitHook) -> bool:
+        """Return whether to release the worker while the driver runs. Say that a default does not hold in client mode."""
+        refuse_deferral_in_client_mode(self.deferrable, hook.deploy_mode or "client")
+        wanted = self.deferrable if self.deferrable is not None else self._default_deferrable
+        if wanted is None:
+            wanted = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
+        if wanted and hook.deploy_mode != "cluster":
+            self._output.log(["not deferred: in client mode the driver is a child of this task"])
+        defers = bool(wanted) and hook.deploy_mode == "cluster"
+        if defers:
+            _cluster.check(hook)
+        return defers
 
     def _get_hook(self) -> CheckpointedSparkSubmitHook:
         """Return the hook; once a launch is planned, with the launch's settings. The parent calls this too, after it has
@@ -300,6 +309,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             settings = self._launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             archive = str(driver_archive())
+            if self._defers:
+                arguments["conf"] |= _cluster.WITHOUT_WAITING
+                arguments["track_driver_via_k8s_api"] = True  # else the hook misses the driver's exit code
         return CheckpointedSparkSubmitHook(**arguments, archive=archive, environment=keys, output=self._output)
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
@@ -321,7 +333,17 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 ended.set()
                 for thread in beside:
                     thread.join(timeout=10)
-        return self._end(launch, self._hook.returncode if self._hook else None, failure)
+        if self._defers and failure is None and isinstance(self._hook, CheckpointedSparkSubmitHook):
+            _cluster.submitted(self._hook, context, launch.number)
+            return self.follow_deferred(launch)
+        return self.end_launch(launch, self._hook.returncode if self._hook else None, failure)
+
+    def execute_resumable(self, context: Any) -> Any:
+        """Do as the parent does, where the provider follows the driver. A task that is deferred only submits it."""
+        return self.submit_job(context) if self._defers else super().execute_resumable(context)
+
+    def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
+        return _cluster.ask(self, context, launch.number)
 
     def _start_threads(
         self, ti: Any, launch: DriverLaunch, heart: Heart, ended: threading.Event
@@ -330,7 +352,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
         def on_attach(attempt: int | None) -> None:
             heart.stop()
-            self._push_launch(ti, launch, attempt)
+            self.push_launch(ti, launch, attempt)
 
         monitor = functools.partial(follow, launch, ended, log_checkpoints=self._cluster, on_attach=on_attach)
         collector = functools.partial(launch.collect_older_runs, ended)
@@ -340,16 +362,22 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             thread.start()
         return threads
 
-    def _push_launch(self, ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
+    def push_launch(self, ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
         if self.do_xcom_push:
             _xcom.push_launch(ti, launch, attempt)
 
     def _adopt(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that an earlier try started, until it ends. Submit nothing."""
-        push = functools.partial(self._push_launch, ti, launch)
+        push = functools.partial(self.push_launch, ti, launch)
         attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=push)
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
+        return self.end_followed(launch, attempt)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def end_followed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
+        """Return the task's XCom, or raise the error, for a driver that was followed by the journal; None: its heartbeat has stopped."""
         if attempt is None:
             self._wait_if_stopped(launch)
             launch.raise_if_replaced()
@@ -360,11 +388,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 " checkpoint"
             )
         launch.wait_for_process()
-        return self._end(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
+        return self.end_launch(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
-    def _end(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
+    def end_launch(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
         """Return the task's XCom, or raise the error for the driver's exit code; the documentation has the table."""
         if failure is not None and exit_code in (None, 0):
             exit_code = 1

@@ -19,7 +19,14 @@ from anyio import CapacityLimiter
 from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
-from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Liveness, beat_keys
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.coordinator.liveness import (
+    Beat,
+    EarliestOffsets,
+    Liveness,
+    beat_keys,
+    follower_beat,
+)
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
     CheckpointNotFound,
@@ -29,7 +36,9 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import INLINE, Seal
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text import deferral
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.ui.threads import Turns
 
@@ -49,7 +58,8 @@ class HistoryReading:
     """A history as it was just read.
 
     ``beat`` is the newest heartbeat of its driver, ``alive`` whether that lives (None: no driver, or not known yet). ``missing``
-    has the applications that a pending checkpoint waits for, by its id.
+    has the applications that a pending checkpoint waits for, by its id. ``not_followed`` says since when no triggerer follows the driver
+    of a deferred task.
     """
 
     found: FoundHistory
@@ -58,6 +68,7 @@ class HistoryReading:
     alive: bool | None = None
     missing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     earliest: tuple[EarliestOffsets, ...] = ()
+    not_followed: str = ""
 
 
 class Reader:
@@ -69,6 +80,8 @@ class Reader:
         self._coordinator = open_history(store, prefix)
         self._liveness = Liveness(store)
         self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
+        self._follower: Beat | None = None
+        self._follower_read = float("-inf")
 
     def poll(self) -> HistoryReading:
         """Read the new entries. Raise ``CheckpointNotFound`` if there is no such history, and the errors of the store."""
@@ -86,6 +99,7 @@ class Reader:
             self._liveness.alive(keys) if keys else None,
             {checkpoint.id: self._coordinator.missing(checkpoint) for checkpoint in state.pending},
             beat.earliest if beat else self._last_offsets(found),
+            self._not_followed(state) if keys else "",
         )
 
     def seal(self, number: int) -> Seal:
@@ -94,6 +108,14 @@ class Reader:
         if checkpoint is None or not checkpoint.completed_at or checkpoint.over:
             raise CheckpointNotFound(f"chk-{number} holds no files: it is not complete, or was deleted")
         return self._coordinator.read_seal(checkpoint)
+
+    def _not_followed(self, state: State) -> str:
+        """Say since when no triggerer follows the driver. Most tasks are not deferred, so this is read seldom."""
+        if time.monotonic() - self._follower_read >= SELDOM:
+            self._follower_read = time.monotonic()
+            with suppress(StoreError):
+                self._follower = follower_beat(self._store, self._keys, state)
+        return deferral.not_followed(state, self._follower, utc_now()) or ""
 
     def _last_offsets(self, found: FoundHistory) -> tuple[EarliestOffsets, ...]:
         """Return the offsets in the newest heartbeats. No driver runs, so they change with the journal only."""

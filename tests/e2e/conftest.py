@@ -28,7 +28,7 @@ STARTED = pytest.StashKey[dict[str, Future[None]]]()
 # What cannot be told apart from this file at parse: each is an import error.
 REFUSED = {
     "scope": 'scope="job"',
-    "deferrable": "deferrable=True",
+    "deferrable": 'deferrable=True, deploy_mode="client"',
     "item": 'item="a"',
 }
 DAG_FILE = """

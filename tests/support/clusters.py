@@ -61,6 +61,20 @@ def standalone(folder: Path) -> Iterator[Cluster]:
         yield Cluster({"spark.master": address, **SMALL})
 
 
+@contextmanager
+def cluster_mode(folder: Path) -> Iterator[dict[str, int]]:
+    """Yield the ports of a standalone master, ``rpc`` and ``rest``, whose worker also runs drivers: one at a time, with one executor."""
+    rpc, rest, page = free_port(), free_port(), free_port()
+    small = ["env", "SPARK_DAEMON_MEMORY=200m", "SPARK_LOCAL_IP=127.0.0.1"]
+    asked = f"SPARK_MASTER_OPTS=-Dspark.master.rest.enabled=true -Dspark.master.rest.port={rest}"
+    master = [*small, asked, SPARK_CLASS, MASTER, "--host", "127.0.0.1", "--port", str(rpc), "--webui-port", str(page)]
+    worker = [*small, SPARK_CLASS, WORKER, "--host", "127.0.0.1", "--webui-port", str(free_port())]
+    room = ["--work-dir", str(folder / "work"), "--cores", "4", "--memory", "3g", f"spark://127.0.0.1:{rpc}"]
+    with started(master, folder / "master.log"), started([*worker, *room], folder / "worker.log"):
+        wait_until(lambda: _workers(page) == 1, START, (folder / "master.log").read_text)
+        yield {"rpc": rpc, "rest": rest}
+
+
 def _workers(page: int) -> int:
     """Return how many workers the page of a master lists as alive."""
     with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:

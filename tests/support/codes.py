@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_checkpoint_provider.errors import all_errors, meaning
 from airflow_checkpoint_provider.hooks import connections  # noqa: F401 - defines two of the errors
 from airflow_checkpoint_provider.text import (
+    deferral,
     manual_restore,
     messages,
     restore_story,
@@ -15,6 +16,15 @@ from airflow_checkpoint_provider.text import (
 )
 
 ERRORS = [(error.code, meaning(error)) for error in all_errors()]
-TEXTS = (manual_restore, messages, restore_story, source_messages, spark_output, state_messages, summary_table)
+TEXTS = (
+    deferral,
+    manual_restore,
+    messages,
+    restore_story,
+    source_messages,
+    spark_output,
+    state_messages,
+    summary_table,
+)
 LINES = [line for module in TEXTS for line in module.CODES.items()]
 CODES = dict(sorted([*ERRORS, *LINES]))

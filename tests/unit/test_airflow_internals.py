@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -12,6 +13,7 @@ from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.execution_time import comms, context, task_runner
 from airflow.sdk.execution_time.secrets import DEFAULT_SECRETS_SEARCH_PATH_WORKERS, ExecutionAPISecretsBackend
+from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_checkpoint_provider import _airflow
 
@@ -70,6 +72,31 @@ def test_spark_hook_has_the_attributes_that_are_used() -> None:
     assert "deploy_mode" in hook._connection
     assert list(inspect.signature(hook._build_spark_submit_command).parameters) == ["application"]
     assert list(inspect.signature(hook._process_spark_submit_log).parameters) == ["itr"]
+
+
+def test_spark_hook_knows_the_driver_by_one_of_three_names() -> None:
+    hook = SparkSubmitHook()
+    assert _airflow.spark_driver_id(hook) is None
+    hook._driver_id = "driver-1"
+    assert _airflow.spark_driver_id(hook) == "driver-1"
+    hook._yarn_application_id = "application_1_2"
+    assert _airflow.spark_driver_id(hook) == "application_1_2"
+    hook._kubernetes_driver_pod, hook._connection["namespace"] = "job-driver", "etl"
+    assert _airflow.spark_driver_id(hook) == "etl:job-driver"
+    assert SparkSubmitOperator._parse_k8s_external_id("etl:job-driver") == ("etl", "job-driver")
+
+
+def test_post_submit_commands_run_once(tmp_path: Path) -> None:
+    hook = SparkSubmitHook(post_submit_commands=[f"sh -c 'echo ran >> {tmp_path}/runs'"])
+    for _ in range(2):
+        _airflow.run_post_submit_commands(hook)
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_triggers_ask_for_states_and_push_xcoms_by_these_names() -> None:
+    asks = inspect.signature(task_runner.RuntimeTaskInstance.get_task_states).parameters
+    assert {"dag_id", "task_ids", "run_ids"} <= set(asks)
+    assert {"key", "value", "dag_id", "run_id", "task_id"} <= set(inspect.signature(XCom.set).parameters)
 
 
 def test_secrets_in_lines_of_spark_are_masked_as_the_hook_does() -> None:

@@ -18,8 +18,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 
 from airflow_checkpoint_provider import metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, QueryProgress
+from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.metrics import EVERY, Gauges, gauges, query_gauges
-from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import MemoryStore

@@ -156,6 +156,8 @@ def problems(reading: HistoryReading) -> list[str]:
         found.append("its driver shows no sign of life")
     if reading.found.state.suspended is not None:
         found.append("suspended: nothing starts it before a restore")
+    if reading.not_followed:
+        found.append(reading.not_followed)
     if refusal:
         found.append(f"its driver was refused: {refusal.text}  [{refusal.code}]")
     if failed:

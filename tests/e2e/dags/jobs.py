@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import airflow
+import pyspark
 from airflow.sdk import DAG
 
 import tests.e2e
+from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from tests.support.clusters import SMALL
 from tests.support.drivers import fast_confs
 
 JOBS = Path(tests.e2e.__file__).parent / "jobs"
@@ -28,6 +32,25 @@ CONFS = {
 
 
 SHOWING = {"spark.ui.enabled": "true", "spark.log.level": "INFO"}
+
+
+class InClusterHook(CheckpointedSparkSubmitHook):
+    """Has a script run on a standalone cluster in cluster mode. Spark refuses that, but takes the class with which it runs scripts itself."""
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        self._java_class = "org.apache.spark.deploy.PythonRunner"
+        self._application_args = [application, self._py_files, *(self._application_args or [])]
+        any_jar = next(Path(pyspark.__file__).parent.glob("jars/spark-core_*.jar"))
+        return super()._build_spark_submit_command(str(any_jar))
+
+
+class SubmitsToCluster(CheckpointedSparkSubmitOperator):
+    """Stands in for a Python driver on YARN: it is no child of the task, and outside of all process groups of Airflow."""
+
+    def _get_hook(self) -> CheckpointedSparkSubmitHook:
+        hook = super()._get_hook()
+        hook.__class__ = InClusterHook
+        return hook
 
 
 class InNewerAirflow(CheckpointedSparkSubmitOperator):
@@ -64,6 +87,16 @@ continues = submits("continues", on_clear="continue")
 suspends = submits("suspends", scope="job", max_active_runs=1)
 refuses = submits("refuses", job="twice", spark={"spark.log.level": "INFO"})
 plain = submits("plain", job="plain")
+IN_CLUSTER: dict[str, Any] = {
+    "operator": SubmitsToCluster,
+    "conn_id": "standalone",
+    "deferrable": True,
+    "spark": {**SMALL, "spark.cores.max": "1", "spark.driver.memory": "512m", "spark.pyspark.python": sys.executable},
+}
+deferred = submits("deferred", **IN_CLUSTER)
+deferred_plain_s3 = submits("deferred_plain_s3", job="plain", checkpoint_conn_id="in_s3", **IN_CLUSTER)
+deferred_broken = submits("deferred_broken", job="missing", **IN_CLUSTER)
+deferred_refuses = submits("deferred_refuses", job="twice", **IN_CLUSTER)
 homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")
 
 with DAG("counts", schedule=None, max_active_runs=1, params={"folder": "", "script": ""}):

@@ -299,11 +299,10 @@ def test_backfill_with_job_scope_is_refused(folder: Path) -> None:
     ("options", "said"),
     [
         ({}, "in client mode the driver is a child of this task"),
-        ({"conf": {"spark.submit.deployMode": "cluster"}}, "this version waits for the driver in the worker"),
         ({"deferrable": False}, None),
     ],
 )
-def test_default_that_defers_the_other_tasks_is_ignored_in_one_line(
+def test_default_that_defers_other_tasks_does_not_hold_in_client_mode(
     folder: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: str | None
 ) -> None:
     execute(folder, conn_id="client", default_args={"deferrable": True}, **options)

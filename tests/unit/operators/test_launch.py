@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
-from airflow_checkpoint_provider.operators._driver_monitor import follow
+from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED

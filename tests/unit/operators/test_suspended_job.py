@@ -98,13 +98,13 @@ def test_task_waits_for_a_suspended_job_with_any_exit_code(
     launch = followed(recorded)
     stop(recorded, ends=ends)
     with pytest.raises(AirflowRescheduleException):
-        task()._end(launch, code, failure)
+        task().end_launch(launch, code, failure)
 
 
 @pytest.mark.parametrize(("code", "failure"), ENDS.values(), ids=ENDS)
 def test_failure_without_a_stop_fails_the_task(recorded: Recorded, code: int | None, failure: Exception | None) -> None:
     with pytest.raises((AirflowException, RuntimeError)) as error:
-        task()._end(followed(recorded), code, failure)
+        task().end_launch(followed(recorded), code, failure)
     assert not isinstance(error.value, AirflowRescheduleException)
     if isinstance(failure, RuntimeError):
         assert error.value is failure
@@ -167,7 +167,7 @@ def test_resume_before_the_recorded_end_leaves_the_launch_to_the_next_try(
 
     monkeypatch.setattr(launch, "record_end", late)
     with pytest.raises(Fenced) as left:
-        task()._end(launch, 79, None)
+        task().end_launch(launch, 79, None)
     assert not left.value.permanent
     assert Try(recorded, 2).launch.plan().number == 2
 
@@ -178,7 +178,7 @@ def test_resumed_job_is_launched_again_by_this_try(recorded: Recorded) -> None:
     stop(recorded)
     resume(recorded)
     with pytest.raises(AirflowRescheduleException):
-        task()._end(launch, 79, None)
+        task().end_launch(launch, 79, None)
     assert Try(recorded, 1).launch.plan().number == 2
 
 
@@ -186,7 +186,7 @@ def test_replaced_driver_does_not_count_as_suspended(recorded: Recorded) -> None
     launch = followed(recorded)
     recorded.ended("02:55:10", "cancelled", 79)
     with pytest.raises(AirflowException, match="replaced, stopped or suspended"):
-        task()._end(launch, 79, None)
+        task().end_launch(launch, 79, None)
 
 
 def test_suspended_try_launches_again_after_a_restore(recorded: Recorded) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import polling
 from airflow_checkpoint_provider.ui.polling import HistoryReading, Polls
 from airflow_checkpoint_provider.ui.threads import USER
+from tests.support.beats import put_beat
 from tests.support.faults import FaultyStore, served
 from tests.support.recorded import Recorded, second_attempt, three_stages
 
@@ -85,6 +87,15 @@ def test_poll_of_a_running_job_costs_its_heartbeat_and_its_pending_checkpoint_to
     reading = run(look())
     assert reading.missing == {4: ("",)}
     assert store.requests == {"read": 3}
+
+
+def test_driver_of_a_deferred_task_that_nobody_follows_is_found(running: Recorded, store: FaultyStore) -> None:
+    launch = running.state.launches[-1].number
+    deferred_at = "2026-11-20T02:14:00.000Z"
+    put_beat(store, running.keys.launch_beat(launch), off=timedelta(minutes=-5), deferred_at=deferred_at)
+    assert "[CKP115]" in run(opened(store).history("c", running.keys.prefix)).not_followed
+    put_beat(store, running.keys.launch_beat(launch), deferred_at=deferred_at)
+    assert run(opened(store).history("c", running.keys.prefix)).not_followed == ""
 
 
 def test_answer_is_good_for_a_while(finished: Recorded, store: FaultyStore) -> None:

@@ -344,6 +344,11 @@ def test_silent_driver_is_a_problem(running: Recorded) -> None:
     assert problems(running, alive=False) == ["its driver shows no sign of life"]
 
 
+def test_driver_that_nobody_follows_is_a_problem(running: Recorded) -> None:
+    shown = replace(reading(running, alive=True), not_followed="its task is deferred  [CKP115]")
+    assert job_row("c", shown, NOW).problems == ["its task is deferred  [CKP115]"]
+
+
 def test_refused_start_is_a_problem() -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")

@@ -1,26 +1,60 @@
-"""Watches the driver that a task launched, by journal and heartbeat. Runs in Airflow (worker)."""
+"""Watches the driver that a task launched, by journal and heartbeat. Runs in Airflow (worker, triggerer)."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, beat_keys
+from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Liveness, beat_keys
 from airflow_checkpoint_provider.errors import StoreError
-from airflow_checkpoint_provider.operators._launch import POLL, DriverLaunch
+from airflow_checkpoint_provider.metrics import Gauges
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, restore_story
 
 OnAttach = Callable[[int | None], None]
+POLL = 1.0  # seconds between two reads of the journal
 LOG_DRIVER_AFTER = 120.0  # seconds after which the log describes a driver, whatever the driver does
+
+
+class Followed(Protocol):
+    """A launch as its follower sees it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def beats(self) -> Beats: ...
+
+    @property
+    def metrics(self) -> Gauges: ...
+
+    @property
+    def state(self) -> State:
+        """Return the state when the follower begins. Checkpoints that have ended by then are not logged."""
+
+    @property
+    def number(self) -> int | None:
+        """Return the number of the launch."""
+
+    @property
+    def adopted(self) -> bool:
+        """Return whether another try made the launch."""
+
+    def journal(self) -> Journal:
+        """Return a new reader of the history."""
+
+    def log(self, lines: Iterable[str], /) -> None: ...
 
 
 class DriverMonitor:
     """Reads journal and heartbeat of a driver. Logs the driver once it has attached, and each checkpoint."""
 
-    def __init__(self, launch: DriverLaunch, on_attach: OnAttach, log_checkpoints: bool) -> None:
+    def __init__(self, launch: Followed, on_attach: OnAttach, log_checkpoints: bool) -> None:
         self._launch, self._on_attach, self._log_checkpoints = launch, on_attach, log_checkpoints
         self._journal = launch.journal()
         self._logged = {checkpoint.id for checkpoint in launch.state.checkpoints if checkpoint.ended_at}
@@ -29,8 +63,10 @@ class DriverMonitor:
         self._driver_logged = False
         self._liveness, self._read_beat = Liveness(launch.store, launch.beats), time.monotonic()
         self._keys: Sequence[str] = ()  # of the driver's heartbeats
-        self._newest: Beat | None = None
+        self.newest: Beat | None = None
         self.attempt: AttemptRecord | None = None
+        self.error: StoreError | None = None
+        """The error of the last poll, if the store did not answer."""
 
     @property
     def silent_for(self) -> float:
@@ -41,6 +77,7 @@ class DriverMonitor:
         """Read journal and heartbeat once, log the changes, and return the attempt. While the store fails, the driver does not count as
         silent.
         """
+        self.error = None
         try:
             state = self._journal.poll()
             self.attempt = self._attempt_in(state)
@@ -48,7 +85,8 @@ class DriverMonitor:
                 self._read_heartbeat(state)
             self._log_new_checkpoints(state)
             self._launch.metrics.update(state)
-        except StoreError:
+        except StoreError as error:
+            self.error = error
             self._liveness.excuse()
         self._launch.metrics.send_unprotected()
         return self.attempt
@@ -59,17 +97,20 @@ class DriverMonitor:
         return self.attempt if self.attempt and self.attempt.outcome else None
 
     def _attempt_in(self, state: State) -> AttemptRecord | None:
-        record = self._launch.record
-        return state.attempt_of(record.number if record else None)
+        return state.attempt_of(self._launch.number)
+
+    def beat_keys(self, state: State) -> Sequence[str]:
+        """Return the keys whose beats are signs of life."""
+        return beat_keys(self._journal.keys, state)
 
     def _read_heartbeat(self, state: State) -> None:
         self._read_beat = time.monotonic()
-        self._keys = beat_keys(self._journal.keys, state) or self._keys
+        self._keys = self.beat_keys(state) or self._keys
         beat = self._liveness.observe(self._keys)
-        if beat and beat != self._newest:
+        if beat and beat != self.newest:
             self._launch.metrics.update_protection(beat)
             self._launch.metrics.update_queries(beat)
-            self._newest = beat
+            self.newest = beat
         if beat and beat.attached_at:
             self._note_driver(beat)
 
@@ -102,7 +143,7 @@ class DriverMonitor:
 
 
 def follow(
-    launch: DriverLaunch,
+    launch: Followed,
     stop: threading.Event,
     *,
     log_checkpoints: bool,

@@ -1,0 +1,44 @@
+"""Lines about a task that is deferred while its driver runs. Runs anywhere; no I/O, no clock."""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.errors import printable
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.wording import title
+from airflow_checkpoint_provider.text.units import MINUTE, between, coded, day_and_time
+
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
+    "CKP115": "The task of a job is deferred, and no triggerer follows its driver. The driver goes on.",
+    "CKP116": "The task of a job is deferred, and there is no sign of its driver yet. The line says what the cluster manager knows.",
+}
+
+
+def not_followed(state: State, follower: Beat | None, now: str) -> str | None:
+    """Say since when no triggerer follows the driver of a deferred task; None if there is no such task, or a triggerer does.
+
+    Clocks of two machines are compared here. So this decides nothing: it is for people only.
+    """
+    if follower is None or between(follower.at, now) <= MINUTE:
+        return None
+    text = (
+        f"{title(state, state.scope)}: its task is deferred since {day_and_time(follower.deferred_at)}, and no triggerer has followed its"
+        f" driver since {day_and_time(follower.at)}. The driver goes on, but its end reaches the task only with a triggerer: start one with"
+        " `airflow triggerer`, and check that it reaches the checkpoint storage"
+    )
+    return coded(printable(text), "CKP115")
+
+
+def asked(state: State, word: str) -> str:
+    """Say what the cluster manager knows of a driver that has not attached."""
+    text = f"{title(state, state.scope)}: no sign of the driver yet; the cluster manager says {word}"
+    return coded(printable(text), "CKP116")
+
+
+def not_asked(state: State, error: Exception) -> str:
+    """Say that the cluster manager cannot be asked about a driver that has not attached."""
+    text = (
+        f"{title(state, state.scope)}: no sign of the driver yet, and the cluster manager cannot be asked ({type(error).__name__}: {error})."
+        " The task waits until the driver attaches, and asks again. If the driver has died, mark the task as failed, or clear it"
+    )
+    return coded(printable(text), "CKP116")
