@@ -6,23 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.runtime.tables import on_iceberg
-from tests.support.delta import CONFS, environment
+from tests.integration.runtime.tables import on_delta, on_iceberg
 from tests.support.iceberg import Lake
 from tests.support.jars import NoJars
-from tests.support.runs import Home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_delta_table_is_asked_for_commits_and_files(tmp_path: Path) -> None:
     """A file that the table holds no more is there until VACUUM."""
-    home = Home(tmp_path / "home", "table_rows.py")
-    try:
-        home.env |= environment()
-    except NoJars as error:
-        pytest.skip(str(error))
-    home.confs |= CONFS
+    home = on_delta(tmp_path / "home", "table_rows.py")
     ended = home.run()
     assert ended.code == 0, ended.log
     found, table = ended.result, f"file:{home.out}/table"
