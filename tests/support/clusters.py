@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.support.drivers import WITH_S3A, started
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
+from tests.support.yarn import Yarn
 
 START = 120.0  # seconds until a cluster manager works, which takes five
 SMALL = {
@@ -59,6 +60,13 @@ def standalone(folder: Path) -> Iterator[Cluster]:
             start(name, f"127.0.0.{number}", WORKER, *place, "--cores", "1", "--memory", "1g", address)
         wait_until(lambda: _workers(page) == 2, START, (folder / "master.log").read_text)
         yield Cluster({"spark.master": address, **SMALL})
+
+
+@contextmanager
+def yarn(folder: Path) -> Iterator[Cluster]:
+    """Yield a resource manager with one node, for drivers in client mode. Raises ``NoJars``."""
+    with Yarn(folder / "yarn") as started:
+        yield Cluster({**started.confs, **SMALL}, started.environment)
 
 
 def _workers(page: int) -> int:
