@@ -18,15 +18,18 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
-from airflow_checkpoint_provider.coordinator.liveness import Heart, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Heart, RefusedStart, read_beat
 from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,
     CommitStateUnknown,
+    Fenced,
     InvalidConfig,
+    JobAlreadyRunning,
     JobSuspended,
     NotSupportedYet,
     Refused,
+    StoreError,
     Superseded,
     printable,
 )
@@ -62,6 +65,8 @@ MAPPED = (
     "a mapped CheckpointedSparkSubmitOperator: its instances would share one history, so this version refuses it. Write one task"
     " per item, for example in a loop"
 )
+OVER = {error.code for error in (Fenced, JobAlreadyRunning, JobSuspended)}
+"""The codes of refusals with which a driver ends with exit code 79."""
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
@@ -210,6 +215,7 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             self._refuse_backfill(context)
             hook, store = self._connect()
             self._log_why_not_deferred(hook)
+            hook.check_tracking()
             s3_credentials.refuse_for_jobs(store)
             self._cluster = hook.deploy_mode == "cluster"
             self._launch = launch = DriverLaunch(
@@ -316,7 +322,24 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 ended.set()
                 for thread in beside:
                     thread.join(timeout=10)
+        if failure is not None and self._goes_on_alone(launch):
+            return self._adopt(context["ti"], launch)
         return self._end(launch, self._hook.returncode if self._hook else None, failure)
+
+    def _goes_on_alone(self, launch: DriverLaunch) -> bool:
+        """Return whether a driver on YARN may go on without its ``spark-submit``, which failed. Log that it is followed."""
+        hook, attempt = self._hook, launch.attempt()
+        if (
+            self._killed.is_set()
+            or attempt is None
+            or attempt.outcome
+            or not isinstance(hook, CheckpointedSparkSubmitHook)
+        ):
+            return False
+        if not hook.may_run_on():
+            return False
+        self._output.log([messages.goes_on_alone(hook.yarn_application)])
+        return True
 
     def _start_threads(
         self, ti: Any, launch: DriverLaunch, heart: Heart, ended: threading.Event
@@ -327,7 +350,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
             heart.stop()
             self._push_launch(ti, launch, attempt)
 
-        monitor = functools.partial(follow, launch, ended, log_checkpoints=self._cluster, on_attach=on_attach)
+        monitor = functools.partial(
+            follow, launch, ended, log_checkpoints=self._cluster, on_attach=on_attach, restarts=self._cluster
+        )
         collector = functools.partial(launch.collect_older_runs, ended)
         named: dict[str, Callable[[], object]] = {"checkpoint-follow": monitor, "checkpoint-garbage": collector}
         threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in named.items()]
@@ -341,8 +366,12 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
     def _adopt(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that an earlier try started, until it ends. Submit nothing."""
-        push = functools.partial(self._push_launch, ti, launch)
-        attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=push)
+
+        def on_attach(attempt: int | None) -> None:
+            self._push_launch(ti, launch, attempt)
+            self._remember_application(launch, attempt)
+
+        attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=on_attach)
         if self._killed.is_set():
             raise AirflowException("this task was killed while it followed an adopted driver")
         if attempt is None:
@@ -357,6 +386,13 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         launch.wait_for_process()
         return self._end(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
 
+    def _remember_application(self, launch: DriverLaunch, epoch: int | None) -> None:
+        """Let ``on_kill`` reach the application of an adopted driver."""
+        with contextlib.suppress(StoreError):
+            beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None
+            if beat and isinstance(self._hook, CheckpointedSparkSubmitHook):
+                self._hook.adopt_yarn_application(beat.spark_application)
+
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
@@ -366,9 +402,11 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         if exit_code != 0:
             self._wait_if_stopped(launch)
         launch.raise_if_replaced()
-        if failure is not None and not isinstance(failure, AirflowException):
+        if failure is not None and not isinstance(failure, AirflowException) and not self._known_to_have_ended():
             raise failure  # the driver may still run, only its tracking failed: the next try checks
         attempt = launch.attempt()
+        if self._cluster and exit_code != 0:
+            exit_code = self._announced_code(launch, attempt, exit_code)
         launch.metrics.update(launch.state)  # entries since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(launch, attempt)
@@ -386,6 +424,21 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         raise AirflowException(driver_ended(launch.attempt(), "failed", exit_code)) from (
             failure if self._cluster else None
         )
+
+    def _known_to_have_ended(self) -> bool:
+        """Return whether YARN says that the application has ended, though the parent raised an error of its own for that."""
+        hook = self._hook
+        on_yarn = isinstance(hook, CheckpointedSparkSubmitHook) and hook.yarn_application is not None
+        return on_yarn and not hook.may_run_on()
+
+    def _announced_code(self, launch: DriverLaunch, attempt: AttemptRecord | None, code: int | None) -> int | None:
+        """Return the exit code that a driver in a cluster has announced, None if it could not: ``code`` is that of ``spark-submit``."""
+        if attempt is not None:
+            return attempt.exit_code
+        refused = self._refused_start(launch)
+        if refused is None:
+            return code
+        return ExitCode.OVER if refused.code in OVER else ExitCode.REFUSED
 
     def _log_failure(self, launch: DriverLaunch, attempt: AttemptRecord | None, exit_code: int | None) -> None:
         """Log the last lines of Spark again, unless the driver ended on request; then the summary of a driver that attached."""
@@ -430,11 +483,14 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
+        if refused := self._refused_start(launch):
+            return printable(f"{refused.text}  [{refused.code}]")
+        return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
+
+    def _refused_start(self, launch: DriverLaunch) -> RefusedStart | None:
         assert launch.record is not None
         beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
-        if beat and beat.refusal:
-            return printable(f"{beat.refusal.text}  [{beat.refusal.code}]")
-        return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
+        return beat.refusal if beat else None
 
     def on_kill(self) -> None:
         """Ask the driver to stop through the journal, which also reaches a lost host; then kill it as the parent does."""

@@ -37,7 +37,6 @@ ANSWER = 10  # seconds, for one request
 TAIL = 2_000  # bytes of a log
 DAEMONS = ("resourcemanager.ResourceManager", "nodemanager.NodeManager")
 MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
-"""The main class of an application master: in cluster mode the JVM of a driver."""
 LISTENING = ("resource-tracker.address", "scheduler.address", "admin.address", "address", "webapp.address")
 LOG4J = """
 log4j.rootLogger=WARN,console
@@ -143,7 +142,11 @@ class Yarn:
         """Return what ``spark-submit`` needs in its environment."""
         java = shutil.which("java")
         assert java
-        return {"HADOOP_CONF_DIR": str(self._conf), "JAVA_HOME": str(Path(java).resolve().parents[1])}
+        return {
+            "HADOOP_CONF_DIR": str(self._conf),
+            "JAVA_HOME": str(Path(java).resolve().parents[1]),
+            "PYSPARK_PYTHON": sys.executable,
+        }
 
     @cached_property
     def confs(self) -> dict[str, str]:
@@ -153,7 +156,6 @@ class Yarn:
             "spark.yarn.stagingDir": f"file://{self.home}/staging",
             "spark.yarn.jars": f"local:{Path(pyspark.__file__).parent}/jars/*",
             "spark.yarn.am.memory": "512m",
-            "spark.pyspark.python": sys.executable,
         }
 
     # -- its applications --------------------------------------------------------------------------------------------
@@ -171,9 +173,9 @@ class Yarn:
         """Kill an application as an administrator does."""
         self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
 
-    def drivers(self) -> list[int]:
-        """Return the process ids of application masters."""
-        return [pid for pid in self._containers() if MASTER in processes.command(pid)]
+    def masters(self, application: str) -> list[int]:
+        """Return the process ids of an application's masters: in cluster mode the JVM of its driver."""
+        return [pid for pid in self._containers(application) if MASTER in processes.command(pid)]
 
     def output(self) -> str:
         """Return what the containers have printed, in the order of their names."""
@@ -190,8 +192,8 @@ class Yarn:
         with urllib.request.urlopen(request, timeout=ANSWER) as answer:
             return json.load(answer)
 
-    def _containers(self) -> Iterator[int]:
-        mark = f"LOG_DIRS={self.home}/"
+    def _containers(self, application: str = "") -> Iterator[int]:
+        mark = f"LOG_DIRS={self.home}/logs/{application}"
         return processes.find(lambda pid: any(line.startswith(mark) for line in processes.environment(pid)))
 
     def _no_container_lives(self) -> bool:

@@ -76,7 +76,8 @@ def test_second_attempt_of_the_application_goes_on_with_the_same_launch(yarn: Ya
     with home.started(submit=True, confs={**launches.plan(), **TWICE}) as running:
         wait_until((home.out / "at-two-1").exists, PATIENCE, lambda: running.said() + yarn.output())
         wait_until(lambda: stored(launches.state()) == {"one"}, PATIENCE, yarn.output)
-        (master,) = yarn.drivers()
+        (running_there,) = yarn.applications()
+        (master,) = yarn.masters(running_there["id"])
         os.kill(master, signal.SIGKILL)
         wait_until((home.out / "at-two-2").exists, PATIENCE, lambda: running.said() + yarn.output())
         gate.unlink()
