@@ -51,7 +51,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP250": "A savepoint was completed and published at its target.",
     "CKP251": "A savepoint was deleted on request.",
     "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
-    "CKP503": "spark-submit has ended, but not its application on YARN. The task follows the driver.",
+    "CKP503": "The command spark-submit has ended, but not its application on YARN. The task follows the driver.",
     "CKP504": "The application on YARN could not be killed. Its driver is asked to stop through the journal.",
 }
 

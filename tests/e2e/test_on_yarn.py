@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copy
@@ -23,6 +25,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 DAGS = Path(__file__).parent / "dags"
+PAGE = Path(__file__).parents[2] / "docs" / "orchestrate" / "on-yarn.md"
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +48,23 @@ def on_yarn(yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     local = LocalStore(str(folder / "checkpoints"))
     no_bucket = S3Store("none", "ckp", S3Settings())
     with Stack(folder / "airflow", folder / "dags", _environment(yarn, folder / "checkpoints")) as stack:
+        stack.run("airflow", *_command_of_the_page(yarn.webapp))
         wait_until(lambda: len(stack.client.call("GET", "/api/v2/dags")["dags"]) == 4, 300, "DAG files are not read")
         yield Lab(stack, local, no_bucket, folder / "runs", folder / "airflow")
 
 
+def _command_of_the_page(webapp: str) -> list[str]:
+    """Return the command with which the documentation adds the connection, for this resource manager."""
+    (command,) = re.findall(r"^```sh\nairflow (.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return shlex.split(command.replace("http://rm:8088", webapp))
+
+
 def _environment(yarn: Yarn, root: Path) -> dict[str, str]:
     address = {"yarn_resourcemanager_webapp_address": yarn.webapp}
-    default = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster", **address}}
     no_mode = {"conn_type": "spark", "host": "yarn", "extra": address}
     storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(root)}}
     return {
         "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps(storage),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(default),
         "AIRFLOW_CONN_YARN": json.dumps(no_mode),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
