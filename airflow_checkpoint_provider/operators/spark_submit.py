@@ -18,18 +18,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
-from airflow_checkpoint_provider.coordinator.liveness import Heart, RefusedStart, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Heart
 from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,
     CommitStateUnknown,
-    Fenced,
     InvalidConfig,
-    JobAlreadyRunning,
     JobSuspended,
     NotSupportedYet,
     Refused,
-    StoreError,
     Superseded,
     printable,
 )
@@ -38,7 +35,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _xcom
+from airflow_checkpoint_provider.operators import _driver_end, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, history_of
 from airflow_checkpoint_provider.operators._driver_monitor import follow
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
@@ -65,8 +62,6 @@ MAPPED = (
     "a mapped CheckpointedSparkSubmitOperator: its instances would share one history, so this version refuses it. Write one task"
     " per item, for example in a loop"
 )
-OVER = {error.code for error in (Fenced, JobAlreadyRunning, JobSuspended)}
-"""The codes of refusals with which a driver ends with exit code 79."""
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
@@ -200,9 +195,13 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
     def _connect(self) -> tuple[CheckpointedSparkSubmitHook, Store]:
         """Return the hook, which is made once, and the store of the checkpoints."""
-        hook = self._hook if isinstance(self._hook, CheckpointedSparkSubmitHook) else self._get_hook()
-        self._hook = hook
+        self._hook = hook = self._own_hook or self._get_hook()
         return hook, CheckpointStorageHook(self.checkpoint_conn_id, hook.master, self._conn_id).get_store()
+
+    @property
+    def _own_hook(self) -> CheckpointedSparkSubmitHook | None:
+        """Return the hook that was made last; the parent keeps it."""
+        return self._hook if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
 
     def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
         ti = context["ti"]
@@ -322,24 +321,11 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
                 ended.set()
                 for thread in beside:
                     thread.join(timeout=10)
-        if failure is not None and self._goes_on_alone(launch):
+        hook = self._own_hook
+        if failure is not None and hook and not self._killed.is_set() and _driver_end.goes_on_alone(hook, launch):
+            self._output.log([messages.goes_on_alone(hook.yarn_application)])
             return self._adopt(context["ti"], launch)
-        return self._end(launch, self._hook.returncode if self._hook else None, failure)
-
-    def _goes_on_alone(self, launch: DriverLaunch) -> bool:
-        """Return whether a driver on YARN may go on without its ``spark-submit``, which failed. Log that it is followed."""
-        hook, attempt = self._hook, launch.attempt()
-        if (
-            self._killed.is_set()
-            or attempt is None
-            or attempt.outcome
-            or not isinstance(hook, CheckpointedSparkSubmitHook)
-        ):
-            return False
-        if not hook.may_run_on():
-            return False
-        self._output.log([messages.goes_on_alone(hook.yarn_application)])
-        return True
+        return self._end(launch, hook.returncode if hook else None, failure)
 
     def _start_threads(
         self, ti: Any, launch: DriverLaunch, heart: Heart, ended: threading.Event
@@ -369,7 +355,8 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
         def on_attach(attempt: int | None) -> None:
             self._push_launch(ti, launch, attempt)
-            self._remember_application(launch, attempt)
+            if hook := self._own_hook:
+                _driver_end.remember_application(hook, launch, attempt)
 
         attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=on_attach)
         if self._killed.is_set():
@@ -386,13 +373,6 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         launch.wait_for_process()
         return self._end(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
 
-    def _remember_application(self, launch: DriverLaunch, epoch: int | None) -> None:
-        """Let ``on_kill`` reach the application of an adopted driver."""
-        with contextlib.suppress(StoreError):
-            beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None
-            if beat and isinstance(self._hook, CheckpointedSparkSubmitHook):
-                self._hook.adopt_yarn_application(beat.spark_application)
-
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
@@ -402,11 +382,13 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         if exit_code != 0:
             self._wait_if_stopped(launch)
         launch.raise_if_replaced()
-        if failure is not None and not isinstance(failure, AirflowException) and not self._known_to_have_ended():
+        hook = self._own_hook
+        of_tracking = failure is not None and not isinstance(failure, AirflowException)
+        if failure is not None and of_tracking and not (hook and _driver_end.known_to_have_ended(hook)):
             raise failure  # the driver may still run, only its tracking failed: the next try checks
         attempt = launch.attempt()
         if self._cluster and exit_code != 0:
-            exit_code = self._announced_code(launch, attempt, exit_code)
+            exit_code = _driver_end.announced_code(launch, attempt, exit_code)
         launch.metrics.update(launch.state)  # entries since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(launch, attempt)
@@ -424,21 +406,6 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
         raise AirflowException(driver_ended(launch.attempt(), "failed", exit_code)) from (
             failure if self._cluster else None
         )
-
-    def _known_to_have_ended(self) -> bool:
-        """Return whether YARN says that the application has ended, though the parent raised an error of its own for that."""
-        hook = self._hook
-        on_yarn = isinstance(hook, CheckpointedSparkSubmitHook) and hook.yarn_application is not None
-        return on_yarn and not hook.may_run_on()
-
-    def _announced_code(self, launch: DriverLaunch, attempt: AttemptRecord | None, code: int | None) -> int | None:
-        """Return the exit code that a driver in a cluster has announced, None if it could not: ``code`` is that of ``spark-submit``."""
-        if attempt is not None:
-            return attempt.exit_code
-        refused = self._refused_start(launch)
-        if refused is None:
-            return code
-        return ExitCode.OVER if refused.code in OVER else ExitCode.REFUSED
 
     def _log_failure(self, launch: DriverLaunch, attempt: AttemptRecord | None, exit_code: int | None) -> None:
         """Log the last lines of Spark again, unless the driver ended on request; then the summary of a driver that attached."""
@@ -483,14 +450,9 @@ class CheckpointedSparkSubmitOperator(Linked, SparkSubmitOperator):
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
-        if refused := self._refused_start(launch):
+        if refused := _driver_end.refused_start(launch):
             return printable(f"{refused.text}  [{refused.code}]")
-        return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
-
-    def _refused_start(self, launch: DriverLaunch) -> RefusedStart | None:
-        assert launch.record is not None
-        beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
-        return beat.refusal if beat else None
+        return self._own_hook.refusal if self._own_hook else None
 
     def on_kill(self) -> None:
         """Ask the driver to stop through the journal, which also reaches a lost host; then kill it as the parent does."""
