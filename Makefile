@@ -64,7 +64,7 @@ lock: $(INSTALLED)  ## write requirements.lock anew from setup.cfg; delete it fi
 	    --custom-compile-command "make lock" setup.cfg -o requirements.lock
 
 clean:  ## remove .venv, caches and what was built
-	@rm -rf .venv .jars .ceph .kafka .delta .iceberg .sparks build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .jars .ceph .kafka .yarn .delta .iceberg .sparks build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Both compare each download with its hash in the lock file. uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.

@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 ONE_AIRFLOW = "tests/e2e/"
 SPREAD = tuple(f"tests/integration/runtime/test_{name}.py" for name in ("each_kill", "query_states"))
 """Tests of a minute or more, each with drivers of its own: each goes to the next free worker."""
-AIRFLOW_OF_ITS_OWN = ("tests/e2e/test_demo.py", "tests/e2e/test_first_job.py", "tests/e2e/test_pages.py")
+AIRFLOW_OF_ITS_OWN = tuple(f"tests/e2e/test_{name}.py" for name in ("demo", "first_job", "on_yarn", "pages"))
 
 
 def pytest_report_header() -> str:

@@ -119,6 +119,7 @@ class DriverMonitor:
         if self._driver is None or self._driver.epoch != beat.epoch:  # a cluster may start its driver again
             self._on_attach(beat.epoch)
             self._attached = time.monotonic()
+            self._driver_logged = False
         self._driver = beat
         computes = bool(beat.computed) or beat.activity.startswith("stage ") or self._launch.adopted
         if computes or time.monotonic() - self._attached >= LOG_DRIVER_AFTER:
@@ -131,7 +132,8 @@ class DriverMonitor:
             return
         self._driver_logged = True
         unchanged = restore_story.cleared_unchanged(self._journal.state, beat.epoch) if beat.epoch else []
-        self._launch.log([*restore_story.driver_says(beat), *unchanged])
+        again = restore_story.started_again(self._journal.state, beat.epoch)
+        self._launch.log([*again, *restore_story.driver_says(beat), *unchanged])
 
     def _log_new_checkpoints(self, state: State) -> None:
         if not self._log_checkpoints:
@@ -148,19 +150,21 @@ def follow(
     *,
     log_checkpoints: bool,
     on_attach: OnAttach,
+    restarts: bool = False,
 ) -> AttemptRecord | None:
     """Watch the journal until the attempt of the launch ends. Return the attempt; None if its heartbeat has stopped.
 
     ``stop`` ends the watch early: then the attempt is returned as it is. ``log_checkpoints``: log each checkpoint, because
     the driver's own lines do not reach this log. ``on_attach`` is called with the number of each attempt that attaches.
+    ``restarts``: a cluster may start the driver again, so only ``stop`` ends the watch.
     """
     monitor = DriverMonitor(launch, on_attach, log_checkpoints)
     try:
         while not stop.is_set():
             attempt = monitor.poll()
-            if attempt is not None and attempt.outcome is not None:
+            if not restarts and attempt is not None and attempt.outcome is not None:
                 return attempt
-            if monitor.silent_for >= launch.beats.still:
+            if not restarts and monitor.silent_for >= launch.beats.still:
                 return monitor.ended_attempt()
             stop.wait(min(POLL, launch.beats.every))
         return monitor.attempt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.errors import NotInstalled
+from airflow_checkpoint_provider.errors import InvalidConfig, NotInstalled
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
@@ -25,6 +26,8 @@ from airflow_checkpoint_provider.text import messages
 KUBERNETES = "airflow.providers.cncf.kubernetes"
 OVERRIDDEN = ("_resolve_connection", "_build_spark_submit_command", "_process_spark_submit_log")
 READ = ("_conn_id", "_conf", "_properties_file", "_env_vars", "_deploy_mode")  # while the parent's constructor runs
+WAITS = "spark.yarn.submit.waitAppCompletion"
+_YARN_SAID_ENDED = re.compile(r"Application report for application_\w+ \(state: (FINISHED|FAILED|KILLED)\)")
 
 
 class CheckpointedSparkSubmitHook(SparkSubmitHook):
@@ -58,6 +61,10 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         self._output = output or SparkOutput(self.log.info)
         self.refusal: str | None = None
         """The reason for exit code 3 that a driver in client mode has printed."""
+        self._application_ended = False
+        if self._is_yarn_cluster_mode:
+            with contextlib.suppress(ValueError):  # now: when the task is killed, there is no time for a look-up
+                self._get_yarn_rm_base_url()
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:
@@ -138,6 +145,69 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         code = process.returncode if process else None
         return 128 - code if code is not None and code < 0 else code
 
+    # -- YARN --------------------------------------------------------------------------------------------------------
+
+    @property
+    def yarn_application(self) -> str | None:
+        """Return the id of the application in cluster mode, once ``spark-submit`` has printed it."""
+        return self._yarn_application_id
+
+    def adopt_yarn_application(self, application: str) -> None:
+        """Let ``on_kill`` of the task kill an application that another process has submitted."""
+        if self._is_yarn_cluster_mode and application:
+            self._yarn_application_id = application
+
+    def check_tracking(self) -> None:
+        """Raise ``InvalidConfig`` if the task would not see its driver end on YARN. The parent says so only at the submit, or never."""
+        try:
+            self._validate_yarn_track_via_rm_api_config()
+        except (ValueError, RuntimeError) as error:
+            raise InvalidConfig(
+                f"{error} Or leave `yarn_track_via_rm_api` out: then the task waits for `spark-submit`"
+            ) from None
+        waits = self._confs.get(WAITS, "").strip().lower()
+        if not self._is_yarn_cluster_mode or not waits or (waits == "false") == self._yarn_track_via_rm_api:
+            return
+        wanted = "true" if waits == "false" else "false"
+        raise InvalidConfig(
+            f"{WAITS}={waits} does not go with yarn_track_via_rm_api={self._yarn_track_via_rm_api}: the task would not see how its driver"
+            f" ends. Leave the conf out, or write {'yarn_track_via_rm_api=True' if wanted == 'true' else 'false'}"
+        )
+
+    def may_run_on(self) -> bool:
+        """Return whether an application on YARN may still run, though its ``spark-submit`` or its tracking has failed."""
+        if not self._is_yarn_cluster_mode or self._application_ended:
+            return False
+        if self._yarn_application_id is None or self._yarn_rm_base_url is None:
+            return True
+        try:
+            return self.query_yarn_application_status(self._yarn_application_id) not in ("SUCCEEDED", "FAILED")
+        except RuntimeError:
+            return True
+
+    def _kill_yarn_application(self, application_id: str) -> None:
+        """Kill the application by the REST API of the resource manager, else by the command ``yarn``; the parent does not know the second
+        way where the operator calls this.
+
+        The command goes on in a session of its own: Airflow kills what is in that of the task five seconds later.
+        """
+        if self._yarn_rm_base_url is not None:
+            super()._kill_yarn_application(application_id)
+            return
+        try:
+            subprocess.Popen(
+                ["yarn", "application", "-kill", application_id],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **(self._env or {})},
+                start_new_session=True,
+            )
+        except OSError:
+            self._output.log([messages.not_killed(application_id)])
+
+    # -- the process -------------------------------------------------------------------------------------------------
+
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command: list[str] = super()._build_spark_submit_command(application)
         # `submit` adds these to the process's environment. A driver elsewhere must not mark its lines: no process removes the marks.
@@ -148,10 +218,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         return command
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        with contextlib.closing(self._output.fold(map(self._read_refusal, itr), self.log.info)) as lines:
+        with contextlib.closing(self._output.fold(map(self._read, itr), self.log.info)) as lines:
             super()._process_spark_submit_log(lines)
 
-    def _read_refusal(self, line: str) -> str:
+    def _read(self, line: str) -> str:
+        self._application_ended |= bool(_YARN_SAID_ENDED.search(line))
         self.refusal = messages.refusal_in(line.partition(self._output.mark)[2].strip()) or self.refusal
         return line
 

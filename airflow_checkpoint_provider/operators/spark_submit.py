@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
-from airflow_checkpoint_provider.coordinator.liveness import Heart, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Heart
 from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,
@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster, _xcom
+from airflow_checkpoint_provider.operators import _cluster, _driver_end, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
@@ -201,9 +201,13 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
 
     def _connect(self) -> tuple[CheckpointedSparkSubmitHook, Store]:
         """Return the hook, which is made once, and the store of the checkpoints."""
-        hook = self._hook if isinstance(self._hook, CheckpointedSparkSubmitHook) else self._get_hook()
-        self._hook = hook
+        self._hook = hook = self._own_hook or self._get_hook()
         return hook, CheckpointStorageHook(self.checkpoint_conn_id, hook.master, self._conn_id).get_store()
+
+    @property
+    def _own_hook(self) -> CheckpointedSparkSubmitHook | None:
+        """Return the hook that was made last; the parent keeps it."""
+        return self._hook if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
 
     def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
         ti = context["ti"]
@@ -217,6 +221,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             hook, _ = self._connect()
             self._output.log(messages.untried(_airflow.untried()))
             self._defers = self._whether_to_defer(hook)
+            if not self._defers:
+                hook.check_tracking()
             self._launch = launch = self.new_launch(context)
             try:
                 self._plan(launch)
@@ -226,9 +232,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
                 return self._finish(launch)
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
             self.push_launch(ti, launch, None)
-            if not launch.adopted:
-                return self._submit(context, launch)
-            return self.follow_deferred(launch) if self._defers else self._adopt(ti, launch)
+            return self._follow(ti, launch) if launch.adopted else self._submit(context, launch)
 
     def new_launch(self, context: Any) -> DriverLaunch:
         hook, store = self._connect()
@@ -333,10 +337,14 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
                 ended.set()
                 for thread in beside:
                     thread.join(timeout=10)
-        if self._defers and failure is None and isinstance(self._hook, CheckpointedSparkSubmitHook):
-            _cluster.submitted(self._hook, context, launch.number)
-            return self.follow_deferred(launch)
-        return self.end_launch(launch, self._hook.returncode if self._hook else None, failure)
+        hook = self._own_hook
+        if failure is not None and hook and not self._killed.is_set() and _driver_end.goes_on_alone(hook, launch):
+            self._output.log([messages.goes_on_alone(hook.yarn_application)])
+        elif failure is not None or not self._defers or not hook:
+            return self.end_launch(launch, hook.returncode if hook else None, failure)
+        if self._defers:
+            _cluster.submitted(hook, context, launch.number)
+        return self._follow(context["ti"], launch)
 
     def execute_resumable(self, context: Any) -> Any:
         """Do as the parent does, where the provider follows the driver. A task that is deferred only submits it."""
@@ -354,7 +362,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             heart.stop()
             self.push_launch(ti, launch, attempt)
 
-        monitor = functools.partial(follow, launch, ended, log_checkpoints=self._cluster, on_attach=on_attach)
+        monitor = functools.partial(
+            follow, launch, ended, log_checkpoints=self._cluster, on_attach=on_attach, restarts=self._cluster
+        )
         collector = functools.partial(launch.collect_older_runs, ended)
         named: dict[str, Callable[[], object]] = {"checkpoint-follow": monitor, "checkpoint-garbage": collector}
         threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in named.items()]
@@ -366,12 +376,19 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         if self.do_xcom_push:
             _xcom.push_launch(ti, launch, attempt)
 
-    def _adopt(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
-        """Follow a driver that an earlier try started, until it ends. Submit nothing."""
-        push = functools.partial(self.push_launch, ti, launch)
-        attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=push)
+    def _follow(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
+        """Follow a driver that runs elsewhere by the journal, until it ends: here, or in a trigger."""
+        if self._defers:
+            return self.follow_deferred(launch)
+
+        def on_attach(attempt: int | None) -> None:
+            self.push_launch(ti, launch, attempt)
+            if hook := self._own_hook:
+                _driver_end.remember_application(hook, launch, attempt)
+
+        attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=on_attach)
         if self._killed.is_set():
-            raise AirflowException("this task was killed while it followed an adopted driver")
+            raise AirflowException("this task was killed while it followed a driver")
         return self.end_followed(launch, attempt)
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -397,9 +414,13 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         if exit_code != 0:
             self._wait_if_stopped(launch)
         launch.raise_if_replaced()
-        if failure is not None and not isinstance(failure, AirflowException):
+        hook = self._own_hook
+        of_tracking = failure is not None and not isinstance(failure, AirflowException)
+        if failure is not None and of_tracking and not (hook and _driver_end.known_to_have_ended(hook)):
             raise failure  # the driver may still run, only its tracking failed: the next try checks
         attempt = launch.attempt()
+        if self._cluster and exit_code != 0:
+            exit_code = _driver_end.announced_code(launch, attempt, exit_code)
         launch.metrics.update(launch.state)  # entries since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(launch, attempt)
@@ -461,11 +482,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
 
     def _refusal(self, launch: DriverLaunch) -> str | None:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
-        assert launch.record is not None
-        beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
-        if beat and beat.refusal:
-            return printable(f"{beat.refusal.text}  [{beat.refusal.code}]")
-        return self._hook.refusal if isinstance(self._hook, CheckpointedSparkSubmitHook) else None
+        if refused := _driver_end.refused_start(launch):
+            return printable(f"{refused.text}  [{refused.code}]")
+        return self._own_hook.refusal if self._own_hook else None
 
     def on_kill(self) -> None:
         """Ask the driver to stop through the journal, which also reaches a lost host; then kill it as the parent does."""

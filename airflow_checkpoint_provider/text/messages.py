@@ -53,6 +53,8 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP250": "A savepoint was completed and published at its target.",
     "CKP251": "A savepoint was deleted on request.",
     "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
+    "CKP503": "The command spark-submit has ended, but not its application on YARN. The task follows the driver.",
+    "CKP504": "The application on YARN could not be killed. Its driver is asked to stop through the journal.",
 }
 
 
@@ -384,6 +386,21 @@ def not_attached() -> list[str]:
         "    with CheckpointedJob() as job:",
         '        df = job.stage("a name", df)',
     ]
+
+
+def goes_on_alone(application: str | None) -> str:
+    """Say that the task follows a driver whose ``spark-submit`` is gone."""
+    text = f"spark-submit has ended, but {application or 'the application'} may still run on YARN. This task follows its driver"
+    return coded(f"{text} through the journal.", "CKP503")
+
+
+def not_killed(application: str) -> str:
+    """Say why an application was not killed, and what does it."""
+    text = (
+        f"{application} was not killed: the Spark connection has no yarn_resourcemanager_webapp_address, and there is no command `yarn`"
+        " on the PATH. Its driver was asked through the journal to stop. If it does not answer, kill the application in YARN."
+    )
+    return coded(text, "CKP504")
 
 
 def closed(state: State, closing: Closing) -> str:

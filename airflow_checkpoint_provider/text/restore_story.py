@@ -44,6 +44,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP110": "The driver of an earlier try is still running. This try follows it and submits nothing.",
     "CKP113": "The task checks whether an earlier driver is still running.",
     "CKP118": "A clear discarded what Airflow had stored for the task, so the run starts over. The line says how to keep its work.",
+    "CKP119": "The cluster has started the driver of a launch again. It continues from the latest checkpoint of the launch.",
 }
 
 
@@ -110,6 +111,17 @@ def waits_for_heartbeat(state: State, seconds: float) -> str:
     attempt = state.attempt_of(launch.number) if launch else None
     observed = f"attempt {attempt.epoch}" if attempt else "the launch before this one"
     return coded(f"{state.job}: checking whether {observed} is still running (up to {ago(seconds)})", "CKP113")
+
+
+def started_again(state: State, epoch: int | None) -> list[str]:
+    """Return the line for a driver that its cluster has started again; none for the first driver of a launch."""
+    attempt = state.attempt(epoch) if epoch else None
+    earlier = [one for one in state.attempts if attempt and one.launch == attempt.launch and one.epoch < attempt.epoch]
+    if attempt is None or not earlier:
+        return []
+    begins = f"from {attempt.restore_point}" if attempt.restore_point else "from nothing"
+    text = f"RESTORE {title(state)}: after attempt {earlier[-1].epoch} the cluster has started the driver again,"
+    return [coded(f"{text} attempt {attempt.epoch}, {begins}.", "CKP119")]
 
 
 def driver_says(beat: Beat) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.support.drivers import WITH_S3A, started
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
+from tests.support.yarn import Yarn
 
 START = 120.0  # seconds until a cluster manager works, which takes five
 SMALL = {
@@ -73,6 +74,13 @@ def cluster_mode(folder: Path) -> Iterator[dict[str, int]]:
     with started(master, folder / "master.log"), started([*worker, *room], folder / "worker.log"):
         wait_until(lambda: _workers(page) == 1, START, (folder / "master.log").read_text)
         yield {"rpc": rpc, "rest": rest}
+
+
+@contextmanager
+def yarn(folder: Path) -> Iterator[Cluster]:
+    """Yield a resource manager with one node, for drivers in client mode. Raises ``NoJars``."""
+    with Yarn(folder / "yarn") as started:
+        yield Cluster({**started.confs, **SMALL}, started.environment)
 
 
 def _workers(page: int) -> int:

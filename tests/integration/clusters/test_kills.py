@@ -11,12 +11,16 @@ import pytest
 from tests.integration.runtime.rounds import Rounds
 from tests.integration.runtime.totals import killed_job_continues
 from tests.jobs.matrix import FEW
-from tests.support.clusters import Cluster, local_cluster, standalone
+from tests.support.clusters import Cluster, local_cluster, standalone, yarn
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
 
 pytestmark = pytest.mark.slow  # test_tasks.py runs on a local cluster, and test_first_job.py kills a driver
-EVERYWHERE = [pytest.param(local_cluster, id="local-cluster"), pytest.param(standalone, id="standalone")]
+EVERYWHERE = [
+    pytest.param(local_cluster, id="local-cluster"),
+    pytest.param(standalone, id="standalone"),
+    pytest.param(yarn, id="YARN"),
+]
 
 
 def home_in(cluster: Cluster, folder: Path, script: str, s3: S3Server | None) -> Home:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.unsteady import ROWS, TRIES
-from tests.support.clusters import Cluster, local_cluster, standalone
+from tests.support.clusters import Cluster, local_cluster, standalone, yarn
 from tests.support.runs import Home
 from tests.support.streams import add_files, expected, expected_keys, rows_in
 
@@ -29,6 +29,8 @@ EVERYWHERE = ("plain", "before", "after", "files", "batches")
         pytest.param(local_cluster, "raises", EVERYWHERE, marks=pytest.mark.slow),
         pytest.param(standalone, "raises", EVERYWHERE, marks=pytest.mark.slow),
         pytest.param(standalone, "dies", EVERYWHERE, marks=pytest.mark.slow),
+        pytest.param(yarn, "raises", EVERYWHERE, marks=pytest.mark.slow),
+        pytest.param(yarn, "dies", EVERYWHERE, marks=pytest.mark.slow),
         # Spark speculates on another host only, and the workers of a local cluster share one.
         pytest.param(standalone, "hangs", EVERYWHERE, marks=pytest.mark.slow),
         pytest.param(standalone, "dies with its node", ("after",), marks=pytest.mark.slow),

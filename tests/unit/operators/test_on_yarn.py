@@ -1,0 +1,183 @@
+"""In cluster mode on YARN the end of ``spark-submit`` is not that of the driver. A script stands in for both; there is no cluster here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
+from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from tests.support.waiting import wait_until
+from tests.unit.operators.submissions import execute
+
+APPLICATION = "application_1795739932863_0001"
+DRIVER = """#!{python}
+import os, sys, time
+from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, RefusedStart
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.handover import LaunchSettings
+from airflow_checkpoint_provider.protocol.keys import Keys
+from airflow_checkpoint_provider.storage import open_store
+
+settings = LaunchSettings.from_confs(dict(word.split("=", 1) for word in sys.argv if word.startswith("spark.checkpointed.")))
+store, keys = open_store(settings.root), Keys(settings.history)
+journal = Journal(store, keys, By("driver", "", ""))
+
+def refuse(code, text):
+    beat = Beat(launch=settings.launch, refusal=RefusedStart(code=code, text=text))
+    Heart(store, keys.driver_beat(settings.launch), beat).pulse()
+
+def begin(driver="one"):
+    journal.append(c.StartAttempt(token=settings.token, try_number=settings.try_number, driver=driver))
+    epoch = journal.state.last_epoch
+    Heart(store, keys.attempt_beat(epoch), Beat(epoch=epoch, attached_at=utc_now(), spark_application="{application}")).pulse()
+    return epoch
+
+def end(epoch, outcome, code):
+    journal.append(c.EndAttempt(epoch=epoch, outcome=outcome, exit_code=code, reported_by="driver"))
+
+print("Submitted application {application}", flush=True)
+{script}
+"""
+FAILED = "print('INFO Client: Application report for {application} (state: FAILED)'); sys.exit(1)"
+
+OUTLIVES = """
+if os.fork():
+    while store.read(keys.attempt_beat(1)) is None:
+        time.sleep(0.1)
+    os._exit(1)
+os.close(1), os.close(2)
+epoch = begin()
+time.sleep(3)
+end(epoch, 'finished', 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0.5")
+
+
+def acts(folder: Path, script: str) -> None:
+    """Let ``spark-submit`` do this, in the place of a cluster and its driver."""
+    script = script.format(application=APPLICATION)
+    text = DRIVER.format(python=sys.executable, application=APPLICATION, script=script)
+    (folder / "bin" / "spark-submit").write_text(text)
+    (folder / "argv").touch()
+
+
+def submit(folder: Path, **options: Any) -> None:
+    execute(folder, **{"conn_id": "yarn", **options})
+
+
+def test_refusal_for_good_fails_without_retry_whatever_the_code_of_spark_submit(folder: Path) -> None:
+    acts(folder, f"refuse('CKP607', 'boto3 is not there'); {FAILED}")
+    with pytest.raises(AirflowFailException, match="boto3 is not there"):
+        submit(folder)
+
+
+def test_refusal_that_another_driver_causes_may_be_retried(folder: Path) -> None:
+    acts(folder, f"refuse('CKP131', 'another driver lives'); {FAILED}")
+    with pytest.raises(AirflowException, match="replaced, stopped or suspended") as raised:
+        submit(folder)
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+def test_code_that_the_driver_announced_counts(folder: Path) -> None:
+    acts(folder, f"end(begin(), 'failed', 3); refuse('CKP605', 'a uid is used twice'); {FAILED}")
+    with pytest.raises(AirflowFailException, match="a uid is used twice"):
+        submit(folder)
+
+
+def test_driver_that_was_killed_has_no_exit_code(folder: Path) -> None:
+    acts(folder, f"begin(); {FAILED}")
+    with pytest.raises(AirflowException, match=r"attempt 1 failed \(exit code unknown\)"):
+        submit(folder)
+
+
+def test_driver_that_outlives_spark_submit_is_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after a restart of the resource manager, or when ``spark-submit`` alone was killed."""
+    acts(folder, OUTLIVES)
+    submit(folder)
+    said = capsys.readouterr().out
+    assert f"spark-submit has ended, but {APPLICATION} may still run on YARN" in said
+    assert "[CKP503]" in said
+
+
+def test_driver_that_the_cluster_starts_again_is_logged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    acts(
+        folder,
+        "end(begin(), 'failed', None); time.sleep(2)\nepoch = begin('two'); time.sleep(3); end(epoch, 'finished', 0)",
+    )
+    submit(folder)
+    said = capsys.readouterr().out
+    assert "after attempt 1 the cluster has started the driver again, attempt 2, from nothing.  [CKP119]" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"yarn_track_via_rm_api": True}, "yarn_resourcemanager_webapp_address"),
+        ({"conf": {"spark.yarn.submit.waitAppCompletion": "false"}}, "write yarn_track_via_rm_api=True"),
+    ],
+)
+def test_task_that_would_not_see_its_driver_end_submits_nothing(
+    folder: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=said):
+        submit(folder, **options)
+    assert not (folder / "argv").exists()
+    assert not list((folder / "checkpoints").iterdir())
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+def killer(lines: list[str]) -> CheckpointedSparkSubmitHook:
+    hook = CheckpointedSparkSubmitHook(conn_id="yarn", output=SparkOutput(lines.append))
+    hook.adopt_yarn_application(APPLICATION)
+    return hook
+
+
+def test_application_is_killed_by_the_command_of_yarn(folder: Path) -> None:
+    (folder / "bin" / "yarn").write_text(f'#!/bin/sh\necho "$@" > {folder}/new; mv {folder}/new {folder}/killed\n')
+    (folder / "bin" / "yarn").chmod(0o755)
+    killer([])._kill_yarn_application(APPLICATION)
+    wait_until((folder / "killed").exists)
+    assert (folder / "killed").read_text() == f"application -kill {APPLICATION}\n"
+
+
+def test_application_that_nothing_can_kill_is_named(folder: Path) -> None:
+    lines: list[str] = []
+    killer(lines)._kill_yarn_application(APPLICATION)
+    assert f"{APPLICATION} was not killed" in lines[0]
+    assert lines[0].endswith("[CKP504]")
+
+
+def test_application_is_killed_by_rest_if_the_connection_has_the_address(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    class Answer:
+        status_code = 202
+
+    def put(url: str, json: Any, **_: Any) -> Answer:
+        asked.append((url, json))
+        return Answer()
+
+    extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http://rm:8088"}
+    monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.requests.put", put)
+    hook = killer([])
+    monkeypatch.delenv("AIRFLOW_CONN_YARN")  # a task that is killed has no time for a look-up
+    hook._kill_yarn_application(APPLICATION)
+    assert asked == [(f"http://rm:8088/ws/v1/cluster/apps/{APPLICATION}/state", {"state": "KILLED"})]
