@@ -72,6 +72,10 @@ def test_spark_hook_has_the_attributes_that_are_used() -> None:
     assert "deploy_mode" in hook._connection
     assert list(inspect.signature(hook._build_spark_submit_command).parameters) == ["application"]
     assert list(inspect.signature(hook._process_spark_submit_log).parameters) == ["itr"]
+    assert (hook._is_yarn_cluster_mode, hook._yarn_application_id, hook._yarn_rm_base_url) == (False, None, None)
+    assert list(inspect.signature(hook._kill_yarn_application).parameters) == ["application_id"]
+    assert not inspect.signature(hook._get_yarn_rm_base_url).parameters
+    assert not inspect.signature(hook._validate_yarn_track_via_rm_api_config).parameters
 
 
 def test_spark_hook_knows_the_driver_by_one_of_three_names() -> None:
