@@ -1,46 +1,177 @@
-"""What a task knows of the end of a driver that a cluster runs: the exit code of ``spark-submit`` is not the driver's. Runs in Airflow (worker)."""
+"""The end of a driver, as its task tells it: the task's XCom, or the error that decides about a retry. Runs in Airflow (worker)."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn, Protocol
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider.coordinator.liveness import RefusedStart, read_beat
-from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, StoreError
+from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, StoreError, printable
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
+from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.units import driver_ended
 
 OVER = {error.code for error in (Fenced, JobAlreadyRunning, JobSuspended)}
 """The codes of refusals with which a driver ends with exit code 79."""
+
+
+class Log(Protocol):
+    """The log of the task."""
+
+    def warning(self, line: str, /) -> object: ...
+
+
+@dataclass(frozen=True)
+class DriverEnd:
+    """The end of the driver of ``launch``. ``hook`` is the one that submitted it, None in another process than that of the submit.
+
+    ``in_cluster``: the driver runs in a cluster, so the exit code of ``spark-submit`` is not the driver's.
+    """
+
+    launch: DriverLaunch
+    output: SparkOutput
+    log: Log
+    hook: CheckpointedSparkSubmitHook | None
+    in_cluster: bool
+
+    def of_followed(self, attempt: AttemptRecord | None) -> dict[str, Any]:
+        """Return the task's XCom, or raise the error, for a driver that was followed by the journal; None: its heartbeat has stopped."""
+        launch = self.launch
+        if attempt is None:
+            self._wait_if_stopped()
+            launch.raise_if_replaced()
+            launch.record_end("lost", None)
+            self.output.log(launch.summary())
+            raise AirflowException(
+                f"{driver_ended(launch.attempt(), 'lost')}: its heartbeat has stopped. The next try continues from its latest"
+                " checkpoint"
+            )
+        launch.wait_for_process()
+        return self.of_exit(0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
+
+    def of_exit(self, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
+        """Return the task's XCom, or raise the error for the driver's exit code; the documentation has the table."""
+        launch = self.launch
+        if failure is not None and exit_code in (None, 0):
+            exit_code = 1
+        if exit_code != 0:
+            self._wait_if_stopped()
+        launch.raise_if_replaced()
+        if failure is not None and not isinstance(failure, AirflowException) and not self._known_to_have_ended():
+            raise failure  # the driver may still run, only its tracking failed: the next try checks
+        attempt = launch.attempt()
+        if self.in_cluster and exit_code != 0:
+            exit_code = self._announced_code(attempt, exit_code)
+        launch.metrics.update(launch.state)  # entries since the monitor's last poll
+        if failure is None and exit_code == 0:
+            return self._succeed(attempt)
+        ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
+        if not ended_itself:
+            launch.record_end("failed", exit_code)
+        self._log_failure(attempt, exit_code)
+        # In client mode the parent's error says no more, and names a signal by another number than the journal
+        raise self._error(exit_code) from (failure if self.in_cluster else None)
+
+    def _error(self, exit_code: int | None) -> AirflowException:
+        if exit_code == ExitCode.REFUSED and (refusal := self._refusal()):
+            return AirflowFailException(refusal)
+        if exit_code == ExitCode.OVER:
+            return AirflowException(
+                "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
+            )
+        return AirflowException(driver_ended(self.launch.attempt(), "failed", exit_code))
+
+    def _log_failure(self, attempt: AttemptRecord | None, exit_code: int | None) -> None:
+        """Log the last lines of Spark again, unless the driver ended on request; then the summary of a driver that attached."""
+        if exit_code != ExitCode.OVER:
+            self.output.log_last_lines()
+        if attempt:
+            self.output.log(self.launch.summary())
+
+    def _succeed(self, attempt: AttemptRecord | None) -> dict[str, Any]:
+        if attempt is None:
+            self.launch.record_end("finished", 0)
+            for line in messages.not_attached():
+                self.log.warning(line)
+            return _xcom.of_end(self.launch)
+        if attempt.outcome is None:
+            self.launch.record_end("failed", 0)
+            self._log_failure(attempt, 0)
+            raise AirflowException(
+                "the driver exited with code 0 inside `with CheckpointedJob()`, so the job is not finished"
+            )
+        if attempt.outcome != "finished":
+            self._log_failure(attempt, 0)
+            raise AirflowException(f"{driver_ended(attempt)}, though its script exited with code 0")
+        return self.finish()
+
+    def finish(self) -> dict[str, Any]:
+        """Delete the checkpoints that end with a finished run, and return the task's XCom."""
+        last = self.launch.state.restore_point()
+        self.output.log(self.launch.summary())
+        self.output.log(self.launch.collect_garbage())
+        return _xcom.of_end(self.launch, last)
+
+    # -- a job that a savepoint has stopped --------------------------------------------------------------------------
+
+    def _wait_if_stopped(self) -> None:
+        """Reschedule this try if a savepoint stopped the job.
+
+        The journal is asked because not every cluster returns the driver's exit code, and a driver that is killed at its end
+        has another code.
+        """
+        if self.launch.record_suspension():
+            self.output.log(self.launch.summary())
+            self.wait_suspended()
+
+    def wait_suspended(self) -> NoReturn:
+        """Reschedule this try without using up a retry. It runs again after 60 s (the heartbeat timeout), in a new process,
+        so that its templates are rendered again."""
+        self.output.log(messages.suspended(self.launch.state))
+        again = datetime.now(UTC) + timedelta(seconds=self.launch.beats.still)
+        raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
+
+    # -- what the driver has said ------------------------------------------------------------------------------------
+
+    def _known_to_have_ended(self) -> bool:
+        """Return whether YARN says that the application has ended. The parent's tracking raises one error for that and for its own failure."""
+        hook = self.hook
+        return hook is not None and hook.yarn_application is not None and not hook.may_run_on()
+
+    def _announced_code(self, attempt: AttemptRecord | None, code: int | None) -> int | None:
+        """Return the exit code that the driver has announced, None if it could not; ``code`` of ``spark-submit`` if no driver began."""
+        if attempt is not None:
+            return attempt.exit_code
+        refused = self._refused_start()
+        if refused is None:
+            return code
+        return ExitCode.OVER if refused.code in OVER else ExitCode.REFUSED
+
+    def _refusal(self) -> str | None:
+        """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
+        if refused := self._refused_start():
+            return printable(f"{refused.text}  [{refused.code}]")
+        return self.hook.refusal if self.hook else None
+
+    def _refused_start(self) -> RefusedStart | None:
+        assert self.launch.record is not None
+        beat = read_beat(self.launch.store, self.launch.keys.driver_beat(self.launch.record.number))
+        return beat.refusal if beat else None
 
 
 def goes_on_alone(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch) -> bool:
     """Return whether a driver on YARN may go on, though its ``spark-submit`` failed."""
     attempt = launch.attempt()
     return attempt is not None and not attempt.outcome and hook.may_run_on()
-
-
-def known_to_have_ended(hook: CheckpointedSparkSubmitHook) -> bool:
-    """Return whether YARN says that the application has ended. The parent's tracking raises one error for that and for its own failure."""
-    return hook.yarn_application is not None and not hook.may_run_on()
-
-
-def refused_start(launch: DriverLaunch) -> RefusedStart | None:
-    """Return why the driver refused to run, if it could write that."""
-    assert launch.record is not None
-    beat = read_beat(launch.store, launch.keys.driver_beat(launch.record.number))
-    return beat.refusal if beat else None
-
-
-def announced_code(launch: DriverLaunch, attempt: AttemptRecord | None, code: int | None) -> int | None:
-    """Return the exit code that the driver has announced, None if it could not; ``code`` of ``spark-submit`` if no driver began."""
-    if attempt is not None:
-        return attempt.exit_code
-    refused = refused_start(launch)
-    if refused is None:
-        return code
-    return ExitCode.OVER if refused.code in OVER else ExitCode.REFUSED
 
 
 def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:

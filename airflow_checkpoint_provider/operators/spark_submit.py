@@ -7,13 +7,12 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from airflow.configuration import conf as airflow_conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
@@ -28,7 +27,6 @@ from airflow_checkpoint_provider.errors import (
     NotSupportedYet,
     Refused,
     Superseded,
-    printable,
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -36,9 +34,10 @@ from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster, _driver_end, _xcom
+from airflow_checkpoint_provider.operators import _cluster, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
+from airflow_checkpoint_provider.operators._driver_end import DriverEnd, goes_on_alone, remember_application
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.operators._parameters import (
@@ -52,12 +51,10 @@ from airflow_checkpoint_provider.operators._parameters import (
 )
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
-from airflow_checkpoint_provider.text.units import driver_ended
 
 STARTS = ("latest", "none")
 MAPPED = (
@@ -229,7 +226,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             except AlreadyFinished:
                 self._output.log(messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
-                return self._finish(launch)
+                return self._end_of(launch).finish()
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
             self.push_launch(ti, launch, None)
             return self._follow(ti, launch) if launch.adopted else self._submit(context, launch)
@@ -248,19 +245,12 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             raise
         except JobSuspended:
             launch.publish_savepoints()
-            self._wait_suspended(launch)
+            self._end_of(launch).wait_suspended()
         except CheckpointError as error:
             self._output.log(
                 messages.refused(f"{launch.parameters.history.job}, run {launch.parameters.token.run}", error)
             )
             raise
-
-    def _wait_suspended(self, launch: DriverLaunch) -> NoReturn:
-        """Reschedule this try without using up a retry. It runs again after 60 s (the heartbeat timeout), in a new process,
-        so that its templates are rendered again."""
-        self._output.log(messages.suspended(launch.state))
-        again = datetime.now(UTC) + timedelta(seconds=launch.beats.still)
-        raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
     def _launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
         ti, dag_run = context["ti"], context["dag_run"]
@@ -338,7 +328,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
                 for thread in beside:
                     thread.join(timeout=10)
         hook = self._own_hook
-        if failure is not None and hook and not self._killed.is_set() and _driver_end.goes_on_alone(hook, launch):
+        if failure is not None and hook and not self._killed.is_set() and goes_on_alone(hook, launch):
             self._output.log([messages.goes_on_alone(hook.yarn_application)])
         elif failure is not None or not self._defers or not hook:
             return self.end_launch(launch, hook.returncode if hook else None, failure)
@@ -384,7 +374,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         def on_attach(attempt: int | None) -> None:
             self.push_launch(ti, launch, attempt)
             if hook := self._own_hook:
-                _driver_end.remember_application(hook, launch, attempt)
+                remember_application(hook, launch, attempt)
 
         attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=on_attach)
         if self._killed.is_set():
@@ -394,97 +384,13 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def end_followed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
-        """Return the task's XCom, or raise the error, for a driver that was followed by the journal; None: its heartbeat has stopped."""
-        if attempt is None:
-            self._wait_if_stopped(launch)
-            launch.raise_if_replaced()
-            launch.record_end("lost", None)
-            self._output.log(launch.summary())
-            raise AirflowException(
-                f"{driver_ended(launch.attempt(), 'lost')}: its heartbeat has stopped. The next try continues from its latest"
-                " checkpoint"
-            )
-        launch.wait_for_process()
-        return self.end_launch(launch, 0 if attempt.outcome == "finished" else attempt.exit_code or 1, None)
+        return self._end_of(launch).of_followed(attempt)
 
     def end_launch(self, launch: DriverLaunch, exit_code: int | None, failure: BaseException | None) -> dict[str, Any]:
-        """Return the task's XCom, or raise the error for the driver's exit code; the documentation has the table."""
-        if failure is not None and exit_code in (None, 0):
-            exit_code = 1
-        if exit_code != 0:
-            self._wait_if_stopped(launch)
-        launch.raise_if_replaced()
-        hook = self._own_hook
-        of_tracking = failure is not None and not isinstance(failure, AirflowException)
-        if failure is not None and of_tracking and not (hook and _driver_end.known_to_have_ended(hook)):
-            raise failure  # the driver may still run, only its tracking failed: the next try checks
-        attempt = launch.attempt()
-        if self._cluster and exit_code != 0:
-            exit_code = _driver_end.announced_code(launch, attempt, exit_code)
-        launch.metrics.update(launch.state)  # entries since the monitor's last poll
-        if failure is None and exit_code == 0:
-            return self._succeed(launch, attempt)
-        ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
-        if not ended_itself:
-            launch.record_end("failed", exit_code)
-        self._log_failure(launch, attempt, exit_code)
-        if exit_code == ExitCode.REFUSED and (refusal := self._refusal(launch)):
-            raise AirflowFailException(refusal)
-        if exit_code == ExitCode.OVER:
-            raise AirflowException(
-                "the driver ended because it was replaced, stopped or suspended (exit code 79). The next try checks again"
-            )
-        # In client mode the parent's error says no more, and names a signal by another number than the journal
-        raise AirflowException(driver_ended(launch.attempt(), "failed", exit_code)) from (
-            failure if self._cluster else None
-        )
+        return self._end_of(launch).of_exit(exit_code, failure)
 
-    def _log_failure(self, launch: DriverLaunch, attempt: AttemptRecord | None, exit_code: int | None) -> None:
-        """Log the last lines of Spark again, unless the driver ended on request; then the summary of a driver that attached."""
-        if exit_code != ExitCode.OVER:
-            self._output.log_last_lines()
-        if attempt:
-            self._output.log(launch.summary())
-
-    def _wait_if_stopped(self, launch: DriverLaunch) -> None:
-        """Reschedule this try if a savepoint stopped the job.
-
-        The journal is asked because not every cluster returns the driver's exit code, and a driver that is killed at its end
-        has another code.
-        """
-        if launch.record_suspension():
-            self._output.log(launch.summary())
-            self._wait_suspended(launch)
-
-    def _succeed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
-        if attempt is None:
-            launch.record_end("finished", 0)
-            for line in messages.not_attached():
-                self.log.warning(line)
-            return _xcom.of_end(launch)
-        if attempt.outcome is None:
-            launch.record_end("failed", 0)
-            self._log_failure(launch, attempt, 0)
-            raise AirflowException(
-                "the driver exited with code 0 inside `with CheckpointedJob()`, so the job is not finished"
-            )
-        if attempt.outcome != "finished":
-            self._log_failure(launch, attempt, 0)
-            raise AirflowException(f"{driver_ended(attempt)}, though its script exited with code 0")
-        return self._finish(launch)
-
-    def _finish(self, launch: DriverLaunch) -> dict[str, Any]:
-        """Delete the checkpoints that end with a finished run, and return the task's XCom."""
-        last = launch.state.restore_point()
-        self._output.log(launch.summary())
-        self._output.log(launch.collect_garbage())
-        return _xcom.of_end(launch, last)
-
-    def _refusal(self, launch: DriverLaunch) -> str | None:
-        """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
-        if refused := _driver_end.refused_start(launch):
-            return printable(f"{refused.text}  [{refused.code}]")
-        return self._own_hook.refusal if self._own_hook else None
+    def _end_of(self, launch: DriverLaunch) -> DriverEnd:
+        return DriverEnd(launch, self._output, self.log, self._own_hook, in_cluster=self._cluster)
 
     def on_kill(self) -> None:
         """Ask the driver to stop through the journal, which also reaches a lost host; then kill it as the parent does."""
