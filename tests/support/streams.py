@@ -19,14 +19,15 @@ NEW_KEYS = 15  # in each file; the other half of its keys was in the file before
 
 
 def add_files(folder: Path, *numbers: int) -> None:
-    """Put files of the input, each whole or not at all."""
+    """Put files of the input, each whole or not at all. They appear at once, so that a running query finds all of them, or none."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in numbers:
         rows = [row(number, n) for n in range(ROWS)]
         hidden = folder / f".{number}.tmp"
         hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         os.utime(hidden, times=(EVENTS.timestamp() + number,) * 2)  # Spark reads the files in this order
-        hidden.rename(folder / f"{number:04d}.json")
+    for number in numbers:
+        (folder / f".{number}.tmp").rename(folder / f"{number:04d}.json")
 
 
 def row(file: int, number: int) -> dict[str, object]:
