@@ -114,7 +114,7 @@ def test_tables_name_existing_objects() -> None:
     parameters = inspect.signature(CheckpointedSparkSubmitOperator).parameters
     for cell in first_column("## The parameters"):
         name, default = re.fullmatch(r"`(\w+)`(?: \(`(.+)`\))?", cell).groups()  # type: ignore[union-attr]
-        assert name in parameters or name == "durable"
+        assert name in parameters or name in ("durable", "deferrable")
         if default and name in parameters and parameters[name].default is not None:
             assert str(parameters[name].default) == default.strip('"'), name
 
