@@ -20,6 +20,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider.errors import PartMissing
+from airflow_checkpoint_provider.policies import releases
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -39,13 +40,17 @@ DISCARDING = (3, 4)
 
 
 def clear_may_discard() -> bool:
-    return _minor(airflow.__version__) >= DISCARDING
+    return releases.minor(airflow.__version__) >= DISCARDING
 
 
 def untried() -> dict[str, str]:
     """Return what is newer than all releases with which this package was tried, and the newest of those: ``{"Airflow 3.5.0": "3.3"}``."""
     installed = (("Airflow", airflow.__version__, NEWEST_AIRFLOW), ("Spark provider", _provider(), NEWEST_PROVIDER))
-    return {f"{part} {version}": _text(newest) for part, version, newest in installed if _minor(version) > newest}
+    return {
+        f"{part} {version}": releases.text(newest)
+        for part, version, newest in installed
+        if releases.minor(version) > newest
+    }
 
 
 def _provider() -> str:
@@ -54,20 +59,12 @@ def _provider() -> str:
     return __version__
 
 
-def _minor(version: str) -> tuple[int, ...]:
-    """Return major and minor version."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-def _text(release: tuple[int, ...]) -> str:
-    return ".".join(map(str, release))
-
-
 def _missing(name: str) -> PartMissing:
+    airflow_tried, provider_tried = releases.text(NEWEST_AIRFLOW), releases.text(NEWEST_PROVIDER)
     return PartMissing(
         f"Airflow {airflow.__version__} with Spark provider {_provider()} has no {name}, or another one than this package needs to submit."
-        f" Nothing was submitted. Install Airflow {_text(NEWEST_AIRFLOW)} and its Spark provider {_text(NEWEST_PROVIDER)}, with which this"
-        " package was tried, or a newer version of this package"
+        f" Nothing was submitted. Install Airflow {airflow_tried} and its Spark provider {provider_tried}, with which this package was"
+        " tried, or a newer version of this package"
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from airflow_checkpoint_provider.errors import VersionMismatch
+from airflow_checkpoint_provider.policies import releases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ OLDEST, NEWEST = (4, 0), (4, 3)
 """The releases of Spark with which the tests run."""
 AS_INSTALLED = "{} as installed"
 CLIENT = AS_INSTALLED.format("pyspark-client")
-TRIED = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+TRIED = f"{releases.text(OLDEST)} to {releases.text(NEWEST)}"
 
 
 def check_versions(spark: SparkSession) -> None:
@@ -34,30 +35,21 @@ def check_versions(spark: SparkSession) -> None:
 
 def untried(version: str) -> str | None:
     """Return a line for the log if this package was not tried with so new a Spark, else None."""
-    if _minor(version) <= NEWEST:
+    if releases.minor(version) <= NEWEST:
         return None
-    return f"Spark {version} is newer than {_text(NEWEST)}, the newest release that this package was tried with; the job continues"
+    return f"Spark {version} is newer than {releases.text(NEWEST)}, the newest release that this package was tried with; the job continues"
 
 
 def minor_release(version: str) -> str:
     """Return major and minor version, such as 4.2."""
-    return _text(_minor(version))
+    return releases.text(releases.minor(version))
 
 
 def _refuse_old(version: str) -> None:
-    if _minor(version) < OLDEST:
+    if releases.minor(version) < OLDEST:
         raise VersionMismatch(
-            f"this package needs Spark {_text(OLDEST)} or newer, found {version}. Install a newer Spark where the driver runs"
+            f"this package needs Spark {releases.text(OLDEST)} or newer, found {version}. Install a newer Spark where the driver runs"
         )
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    """Return major and minor version."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-def _text(release: tuple[int, ...]) -> str:
-    return ".".join(map(str, release))
 
 
 def _versions(spark: SparkSession) -> dict[str, str]:
@@ -69,8 +61,8 @@ def _versions(spark: SparkSession) -> dict[str, str]:
 
 
 def _refuse_mixed(versions: Mapping[str, str]) -> None:
-    releases = {match[0] if (match := RELEASE.match(version)) else version for version in versions.values()}
-    if len(releases) > 1:
+    found = {match[0] if (match := RELEASE.match(version)) else version for version in versions.values()}
+    if len(found) > 1:
         listed = ", ".join(f"{label} {version}" for label, version in versions.items())
         raise VersionMismatch(f"this driver has several versions of Spark: {listed}. {_mend(versions)}")
 
