@@ -11,6 +11,7 @@ from pathlib import Path
 import pyspark
 
 from tests.support.drivers import ROOT
+from tests.support.runs import Home
 
 INSTALLATION = 1200  # seconds
 FOLDER = ROOT / ".sparks"
@@ -47,3 +48,13 @@ def python_with_spark(release: str) -> str:
 def on_path(python: str) -> dict[str, str]:
     """Return the environment in which ``spark-submit``, and Spark's own Pythons, are those of an environment."""
     return {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def on_release(folder: Path, script: str, release: str) -> Home:
+    """Return a job whose drivers, and what they start, run on a release of Spark."""
+    if release == INSTALLED:
+        return Home(folder, script)
+    python = python_with_spark(release)
+    home = Home(folder, script, python=python)
+    home.env |= on_path(python)
+    return home

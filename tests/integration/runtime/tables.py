@@ -9,12 +9,12 @@ import pytest
 from tests.support import delta, iceberg
 from tests.support.jars import NoJars
 from tests.support.runs import Home
-from tests.support.sparks import INSTALLED, on_path, python_with_spark
+from tests.support.sparks import INSTALLED, on_release
 
 
 def on_delta(folder: Path, script: str, release: str = INSTALLED, **env: str) -> Home:
     """Return a job on a release of Spark, which knows Delta tables. Skip the test if this machine cannot have the jars."""
-    home = _on_release(folder, script, release)
+    home = on_release(folder, script, release)
     try:
         home.env |= delta.environment(release) | env
     except NoJars as error:
@@ -25,16 +25,7 @@ def on_delta(folder: Path, script: str, release: str = INSTALLED, **env: str) ->
 
 def on_iceberg(folder: Path, lake: iceberg.Lake, script: str, release: str = "4.1") -> Home:
     """Return a job on a release of Spark, which knows Iceberg and a catalog. Raises ``NoJars``."""
-    home = _on_release(folder, script, release)
+    home = on_release(folder, script, release)
     home.env |= iceberg.environment(release)
     home.confs |= lake.confs()
-    return home
-
-
-def _on_release(folder: Path, script: str, release: str) -> Home:
-    if release == INSTALLED:
-        return Home(folder, script)
-    python = python_with_spark(release)
-    home = Home(folder, script, python=python)
-    home.env |= on_path(python)
     return home

@@ -20,7 +20,7 @@ from tests.jobs.matrix import FEW
 from tests.support.drivers import ROOT
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
-from tests.support.sparks import on_path, python_with_spark
+from tests.support.sparks import on_path, on_release, python_with_spark
 from tests.support.streams import expected, expected_keys, rows_in
 
 HADOOP = {"4.0": "3.4.1", "4.1": "3.4.2", "4.3": "3.5.0"}
@@ -123,9 +123,7 @@ def test_killed_job_continues_in_s3_with_the_advised_packages(tmp_path: Path, s3
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", HADOOP)
 def test_killed_query_goes_on_exactly_on_release(tmp_path: Path, release: str) -> None:
-    python = python_with_spark(release)
-    stream = Home(tmp_path / "stream", "stream.py", python=python)
-    stream.env |= on_path(python)
+    stream = on_release(tmp_path / "stream", "stream.py", release)
     running_forever(stream, STREAM_STATE="1")
     goes_on_behind_batch_one(stream, killed_in_batch_one(stream))
     assert rows_in(stream.out, "key") == expected_keys(FILES)
@@ -140,9 +138,7 @@ def test_killed_query_goes_on_exactly_on_release(tmp_path: Path, release: str) -
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", HADOOP)
 def test_killed_batch_sink_goes_on_exactly_on_release(tmp_path: Path, release: str) -> None:
-    python = python_with_spark(release)
-    stream = Home(tmp_path / "stream", "stream.py", python=python)
-    stream.env |= on_path(python)
+    stream = on_release(tmp_path / "stream", "stream.py", release)
     running_forever(stream, STREAM_SINK="batch_sink")
     goes_on_behind_batch_one(stream, killed_in_batch_one(stream))
     assert rows_in(stream.out) == expected(FILES)
@@ -153,9 +149,7 @@ def test_killed_batch_sink_goes_on_exactly_on_release(tmp_path: Path, release: s
 @pytest.mark.parametrize("release", HADOOP)
 def test_queries_stay_exact_through_a_kill_and_a_sleep_on_release(tmp_path: Path, release: str) -> None:
     """Spark 4.0 has no ``transformWithState`` for rows in Python."""
-    python = python_with_spark(release)
-    matrix = Home(tmp_path / "matrix", "matrix.py", python=python)
-    matrix.env |= on_path(python)
+    matrix = on_release(tmp_path / "matrix", "matrix.py", release)
     queries = [(operator, store) for operator, store in FEW if (operator, release) != ("totals", "4.0")]
     with Rounds(matrix, seed=3, queries=queries) as rounds:
         rounds.hurt(signal.SIGKILL, blind=False, saved=True)
@@ -169,9 +163,7 @@ def test_queries_stay_exact_through_a_kill_and_a_sleep_on_release(tmp_path: Path
 @pytest.mark.parametrize("release", HADOOP)
 def test_query_goes_back_on_release(tmp_path: Path, release: str) -> None:
     """The batches that it takes out of the sink are entries of the sink's log, which Spark reads afterwards."""
-    python = python_with_spark(release)
-    stream = Home(tmp_path / "stream", "stream.py", python=python)
-    stream.env |= on_path(python)
+    stream = on_release(tmp_path / "stream", "stream.py", release)
     running_forever(stream)
     number = killed_behind_a_savepoint(stream)
     restore(stream, number, rewind_sink=True)
