@@ -342,6 +342,7 @@ def test_user_who_asks_for_much_has_few_questions_under_way(hanging: Hanging) ->
         polls.limit = 60
         hanging.answers.set()
         assert await polls.jobs("c") == []
+        await asyncio.gather(*(answer.task for answer in polls._answers.values()))
         assert hanging.asked == polling.UNDER_WAY + 1
 
     run(look())
