@@ -39,8 +39,8 @@ class JobParameters(Linked):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Add the template fields to those of the other operator."""
         super().__init_subclass__(**kwargs)
-        theirs = (field for base in cls.__mro__ for field in vars(base).get("template_fields", ()))
-        cls.template_fields = tuple(dict.fromkeys((*theirs, *TEMPLATE_FIELDS)))
+        fields = dict.fromkeys(field for base in cls.__mro__ for field in vars(base).get("template_fields", ()))
+        cls.template_fields = (*(field for field in fields if field not in TEMPLATE_FIELDS), *TEMPLATE_FIELDS)
 
     def __init__(
         self,

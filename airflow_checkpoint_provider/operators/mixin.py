@@ -19,10 +19,12 @@ from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,
     CommitStateUnknown,
+    InvalidConfig,
     JobSuspended,
     NotSupportedYet,
     Superseded,
 )
+from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
@@ -30,7 +32,7 @@ from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._driver_end import DriverEnd, Submission
-from airflow_checkpoint_provider.operators._job_parameters import FROM_CODE, HISTORY_KEY, JobParameters
+from airflow_checkpoint_provider.operators._job_parameters import HISTORY_KEY, JobParameters
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._parameters import refuse_inside_preflight
 from airflow_checkpoint_provider.operators.hand_over import HandOver
@@ -74,6 +76,9 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     job_attribute: ClassVar[str] = ""
     """The attribute in which the other operator keeps the name of the job that it has submitted, and by which its ``on_kill`` kills it."""
 
+    from_this_host: ClassVar[bool] = False
+    """Whether the other operator submits files of this host, so that the package needs no place that the cluster reads."""
+
     def __init__(self, **kwargs: Any) -> None:
         for name, value in self.needs.items():
             if kwargs.setdefault(name, value) != value:
@@ -93,7 +98,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
 
     def hand_over(self, launch: HandOver) -> None:
         """Put the launch into the fields from which the other operator submits. Called once, just before its ``execute``."""
-        raise NotImplementedError(f"{type(self).__name__} has no method hand_over")
+        raise NotImplementedError(f"{type(self).__name__} needs the method hand_over")
 
     def prepare(self) -> None:
         """Check what is known when the templates are rendered, and before anything is planned. Raise ``CheckpointError``."""
@@ -130,8 +135,19 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             setattr(self, self.job_attribute, known.get("job"))
 
     def driver_archive(self) -> str | None:
-        """Return the URI of the runtime's archive, which is written if it is not there. None if the driver's image has the package."""
-        return CheckpointStorageHook(self.checkpoint_conn_id).publish_archive() if self.archive == FROM_CODE else None
+        """Return where the archive with the driver's part of this package is, which is written if it is not there. None if the driver's image
+        has the package. Raise ``InvalidConfig`` if the connection does not say where.
+        """
+        if self.archive is None:
+            return None
+        published = CheckpointStorageHook(self.checkpoint_conn_id).publish_archive()
+        if published is None and not self.from_this_host:
+            raise InvalidConfig(
+                f"connection {self.checkpoint_conn_id!r} does not say where drivers find this package. Add to its extra a place that the"
+                ' cluster reads, and that only Airflow and administrators may write: "code": "s3a://bucket/code". Or install the package in'
+                " the image of the drivers, and write archive=None"
+            )
+        return published or str(driver_archive())
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -204,9 +220,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
                     raise AirflowException("killed before the submit")
                 super().execute(context)
             except TaskDeferred:
-                raise AirflowException(
-                    f"{type(self).__name__} has deferred itself, so nobody follows its driver"
-                ) from None
+                return AirflowException(f"{type(self).__name__} has deferred itself, so it would not follow its driver")
             except Exception as error:  # noqa: BLE001 - each way to track a driver raises its own
                 return error
             finally:

@@ -8,7 +8,6 @@ from airflow.configuration import conf as airflow_conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_checkpoint_provider import _airflow
-from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _cluster
@@ -53,6 +52,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     :param deferrable: release the worker while the driver runs. Cluster mode only.
     """
+
+    from_this_host = True
 
     def __init__(self, **kwargs: Any) -> None:
         # No parameter of its own, so that it is not taken from default_args, where it means the DAG's other tasks.
@@ -108,9 +109,6 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def new_launch(self, context: Any) -> DriverLaunch:
         self._in_cluster = self._made_hook().deploy_mode == "cluster"
         return super().new_launch(context)
-
-    def driver_archive(self) -> str | None:
-        return super().driver_archive() or (str(driver_archive()) if self.archive else None)
 
     # -- the submit --------------------------------------------------------------------------------------------------
 
