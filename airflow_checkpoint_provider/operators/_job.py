@@ -75,7 +75,7 @@ class JobOperator(KillGuard):
                 f"job={job.task_id!r} is a task of DAG {job.dag_id!r}; for a job of another DAG write its job id, which"
                 ' means the history that its runs share (scope="job"), and run= if each run has its own'
             )
-        return JobReference(job.job_id, job.task_id, job.scope, job.checkpoint_conn_id)
+        return JobReference(job.own_job_id, job.task_id, job.scope, job.checkpoint_conn_id)
 
     def history(self, ti: Any) -> History:
         """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``."""

@@ -58,7 +58,11 @@ class JobParameters(Linked):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.job_id, self.scope, self.restore = job_id, scope, restore
+        self.own_job_id, self.scope, self.restore = (
+            job_id,
+            scope,
+            restore,
+        )  # other operators keep the id of their service's job in job_id
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.archive = checkpointing, checkpoint_conn_id, archive
         self.allow_non_restored_state = allow_non_restored_state
@@ -80,8 +84,8 @@ class JobParameters(Linked):
         at parse.
         """
         dag = self._own_dag()
-        if self.job_id is not None:
-            check_job_id(self.job_id)
+        if self.own_job_id is not None:
+            check_job_id(self.own_job_id)
         if self.get_closest_mapped_task_group() is not None:
             raise NotSupportedYet(f"{self.task_id}: {MAPPED}")
         if dag:
@@ -112,8 +116,8 @@ class JobParameters(Linked):
 
     def _name(self, dag: DAG | None) -> str:
         """Return the job id."""
-        if self.job_id is not None:
-            return self.job_id
+        if self.own_job_id is not None:
+            return self.own_job_id
         return job_id_of(dag.dag_id, self.task_id) if dag else self.task_id
 
     def _refuse_shared_name(self, dag: DAG) -> None:
@@ -138,11 +142,11 @@ class JobParameters(Linked):
         super().render_template_fields(context, jinja_env)
         with contextlib.suppress(Exception):  # execute raises the same error
             ti = context["ti"]
-            history = history_of(self.job_id, self.scope, ti, ti.task_id)
+            history = history_of(self.own_job_id, self.scope, ti, ti.task_id)
             self.history = f"{self.checkpoint_store().uri}/{history.prefix}"
 
     def reference(self, ti: Any) -> HistoryReference:
-        history = history_of(self.job_id, self.scope, ti, ti.task_id)
+        history = history_of(self.own_job_id, self.scope, ti, ti.task_id)
         return HistoryReference(self.checkpoint_conn_id, history.prefix, ti.run_id)
 
     def refuse_instance(self, context: Any) -> None:
@@ -159,7 +163,7 @@ class JobParameters(Linked):
     def launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
         """Return the rendered parameters of the launch of this try."""
         ti, dag_run = context["ti"], context["dag_run"]
-        history = history_of(self.job_id, self.scope, ti, ti.task_id)
+        history = history_of(self.own_job_id, self.scope, ti, ti.task_id)
         generation = generation_of(context, self.retries, functools.partial(has_launched, store, history, ti))
         starts_over = generation.discarded and self.on_clear == "auto"
         return LaunchParameters(

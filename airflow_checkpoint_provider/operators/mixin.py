@@ -90,7 +90,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         self._launch: DriverLaunch | None = None
         self._defers = False  # whether the worker is released
         self._in_cluster = True  # so the driver's exit code does not reach this task
-        self._killed = threading.Event()
+        self._was_killed = threading.Event()  # KubernetesPodOperator has an attribute _killed
         self._output = SparkOutput(lambda line: self.log.info("%s", line))
         self.check_parameters()
 
@@ -179,7 +179,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     def new_launch(self, context: Any) -> DriverLaunch:
         store = self.checkpoint_store()
         s3_credentials.refuse_for_jobs(store)
-        return DriverLaunch(store, self.launch_parameters(context, store), self._output.log, killed=self._killed)
+        return DriverLaunch(store, self.launch_parameters(context, store), self._output.log, killed=self._was_killed)
 
     def _plan(self, launch: DriverLaunch) -> None:
         """Plan the launch, or log why nothing is submitted."""
@@ -200,7 +200,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         """Submit the driver and wait for its end, by the other operator's ``execute``. Threads run beside it."""
         failure = self._execute_other(context, launch)
         alone = None
-        if failure is not None and not self._killed.is_set():
+        if failure is not None and not self._was_killed.is_set():
             alone = self.goes_on_alone(launch)
             self._output.log(filter(None, (alone,)))
         if not alone and (failure is not None or not self._defers):
@@ -216,7 +216,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             durable: Any = getattr(self, "durable", None)
             self.durable = False
             try:
-                if self._killed.is_set():
+                if self._was_killed.is_set():
                     raise AirflowException("killed before the submit")
                 super().execute(context)
             except TaskDeferred:
@@ -259,8 +259,8 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if self._defers:
             return self.follow_deferred(launch)
         on_attach = functools.partial(self.attached, ti, launch)
-        attempt = follow(launch, self._killed, log_checkpoints=True, on_attach=on_attach)
-        if self._killed.is_set():
+        attempt = follow(launch, self._was_killed, log_checkpoints=True, on_attach=on_attach)
+        if self._was_killed.is_set():
             raise AirflowException("this task was killed while it followed a driver")
         return self.end_followed(launch, attempt)
 
@@ -281,7 +281,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
 
     def on_kill(self) -> None:
         """Ask the driver to stop through the journal, which also reaches a lost host; then kill it as the other operator does."""
-        self._killed.set()
+        self._was_killed.set()
         if self._launch is not None:
             with contextlib.suppress(CheckpointError):
                 self._launch.request_stop("the task was killed")

@@ -33,9 +33,7 @@ def put_beat(store: Store, key: str, counter: int = 1, off: timedelta = timedelt
 
 
 @contextmanager
-def beating(
-    store: Store, key: str, off: timedelta = timedelta(), every: float = 0.01, **fields: Any
-) -> Iterator[None]:
+def beating(store: Store, key: str, off: timedelta = timedelta(), every: float = 0.01, **fields: Any) -> Iterator[None]:
     """A driver elsewhere that beats under ``key``, from before this begins until it ends."""
     stop = threading.Event()
     put_beat(store, key, off=off, **fields)
