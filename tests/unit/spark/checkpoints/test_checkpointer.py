@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.spark.checkpoints import checkpointer
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
+from airflow_checkpoint_provider.spark.checkpoints.context import AbandonedCheckpoint, Retry, TakenCheckpoint
 from airflow_checkpoint_provider.spark.checkpoints.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement, value
 from tests.support.causes import cause_of
@@ -163,6 +164,18 @@ def test_script_that_waits_while_the_store_is_silent_learns_the_outcome_later(
     impatient.checkpointer.wait()
     assert impatient.listed(1).status == RETAINED
     assert not impatient.states.changed()
+    assert impatient.checkpointer.protection.failures == 0
+
+
+def test_outcome_is_asked_for_again_until_the_store_tells_it(impatient: Driver, store: FaultyStore) -> None:
+    silent_after_acknowledging(impatient, store, wait=True)
+    context = impatient.checkpointer._context
+    context.protection.begin()  # the next barrier
+    assert context.read_outcome() == Retry()
+    assert context.protection.failures == 2
+    store.plan = served
+    assert isinstance(context.read_outcome(), TakenCheckpoint)
+    assert context.read_outcome() is None, "it is known"
 
 
 def test_checkpoint_whose_outcome_is_unknown_expires_after_its_timeout(store: FaultyStore) -> None:
@@ -207,6 +220,11 @@ def test_checkpoint_whose_outcome_is_unknown_may_be_aborted_meanwhile(
     assert "ABORTED chk-1 of flights.delays: changed my mind" in capsys.readouterr().out
     impatient.checkpointer.checkpoint("there", wait=True)
     assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [2]
+
+
+def test_checkpoint_whose_outcome_is_unknown_may_be_forgotten_meanwhile(running: Driver) -> None:
+    running.checkpointer._context.unknown = 7
+    assert running.checkpointer._context.read_outcome() == AbandonedCheckpoint()
 
 
 def test_old_checkpoints_that_cannot_be_deleted_are_deleted_by_the_next_checkpoint(
