@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.spark.checkpoints.copies import NewFileSets, Sa
 from tests.support.acknowledgements import acknowledgement, value
 from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, Time, served
+from tests.support.objects import Refusing
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording, Silence
@@ -220,6 +221,22 @@ def test_checkpoint_whose_outcome_is_unknown_may_be_aborted_meanwhile(
     assert "ABORTED chk-1 of flights.delays: changed my mind" in capsys.readouterr().out
     impatient.checkpointer.checkpoint("there", wait=True)
     assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [2]
+
+
+def test_outcome_that_is_learned_when_an_object_declines_counts(impatient: Driver, store: FaultyStore) -> None:
+    class Answering(Refusing):
+        def snapshot_state(self, ctx: object) -> object:
+            store.plan = served
+            return super().snapshot_state(ctx)
+
+    impatient.states.object_states["counts"] = 1
+    silent_after_acknowledging(impatient, store, wait=True)
+    impatient.registered.add("own", Answering())
+    impatient.checkpointer.checkpoint("there")
+    assert impatient.states.changed()
+    impatient.checkpointer.wait()
+    assert not impatient.states.changed()
+    assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [1]
 
 
 def test_checkpoint_whose_outcome_is_unknown_may_be_forgotten_meanwhile(running: Driver) -> None:
