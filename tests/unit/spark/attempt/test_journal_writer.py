@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, SEAL
+from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.unit.spark.driver import Driver, Left
 
@@ -46,6 +48,14 @@ def test_side_effect_follows_although_the_journal_does_not_answer(
     store.plan = silent_journal
     impatient.attempt.writer.check_not_fenced()
     assert "nobody knows whether this attempt was replaced. The job continues" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("phase", "missing"), [(ACKNOWLEDGE, ("",)), (SEAL, ())])
+def test_application_is_missing_from_a_checkpoint_that_is_aborted_before_it_has_acknowledged(
+    running: Driver, phase: str, missing: tuple[str, ...]
+) -> None:
+    aborted = running.attempt.writer.abort(running.asked(), "changed my mind", phase=phase)
+    assert cause_of(aborted).missing == missing
 
 
 def waits(call: Callable[[], object]) -> bool:
