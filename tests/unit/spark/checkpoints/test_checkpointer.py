@@ -168,6 +168,18 @@ def test_script_that_waits_while_the_store_is_silent_learns_the_outcome_later(
     assert impatient.checkpointer.protection.failures == 0
 
 
+def test_barrier_whose_outcome_the_script_itself_reads_has_saved_the_queries(
+    impatient: Driver, store: FaultyStore
+) -> None:
+    impatient.states.claimed_queries.add("rows")
+    impatient.checkpointer.request("periodic")
+    script, silence = threading.current_thread(), Silence()
+    store.plan = lambda call: Fault.NONE if threading.current_thread() is script else silence(call)
+    impatient.pin(Recording("counts"))
+    assert impatient.checkpointer.checkpoint("here", wait=True)
+    assert silence.begun
+
+
 def test_outcome_is_asked_for_again_until_the_store_tells_it(impatient: Driver, store: FaultyStore) -> None:
     silent_after_acknowledging(impatient, store, wait=True)
     context = impatient.checkpointer._context

@@ -29,6 +29,15 @@ def test_object_that_fails_declines_the_checkpoint_whose_id_it_was_given(running
     assert len(running.task().state.checkpoints) == 1
 
 
+def test_barrier_of_an_object_without_state_fails_with_its_checkpoint(running: Driver) -> None:
+    running.registered.add("own", Own())
+    running.pin(Recording("counts"))
+    assert running.checkpointer.checkpoint("here", wait=True)
+    running.pin(Recording("counts", error=ValueError("no more disk")))
+    assert not running.checkpointer.checkpoint("there", wait=True)
+    assert not running.states.changed()
+
+
 @pytest.fixture
 def time() -> Time:
     """Return the time of ``tolerant`` and ``brief``, which passes only where a test sleeps in it."""
@@ -259,6 +268,16 @@ def test_explicit_checkpoint_raises_when_an_object_returns_late(brief: Driver, h
     with pytest.raises(Declined, match=late):
         brief.checkpointer.checkpoint("here", wait=True)
     watching.join(10)
+
+
+def test_checkpoint_that_waits_for_a_barrier_does_not_expire_when_no_object_is_asked(brief: Driver, time: Time) -> None:
+    brief.registered.add("own", Own(says=1))
+    brief.checkpointer.checkpoint("here", wait=True)
+    waiting = brief.asked(timeout_s=0.02)
+    for _ in range(2):
+        brief.checkpointer.on_watch()
+        time.sleep(0.03)
+    assert brief.listed(waiting).status == PENDING
 
 
 class Listening:
