@@ -362,6 +362,21 @@ def test_commits_are_confirmed_at_once_without_registered_objects(running: Drive
     assert running.listed(number).commits_confirmed
 
 
+def test_commits_are_not_confirmed_if_no_task_waits_for_that(running: Driver) -> None:
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    running.checkpointer.on_watch()
+    assert not running.listed(1).commits_confirmed
+
+
+def test_commits_of_an_earlier_attempt_are_not_confirmed(running: Driver, store: FaultyStore) -> None:
+    number = gated_and_finalized(running)
+    second = Driver(store, try_number=2)
+    second.checkpointer.on_watch()
+    assert not running.listed(number).commits_confirmed
+    second.checkpointer.close()
+
+
 def test_all_objects_are_notified_at_the_end_of_the_job(running: Driver) -> None:
     background, at_barriers = Listening(in_background=True), Listening(in_background=False)
     for uid, listening in (("background", background), ("at barriers", at_barriers)):
