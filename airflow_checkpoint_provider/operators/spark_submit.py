@@ -49,6 +49,7 @@ from airflow_checkpoint_provider.operators._parameters import (
     refuse_other_languages,
     refuse_own_confs,
 )
+from airflow_checkpoint_provider.operators._restore_age import RestoreAge
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
@@ -86,6 +87,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
+    :param max_restore_age: how old the checkpoint may be from which a *run* starts, e.g. ``timedelta(days=2)``. An older one is refused
+        (CKP410), or only logged: ``(timedelta(days=2), "warn")``. Retries and clears continue their run, whatever the age.
     :param item: not in this version; a value is refused.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     :param deferrable: release the worker while the driver runs. Cluster mode only.
@@ -104,6 +107,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         checkpointing: CheckpointConfig | None = None,
         checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
         allow_non_restored_state: AllowanceOption = False,
+        max_restore_age: Any = None,
         item: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -115,6 +119,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
         self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
         self.allow_non_restored_state = allow_non_restored_state
+        self.max_restore_age = max_restore_age
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
         refuse_later(item=item)
         refuse_deferral_in_client_mode(deferrable, self._deploy_mode)
@@ -147,6 +152,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
         check_allowance(self.allow_non_restored_state)
+        RestoreAge.of(self.max_restore_age)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
         number = checkpoint_id(start_in(self.restore, *STARTS)) if known_at_parse(self.restore) else None
@@ -270,6 +276,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
             connection=self.checkpoint_conn_id,
+            restore_age=RestoreAge.of(self.max_restore_age),
         )
 
     def _refuse_backfill(self, context: Any) -> None:
