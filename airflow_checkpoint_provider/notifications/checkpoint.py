@@ -43,16 +43,16 @@ class CheckpointNotifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         """Send the text. If the journal cannot be read, the text says so, and has the facts that Airflow knows."""
-        failed, told = _failed(context), "\n".join(_told(context))
+        failed = _failed(context)
+        told = "\n".join(_told(context, failed))
         if isinstance(self.send, BaseNotifier):
             self.send({**context, "checkpoint_subject": text.subject(failed), "checkpoint_text": told})
         else:
             self.send(told)
 
 
-def _told(context: Any) -> list[str]:
+def _told(context: Any, failed: text.FailedTask) -> list[str]:
     """Return the lines of the text. A notification without facts is better than none."""
-    failed = _failed(context)
     try:
         found = read_history(context)
         return text.notification(failed, found.state, found.reference.run, found.tries, utc_now())

@@ -70,14 +70,14 @@ def problems(state: State, beat: Beat | None, now: str, max_age: float, unprotec
     if unprotected is not None and beat is not None and costs > unprotected:
         found.append(
             f"NOT PROTECTED: a crash of attempt {beat.epoch} would cost {duration(costs)} of work; at most {duration(unprotected)} are"
-            f" allowed{_failures(state)}"
+            " allowed"
         )
     return found
 
 
 def unhealthy(state: State, found: list[str]) -> str:
     """Say what is wrong with a job."""
-    return f"{title(state, state.scope)} is not healthy: {'; and '.join(found)}"
+    return f"{title(state, state.scope)} is not healthy: {'; and '.join(found)}{_failures(state)}"
 
 
 def healthy(state: State, beat: Beat | None, now: str) -> str:
@@ -95,7 +95,7 @@ def _why(state: State, beat: Beat | None, now: str) -> str:
     if state.suspended:
         return f". The job is suspended {suspension(state)}"
     if beat is not None:
-        return f". The driver's last heartbeat came {ago(between(beat.at, now))} ago{_failures(state)}"
+        return f". The driver's last heartbeat came {ago(between(beat.at, now))} ago"
     starting = state.starting()
     if starting:
         return f". A driver was launched {day_and_time(starting.at)}, and has not attached"
@@ -107,4 +107,4 @@ def _failures(state: State) -> str:
     if not failed:
         return ""
     last = failed[-1]
-    return f"; {plural(len(failed), 'checkpoint')} failed in a row, at last chk-{last.id}: {last.abort_cause}"
+    return f". {plural(len(failed), 'checkpoint')} failed in a row, at last chk-{last.id}: {last.abort_cause}"

@@ -39,11 +39,11 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
 
 def stuck(state: State, tries: Tries) -> str:
     """Say why the task is failed although it has retries left, and what to do."""
-    numbers = some([str(launch.latest_try) for launch in tries.stuck])
+    numbers = some([f"try {launch.latest_try}" for launch in tries.stuck])
     look = command("story", Name(state.job), Name(tries.newest.spec.run), state=state)
     return coded(
-        f"{title(state, tries.newest.spec.run)}: {in_a_row(state, tries)} (the last of each driver: {numbers}). Another one would repeat the"
-        f" same work. Mend the cause, then clear the task. `{look}` tells what happened",
+        f"{title(state, tries.newest.spec.run)}: {in_a_row(state, tries)} ({numbers}). Another one would repeat the same work."
+        f" Mend the cause, then clear the task. `{look}` tells what happened",
         "CKP510",
     )
 
@@ -112,7 +112,8 @@ def notification(failed: FailedTask, state: State, run: str, tries: Tries | None
         labelled("reason", _reason(failed, state, tries)),
         labelled("checkpoint", _newest(state, now)),
     ]
-    lines += [labelled("next", _next(state, tries, now))] if tries else []
+    over = "" if failed.retried else "no other try follows; "
+    lines += [labelled("next", f"{over}{_next(state, tries, now)}")] if tries else []
     lines += [labelled("no further", in_a_row(state, tries))] if tries and tries.stuck else []
     return [*lines, *_commands(state, state.scope or run)]
 
