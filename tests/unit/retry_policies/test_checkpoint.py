@@ -152,8 +152,14 @@ def _line(policy: CheckpointRetryPolicy, given: Any, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize(
     "options",
-    [{"stuck_after": 0}, {"stuck_after": 101}, {"stuck_after": "3"}, {"stuck_after": True}, {"delay": 7}]
-    + [{"delay": timedelta(seconds=-1)}],
+    [
+        {"stuck_after": 0},
+        {"stuck_after": 101},
+        {"stuck_after": "3"},
+        {"stuck_after": True},
+        {"delay": 7},
+        {"delay": timedelta(seconds=-1)},
+    ],
 )
 def test_wrong_argument_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(options))):
