@@ -299,7 +299,7 @@ class MinPause(Busy, code="CKP238"):
 
 
 class NotHealthy(CheckpointError, RuntimeError, code="CKP247", permanent=True):
-    """A health sensor found that a job has saved nothing for too long, or that a crash of its driver would cost too much work."""
+    """A health sensor found that a job has saved nothing for too long, or that a crash would cost too much work."""
 
 
 class CheckpointFailed(CheckpointError, RuntimeError, code="CKP212"):

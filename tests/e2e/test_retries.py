@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,17 +20,29 @@ def told(folder: Path) -> list[str]:
     return file.read_text().split("\n\n")[:-1] if file.exists() else []
 
 
+def decision(run: Run, try_number: int) -> dict[str, Any]:
+    """Return what Airflow logs of the policy's decision."""
+    entries = run.client.entries(run.dag, run.id, TASK, try_number)
+    (found,) = [entry for entry in entries if entry.get("event") == "Retry policy decision"]
+    return found
+
+
 @pytest.mark.slow  # test_checkpoint.py of the retry policies decides about such journals
 def test_task_that_gets_no_further_is_failed_although_it_has_retries(lab: Lab) -> None:
     """Two tries complete a checkpoint each, and three none. The policy's delay counts, not that of the task."""
     run = lab.start("gets_stuck")
     run.ended("failed", 5)
     assert [bool(attempt.first_completed) for attempt in run.state.attempts] == [True, True, False, False, False]
-    log = run.log(5)
-    assert "3 tries in a row have completed no newer checkpoint than chk-2" in log
-    assert "[CKP510]" in log
-    assert "this try has completed a newer checkpoint, chk-2" in run.log(2)
-    assert "1 try in a row has completed no newer checkpoint than chk-2; the task fails after 3" in run.log(3)
+    decisions = [decision(run, number) for number in (1, 2, 3, 4, 5)]
+    assert [one["action"] for one in decisions] == ["retry"] * 4 + ["fail"]
+    assert decisions[1]["reason"] == "this try has completed a newer checkpoint, chk-2"
+    assert decisions[2]["reason"] == (
+        "1 try in a row has completed no newer checkpoint than chk-2; the task fails after 3"
+    )
+    assert (
+        "3 tries in a row have completed no newer checkpoint than chk-2 (try 3, try 4, try 5)" in decisions[4]["reason"]
+    )
+    assert decisions[4]["reason"].endswith("[CKP510]")
     *retried, failed = told(run.folder)
     assert [text.splitlines()[0] for text in retried] == [
         f"Subject: RETRY of gets_stuck.job, run {run.id}: try {number} of 11 failed" for number in (1, 2, 3, 4)
