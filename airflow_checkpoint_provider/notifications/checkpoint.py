@@ -6,6 +6,7 @@ processor, which must reach the checkpoint storage, too.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,8 @@ class CheckpointNotifier(BaseNotifier):
         failed = _failed(context)
         told = "\n".join(_told(context, failed))
         if isinstance(self.send, BaseNotifier):
-            self.send({**context, "checkpoint_subject": text.subject(failed), "checkpoint_text": told})
+            send = copy.copy(self.send)  # it renders its own fields, and one process may tell of several tasks
+            send({**context, "checkpoint_subject": text.subject(failed), "checkpoint_text": told})
         else:
             self.send(told)
 

@@ -63,12 +63,6 @@ class CheckpointRetryPolicy(RetryPolicy):
         action = RetryAction.DEFAULT if self.delay is None else RetryAction.RETRY
         return RetryDecision(action, self.delay, reason)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CheckpointRetryPolicy) and self.serialize() == other.serialize()
-
-    def __hash__(self) -> int:
-        return hash((self.stuck_after, self.delay))
-
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as JSON, the delay in seconds."""
         delay = None if self.delay is None else self.delay.total_seconds()

@@ -58,10 +58,12 @@ def in_a_row(state: State, tries: Tries) -> str:
 def goes_on(state: State, tries: Tries, stuck_after: int) -> str:
     """Say why the policy leaves the retry to Airflow."""
     if not tries.stuck:
-        return f"this try has completed a newer checkpoint, {state.restore_point(tries.newest.spec.application)}"
+        return printable(
+            f"this try has completed a newer checkpoint, {state.restore_point(tries.newest.spec.application)}"
+        )
     if not tries.over:
         return "the driver of this try has not recorded its end: the next try looks whether it still runs"
-    return f"{in_a_row(state, tries)}; the task fails after {stuck_after}"
+    return printable(f"{in_a_row(state, tries)}; the task fails after {stuck_after}")
 
 
 NOT_LAUNCHED = "this try has launched nothing, so it says nothing about the job"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.protocol.keys import History
-from tests.e2e.lab import PATIENCE, TASK, Lab, kill, parent
+from tests.e2e.lab import PATIENCE, TASK, Lab, Run, kill, parent
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -23,8 +23,8 @@ def told(folder: Path) -> list[str]:
 def decision(run: Run, try_number: int) -> dict[str, Any]:
     """Return what Airflow logs of the policy's decision."""
     entries = run.client.entries(run.dag, run.id, TASK, try_number)
-    (found,) = [entry for entry in entries if entry.get("event") == "Retry policy decision"]
-    return found
+    (number,) = [number for number, entry in enumerate(entries) if entry.get("event") == "Retry policy decision"]
+    return entries[number]
 
 
 @pytest.mark.slow  # test_checkpoint.py of the retry policies decides about such journals

@@ -195,6 +195,15 @@ def test_templates_of_another_notifier_have_the_text(store: Store) -> None:
     assert "checkpoint_text" not in given, "another callback of the task gets Airflow's context"
 
 
+def test_each_task_that_one_notifier_tells_of_has_its_own_text(store: Store) -> None:
+    """The DAG processor calls it for several tasks in one process."""
+    stuck(store)
+    notifier = CheckpointNotifier(chat := Chat("{{ checkpoint_subject }}"))
+    for number in (2, 3):
+        notifier(context(try_number=number, state="failed"))
+    assert [text[-len("try 2 of 3 failed") :] for text in chat.sent] == ["try 2 of 3 failed", "try 3 of 3 failed"]
+
+
 def test_mail_of_airflows_smtp_provider_has_the_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck(store)
     mail = SmtpNotifier(
