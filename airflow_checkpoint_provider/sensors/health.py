@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, beat_keys, re
 from airflow_checkpoint_provider.errors import NotHealthy
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._job import JobOperator
-from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.protocol.config import seconds
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import health
@@ -28,7 +28,7 @@ class CheckpointHealthSensor(JobOperator, BaseSensorOperator):
     of them it counts from the first launch. So a job that is suspended, or that nobody starts, becomes unhealthy, too. A history of one run
     (``run=``) is healthy once the run has finished. The age is measured by the clocks of two hosts.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param max_age: how old the newest completed checkpoint may be: seconds, a ``timedelta``, or text such as ``"30 min"``.
     :param unprotected: how much work a crash of the running driver may cost by its newest heartbeat, written in the same way. It is the
@@ -39,7 +39,7 @@ class CheckpointHealthSensor(JobOperator, BaseSensorOperator):
     def __init__(
         self,
         *,
-        job: CheckpointedSparkSubmitOperator | str,
+        job: CheckpointedJobMixin | str,
         max_age: str | float | timedelta,
         unprotected: str | float | timedelta | None = None,
         **kwargs: Any,
