@@ -99,6 +99,14 @@ def test_try_that_launched_nothing_is_left_to_airflow(store: Store) -> None:
     assert decided(2, stuck_after=2).action is RetryAction.FAIL
 
 
+def test_older_try_that_lives_on_decides_nothing(store: Store) -> None:
+    """Its worker was lost, and a newer try has begun."""
+    job = Job(store)
+    for number in (1, 2):
+        failed(job, number)
+    assert decided(1, stuck_after=1).action is RetryAction.DEFAULT
+
+
 def test_delay_is_that_of_airflow_or_the_policys(store: Store) -> None:
     failed(Job(store), 1)
     assert decided(1).retry_delay is None
