@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import suspension, title
 from airflow_checkpoint_provider.text.units import ago, between, coded, day_and_time, duration, plural
@@ -34,15 +35,22 @@ def saved_state(state: State) -> SavedState:
     ]
     if state.branch.at:
         moments.append(SavedState(state.branch.at, f"a restore of {state.branch.base or 'nothing'}"))
-    if not moments:
-        first = state.launches[0].at if state.launches else state.at
-        return SavedState(first, "its first launch, and no checkpoint since")
-    return max(moments, key=lambda moment: moment.at)
+    return max(moments, key=lambda moment: moment.at) if moments else _beginning(state)
+
+
+def _beginning(state: State) -> SavedState:
+    """Return when a job began that has saved nothing."""
+    if not state.launches:
+        return SavedState(state.at, "the close of its history")
+    first, run = state.launches[0], state.runs[0]
+    at = first.at if first.number == 1 else min(first.at, run.started_at)  # older launches are not listed any more
+    return SavedState(at, "its first launch, and no checkpoint since")
 
 
 def is_over(state: State) -> bool:
     """Return whether the history is that of one run, which has finished: nothing is left to lose."""
-    return bool(state.of_one_run and state.runs and state.runs[-1].outcome == "finished")
+    closed = state.closing is not None and state.closing.reason == FINISHED
+    return closed or bool(state.of_one_run and state.runs and state.runs[-1].outcome == "finished")
 
 
 def cost(beat: Beat | None) -> float:

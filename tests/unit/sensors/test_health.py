@@ -10,14 +10,18 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.journal import utc_text
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Process
 from airflow_checkpoint_provider.errors import InvalidConfig, StoreUnavailable
+from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import STORE_FAILED
+from airflow_checkpoint_provider.protocol.lifetime import FINISHED, GIVEN_UP
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.sensors import CheckpointHealthSensor
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.text import health
 from tests.support.acting import RUN, Job
 from tests.support.faults import Fault, FaultyStore, always
 from tests.support.tasks import OTHER, run
@@ -123,6 +127,28 @@ def test_run_that_has_finished_has_nothing_to_lose(store: Store) -> None:
     unhealthy("first launch", run=RUN)
     job.end("finished")
     run(sensor(run=RUN))
+    close(job.coordinator, CloseHistory(reason=FINISHED, now="2030-01-01T00:00:00Z"))
+    assert job.state.runs == ()
+    run(sensor(run=RUN))
+
+
+def test_run_that_was_given_up_and_closed_is_not_healthy(store: Store) -> None:
+    job = Job(store, scope=RUN)
+    aged(job, 60)
+    job.start()
+    job.end("failed")
+    close(job.coordinator, CloseHistory(reason=GIVEN_UP, now="2030-01-01T00:00:00Z"))
+    unhealthy("the close of its history", run=RUN)
+
+
+def test_job_that_never_saved_anything_gets_no_younger_by_many_launches(store: Store) -> None:
+    """The oldest launches are not listed any more, but the run that they belong to is."""
+    job = Job(store)
+    job.start(1)
+    state = job.state
+    newer = replace(state.launches[0], number=101, at=ago(1))
+    crashing = replace(state, launches=(newer,), runs=(replace(state.runs[0], started_at=ago(600)),))
+    assert health.saved_state(crashing).at == crashing.runs[0].started_at
 
 
 def test_suspended_job_becomes_stale_and_says_who_stopped_it(store: Store) -> None:
