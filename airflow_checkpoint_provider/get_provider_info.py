@@ -34,11 +34,13 @@ def get_provider_info() -> dict[str, Any]:
                     "/docs/orchestrate/submit.md",
                     "/docs/orchestrate/audit.md",
                     "/docs/orchestrate/savepoints.md",
+                    "/docs/operate/retries-and-health.md",
                 ],
             }
         ],
         "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.operators"]}],
         "sensors": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.sensors"]}],
+        "notifications": ["airflow_checkpoint_provider.notifications.CheckpointNotifier"],
         "triggers": [
             {
                 "integration-name": INTEGRATION,

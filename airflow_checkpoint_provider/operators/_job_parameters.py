@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.operators._base import generation_of, has_launc
 from airflow_checkpoint_provider.operators._launch import LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.operators._parameters import refuse_fixed_key, refuse_later
+from airflow_checkpoint_provider.operators._restore_age import RestoreAge
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
@@ -53,6 +54,7 @@ class JobParameters(Linked):
         checkpointing: CheckpointConfig | None = None,
         checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
         allow_non_restored_state: AllowanceOption = False,
+        max_restore_age: Any = None,
         item: str | None = None,
         archive: str | None = FROM_CODE,
         **kwargs: Any,
@@ -66,6 +68,7 @@ class JobParameters(Linked):
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.archive = checkpointing, checkpoint_conn_id, archive
         self.allow_non_restored_state = allow_non_restored_state
+        self.max_restore_age = max_restore_age
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
         refuse_later(item=item)
         refuse_fixed_key(self.task_id, scope)
@@ -93,6 +96,7 @@ class JobParameters(Linked):
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
         check_allowance(self.allow_non_restored_state)
+        RestoreAge.of(self.max_restore_age)
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
         if self.archive not in (FROM_CODE, None):
@@ -179,4 +183,5 @@ class JobParameters(Linked):
             durable=bool(getattr(self, "durable", True)),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
             connection=self.checkpoint_conn_id,
+            restore_age=RestoreAge.of(self.max_restore_age),
         )

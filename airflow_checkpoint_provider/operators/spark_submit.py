@@ -46,6 +46,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
+    :param max_restore_age: how old the checkpoint may be from which a *run* starts, e.g. ``timedelta(days=2)``. An older one is refused
+        (CKP410), or only logged: ``(timedelta(days=2), "warn")``. Retries and clears continue their run, whatever the age.
     :param item: not in this version; a value is refused.
     :param archive: how this package reaches the driver. "code": as an archive that lies where ``code`` of the connection leads, or without
         that on this worker. None: the driver's image has the same version of it.

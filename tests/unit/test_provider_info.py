@@ -28,6 +28,7 @@ def modules() -> Iterator[str]:
 def attributes() -> Iterator[str]:
     yield from (entry["hook-class-name"] for entry in INFO["connection-types"])
     yield from INFO["cli"]
+    yield from INFO["notifications"]
     yield from INFO["extra-links"]
 
 
