@@ -134,6 +134,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
         constructed at parse."""
         _airflow.check_overridden(CheckpointedSparkSubmitOperator, SparkSubmitOperator, "_get_hook")
+        _airflow.check_calls(SparkSubmitOperator, "execute", "_get_hook")
         _airflow.check_attributes(SparkSubmitOperator, self, "_hook", "_conn_id", "_java_class")
         dag = self._own_dag()
         if self.job_id is not None:

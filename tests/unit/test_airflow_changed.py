@@ -270,6 +270,19 @@ def test_operator_without_its_seam_is_not_imported(replacement: object, monkeypa
         operator()
 
 
+def test_operator_that_makes_a_hook_of_its_own_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its driver would not know of its launch, though the seam is there."""
+
+    def execute(self: SparkSubmitOperator, context: Any) -> None:
+        SparkSubmitHook(conf=self.conf, conn_id=self._conn_id).submit(self.application)
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
+    with pytest.raises(
+        PartMissing, match=r"no SparkSubmitOperator\.execute that calls _get_hook.*Nothing was submitted"
+    ):
+        operator()
+
+
 @pytest.mark.parametrize("name", ["_hook", "_conn_id", "_java_class"])
 def test_attribute_of_the_operator_that_is_gone_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, SparkSubmitOperator, name)
