@@ -216,8 +216,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             refuse_no_application(self.application)
             refuse_inside_preflight(os.environ)
             self._refuse_backfill(context)
-            hook, _ = self._connect()
+            hook, store = self._connect()
             self._output.log(messages.untried(_airflow.untried()))
+            self._output.log(messages.folder_on_kubernetes(hook.master, store.uri))
             self._defers = self._whether_to_defer(hook)
             if not self._defers:
                 hook.check_tracking()
