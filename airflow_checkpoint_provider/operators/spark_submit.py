@@ -231,7 +231,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
                 return self._end_of(launch).finish()
             context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
             self.push_launch(ti, launch, None)
-            return self._follow(ti, launch) if launch.adopted else self._submit(context, launch)
+            return self._follow(context, launch) if launch.adopted else self._submit(context, launch)
 
     def new_launch(self, context: Any) -> DriverLaunch:
         hook, store = self._connect()
@@ -336,7 +336,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             return self.end_launch(launch, hook.returncode if hook else None, failure)
         if self._defers:
             _cluster.submitted(hook, context, launch.number)
-        return self._follow(context["ti"], launch)
+        return self._follow(context, launch)
 
     def execute_resumable(self, context: Any) -> Any:
         """Do as the parent does, where the provider follows the driver. A task that is deferred only submits it."""
@@ -344,6 +344,11 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
 
     def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
         return _cluster.ask(self, context, launch.number)
+
+    def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
+        hook = self._own_hook
+        on_yarn = hook is not None and hook.in_yarn_cluster
+        return (self._conn_id, _cluster.driver_id(context, launch.number) or "") if on_yarn else ("", "")
 
     def _start_threads(
         self, ti: Any, launch: DriverLaunch, heart: Heart, ended: threading.Event
@@ -368,13 +373,13 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         if self.do_xcom_push:
             _xcom.push_launch(ti, launch, attempt)
 
-    def _follow(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
+    def _follow(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that runs elsewhere by the journal, until it ends: here, or in a trigger."""
         if self._defers:
-            return self.follow_deferred(launch)
+            return self.follow_deferred(context, launch)
 
         def on_attach(attempt: int | None) -> None:
-            self.push_launch(ti, launch, attempt)
+            self.push_launch(context["ti"], launch, attempt)
             if hook := self._own_hook:
                 remember_application(hook, launch, attempt)
 

@@ -142,7 +142,7 @@ def test_adopted_driver_killed_after_its_savepoint_is_suspended(recorded: Record
     launch = followed(recorded)
     stop(recorded, ends=False)
     with pytest.raises(AirflowRescheduleException):
-        task()._follow(TaskInstance(), launch)
+        task()._follow({"ti": TaskInstance()}, launch)
 
 
 def test_task_completes_an_acknowledged_savepoint_before_it_records_the_end(recorded: Recorded) -> None:
