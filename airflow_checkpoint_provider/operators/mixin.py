@@ -173,7 +173,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             self.push_launch(ti, launch, None)
             if launch.adopted:
                 self.adopt(context, launch)
-                return self._follow(ti, launch)
+                return self._follow(context, launch)
             settings = launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             self.hand_over(HandOver(settings.to_confs(), archive))
             return self._submit(context, launch)
@@ -208,7 +208,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if not alone and (failure is not None or not self._defers):
             return self.end_launch(launch, self.exit_code(failure), failure)
         self.submitted(context, launch)
-        return self._follow(context["ti"], launch)
+        return self._follow(context, launch)
 
     def _execute_other(self, context: Any, launch: DriverLaunch) -> BaseException | None:
         """Return the error of the other operator, None without any. Its own way to find a job that an earlier try has submitted is off."""
@@ -256,11 +256,11 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if self.do_xcom_push:
             _xcom.push_launch(ti, launch, attempt)
 
-    def _follow(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
+    def _follow(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that runs elsewhere by the journal, until it ends: here, or in a trigger."""
         if self._defers:
-            return self.follow_deferred(launch)
-        on_attach = functools.partial(self.attached, ti, launch)
+            return self.follow_deferred(context, launch)
+        on_attach = functools.partial(self.attached, context["ti"], launch)
         attempt = follow(launch, self._was_killed, log_checkpoints=True, on_attach=on_attach)
         if self._was_killed.is_set():
             raise AirflowException("this task was killed while it followed a driver")

@@ -67,6 +67,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
 
     def check_parameters(self) -> None:
         _airflow.check_overridden(CheckpointedSparkSubmitOperator, SparkSubmitOperator, "_get_hook")
+        _airflow.check_calls(SparkSubmitOperator, "execute", "_get_hook")
         _airflow.check_attributes(SparkSubmitOperator, self, "_hook", "_conn_id", "_java_class")
         refuse_deferral_in_client_mode(self.deferrable, self._deploy_mode)
         super().check_parameters()
@@ -91,6 +92,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def prepare(self) -> None:
         refuse_no_application(self.application)
         hook = self._made_hook()
+        self._output.log(messages.folder_on_kubernetes(hook.master, self.checkpoint_store().uri))
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()
@@ -154,6 +156,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         super().attached(ti, launch, attempt)
         if hook := self.submission():
             _cluster.remember_application(hook, launch, attempt)
+
+    def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
+        hook = self.submission()
+        on_yarn = hook is not None and hook.in_yarn_cluster
+        return (self._conn_id, _cluster.driver_id(context, launch.number) or "") if on_yarn else ("", "")
 
     def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
         return _cluster.ask(self, context, launch.number)
