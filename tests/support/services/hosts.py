@@ -9,11 +9,12 @@ What did not travel with the request is not there by luck: neither a variable, n
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,6 +111,7 @@ class Host:
     spark_submit: Sequence[str] = ("spark-submit",)
     started: list[Hosted] = field(default_factory=list)
     _crashes: list[tuple[str, str]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _one_at_a_time: RLock = field(default_factory=RLock)
 
     def __post_init__(self) -> None:
@@ -163,7 +165,7 @@ class Host:
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Hosted:
         """Start a command with more variables. Raise ``OSError`` if the machine does not have it."""
         with self._one_at_a_time:
-            folder = self.folder / f"process-{len(self.started) + 1}"
+            folder = self.folder / f"process-{next(self._numbers)}"
             folder.mkdir()
             have = {**self.environment, **environment}
             hosted = Hosted(_found(command, have["PATH"]), have, folder)

@@ -108,23 +108,14 @@ def merged(old: Any, patch: Any) -> Any:
 
 def selects_labels(selector: str) -> Callable[[Object], bool]:
     """Return whether an object has the labels of ``a=1,b!=2,c,!d``. Raise ``ApiError`` for another form."""
-    return lambda body: all(_label(term, body["metadata"].get("labels") or {}) for term in _terms(selector))
+    terms = _terms(selector)
+    return lambda body: all(_selected(term, body["metadata"].get("labels") or {}) for term in terms)
 
 
 def selects_fields(selector: str) -> Callable[[Object], bool]:
     """Return whether an object has the fields of ``status.phase!=Failed,metadata.name=x``."""
-
-    def selected(body: Object) -> bool:
-        return all(_label(term, _Fields(body)) for term in _terms(selector))
-
-    return selected
-
-
-class _Fields(dict[str, str]):
-    """The fields of an object by their paths."""
-
-    def __init__(self, body: Object) -> None:
-        super().__init__(_flat("", body))
+    terms = _terms(selector)
+    return lambda body: all(_selected(term, dict(_flat("", body))) for term in terms)
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -141,7 +132,7 @@ def _terms(selector: str) -> list[str]:
     return [term.strip() for term in selector.split(",") if term.strip()]
 
 
-def _label(term: str, have: dict[str, str]) -> bool:
+def _selected(term: str, have: dict[str, str]) -> bool:
     if "!=" in term:
         name, value = term.split("!=")
         return have.get(name) != value
