@@ -22,7 +22,7 @@ from threading import RLock
 from typing import Self
 
 from tests.support.drivers import fast_confs, quick_jvms
-from tests.support.processes import find
+from tests.support.processes import environment, find
 from tests.support.runs import CRASH
 from tests.support.services.submission import Submission
 from tests.support.waiting import wait_until
@@ -68,13 +68,15 @@ class Hosted:
         return self.said().splitlines()
 
     def left(self) -> list[int]:
-        """Return the living processes of the group."""
-        return list(find(lambda pid: os.getpgid(pid) == self.pid))
+        """Return the living processes of the group. Its number may be another's by now: they have this host's configuration, too."""
+        mark = f"SPARK_CONF_DIR={self.environment['SPARK_CONF_DIR']}"
+        return list(find(lambda pid: os.getpgid(pid) == self.pid and mark in environment(pid)))
 
     def kill(self, sig: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the whole group, as a cluster manager does that ends a container."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, sig)
+        if self.code is None or self.left():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, sig)
 
     def end(self, grace: float = GRACE) -> None:
         """Send SIGTERM, after ``grace`` seconds SIGKILL, and wait until nothing of the group lives."""
