@@ -24,7 +24,8 @@ pytestmark = [
 OPERATORS = "airflow.providers.cncf.kubernetes.operators"
 SPARK, POD = f"{OPERATORS}.spark_kubernetes:SparkKubernetesOperator", f"{OPERATORS}.pod:KubernetesPodOperator"
 SECRETS = "api/v1/namespaces/default/secrets"
-WAITS = "import subprocess; print('HERE', flush=True); subprocess.run(['sleep', '600'])"
+WAITS = "import subprocess; print('HERE\\nwaits', flush=True); subprocess.run(['sleep', '600'])"
+"""The operator logs a line when it has read the next one."""
 
 
 @pytest.fixture
