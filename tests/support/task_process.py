@@ -2,7 +2,8 @@
 
     python -m tests.support.task_process MODULE:CLASS '{"its": "arguments"}' TRY
 
-Prints ``RETURNED`` and the result as JSON. SIGTERM calls ``on_kill``. Connections come from the environment.
+Prints ``RETURNED`` and the result as JSON. SIGTERM calls ``on_kill``. Connections come from the environment. With ``TASK_STATE``, the
+path of a file, the tries of a task share what Airflow stores for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,14 +38,15 @@ def context_of(operator: BaseOperator, try_number: int) -> Any:
     """Return what Airflow gives to ``execute``, as far as the operators of the providers read it."""
     dag = SimpleNamespace(dag_id="services", parent_dag=None, is_subdag=False)
     instance = SimpleNamespace(
-        dag_id="services", run_id=RUN, task_id=operator.task_id, map_index=-1, try_number=try_number, max_tries=1, stats_tags={},
+        dag_id="services", run_id=RUN, task_id=operator.task_id, map_index=-1, try_number=try_number, max_tries=operator.retries, stats_tags={},
         xcom_push=lambda key, value, **_: print("PUSHED", key, value, flush=True), xcom_pull=lambda **_: None,
     )  # fmt: skip
     now = datetime.now(UTC)
-    run = SimpleNamespace(run_id=RUN, logical_date=now, dag_id="services", conf={})
+    run = SimpleNamespace(run_id=RUN, logical_date=now, run_after=now, run_type="manual", dag_id="services", conf={})
+    file = os.environ.get("TASK_STATE")
     return {
         "ti": instance, "task_instance": instance, "run_id": RUN, "dag": dag, "dag_run": run, "task": operator, "logical_date": now,
-        "ts": now.isoformat(), "params": {}, "task_state_store": TaskStateStore(),
+        "ts": now.isoformat(), "params": {}, "task_state_store": TaskStateStore(Path(file) if file else None),
     }  # fmt: skip
 
 
