@@ -40,7 +40,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 @all_of_them
 def test_spark_application(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
     spec = {
-        "type": "Python", "mode": "cluster", "image": "none", "mainApplicationFile": f"local://{SCRIPT}", "arguments": words(tmp_path),
+        "type": "Python", "mode": "cluster", "image": "none", "mainApplicationFile": SCRIPT, "arguments": words(tmp_path),
         "driver": {"cores": 1}, "executor": {"instances": 1},
     }  # fmt: skip
     body = {
