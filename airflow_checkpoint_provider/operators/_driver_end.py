@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.liveness import RefusedStart, read_
 from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, StoreError, printable
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _xcom
+from airflow_checkpoint_provider.operators import _memory, _xcom
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
@@ -49,7 +49,7 @@ class DriverEnd:
         if attempt is None:
             self._wait_if_stopped()
             launch.raise_if_replaced()
-            launch.record_end("lost", None)
+            launch.record_end("lost", None, self._cause(None, None, None))
             self.output.log(launch.summary())
             raise AirflowException(
                 f"{driver_ended(launch.attempt(), 'lost')}: its heartbeat has stopped. The next try continues from its latest"
@@ -76,7 +76,7 @@ class DriverEnd:
             return self._succeed(attempt)
         ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
         if not ended_itself:
-            launch.record_end("failed", exit_code)
+            launch.record_end("failed", exit_code, self._cause(attempt, exit_code, failure))
         self._log_failure(attempt, exit_code)
         # In client mode the parent's error says no more, and names a signal by another number than the journal
         raise self._error(exit_code) from (failure if self.in_cluster else None)
@@ -139,6 +139,21 @@ class DriverEnd:
         self.output.log(messages.suspended(self.launch.state))
         again = datetime.now(UTC) + timedelta(seconds=self.launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
+
+    def _cause(self, attempt: AttemptRecord | None, exit_code: int | None, failure: BaseException | None) -> str:
+        """Return of which memory the driver died, as its task sees it; empty if it was not memory."""
+        if self.in_cluster:
+            said = [*self.output.last, str(failure or ""), self._diagnostics()]
+            return _memory.cause_in_cluster(attempt, "\n".join(said))
+        return _memory.cause_in_client(attempt, exit_code, self.output.last, self.launch.kills)
+
+    def _diagnostics(self) -> str:
+        """Return what YARN says about the end of the application, as far as its name is known."""
+        if self.hook is None:
+            return ""
+        remember_application(self.hook, self.launch, self.launch.state.last_epoch)
+        application = self.hook.yarn_application
+        return self.hook.diagnostics(application) if application else ""
 
     # -- what the driver has said ------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster, _xcom
+from airflow_checkpoint_provider.operators import _cluster, _memory, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._driver_end import DriverEnd, goes_on_alone, remember_application
@@ -49,6 +49,7 @@ from airflow_checkpoint_provider.operators._parameters import (
     refuse_other_languages,
     refuse_own_confs,
 )
+from airflow_checkpoint_provider.policies.memory import MemoryPlan
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
@@ -87,6 +88,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
     :param item: not in this version; a value is refused.
+    :param memory_after_oom: by which factor a retry gets more memory after a death that was proved to be for want of memory: ``"1.5 x"``, or a
+        number. None: never.
+    :param memory_limit: the largest value that ``memory_after_oom`` gives a conf, such as ``"16g"``. None: no limit.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     :param deferrable: release the worker while the driver runs. Cluster mode only.
     """
@@ -105,6 +109,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
         allow_non_restored_state: AllowanceOption = False,
         item: str | None = None,
+        memory_after_oom: str | float | None = None,
+        memory_limit: str | None = None,
         **kwargs: Any,
     ) -> None:
         # No parameter of its own, so that it is not taken from default_args, where it means the DAG's other tasks.
@@ -115,6 +121,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
         self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
         self.allow_non_restored_state = allow_non_restored_state
+        self.memory_after_oom, self.memory_limit = memory_after_oom, memory_limit
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
         refuse_later(item=item)
         refuse_deferral_in_client_mode(deferrable, self._deploy_mode)
@@ -147,6 +154,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         if self.on_clear not in ("auto", "restart", "continue"):
             raise InvalidConfig(f'on_clear={self.on_clear!r}: write "auto", "restart" or "continue"')
         check_allowance(self.allow_non_restored_state)
+        _memory.checked_policy(self.memory_after_oom, self.memory_limit, _airflow.spark_hook_arguments(self))
         if self.checkpointing is not None and not isinstance(self.checkpointing, CheckpointConfig):
             raise InvalidConfig(f"checkpointing={self.checkpointing!r}: write CheckpointConfig(...)")
         number = checkpoint_id(start_in(self.restore, *STARTS)) if known_at_parse(self.restore) else None
@@ -270,7 +278,13 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             durable=bool(self.durable),
             incarnation=context["task_state_store"].get(HISTORY_KEY, None),
             connection=self.checkpoint_conn_id,
+            memory=self._memory_plan(),
         )
+
+    def _memory_plan(self) -> MemoryPlan | None:
+        arguments = _airflow.spark_hook_arguments(self)
+        policy = _memory.checked_policy(self.memory_after_oom, self.memory_limit, arguments)
+        return _memory.memory_plan(policy, arguments, self._connect()[0])
 
     def _refuse_backfill(self, context: Any) -> None:
         if self.scope == "job" and context["dag_run"].run_type == "backfill":
@@ -303,6 +317,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             settings = self._launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             arguments["conf"] = {**(self.conf or {}), **settings.to_confs()}
             archive = str(driver_archive())
+            _memory.raise_memory(arguments, self._launch.parameters.memory, self._launch.record.spec.memory)
             if self._defers:
                 arguments["conf"] |= _cluster.WITHOUT_WAITING
                 arguments["track_driver_via_k8s_api"] = True  # else the hook misses the driver's exit code

@@ -12,10 +12,11 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
 from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import show, starting_since, title
+from airflow_checkpoint_provider.text import out_of_memory
 from airflow_checkpoint_provider.text.units import (
     NONE,
     batch,
@@ -239,14 +240,18 @@ def _headline(state: State, about: Summary) -> str:
         before = f"{plural(about.attempts, 'attempt')} before"
         if not launch.outcome:
             return f"{about.status.upper()} {starting_since(launch)}; {before}"
-        code = f" ({exit_code(launch.exit_code)})" if launch.outcome in ("failed", "lost") else ""
+        code = _how(launch) if launch.outcome in ("failed", "lost") else ""
         return f"{about.status.upper()}{code}, no driver has attached; {before}"
     if about.status == "resumed":
         return f"RESUMED, no attempt has started since; {plural(about.attempts, 'attempt')} before"
     if about.status in ("running", "replaced") or not newest:
         return about.status.upper() + (f", attempt {newest[0].epoch}" if newest else "")
-    code = f" ({exit_code(newest[0].exit_code)})" if about.status in ("failed", "lost") else ""
+    code = _how(newest[0]) if about.status in ("failed", "lost") else ""
     return f"{about.status.upper()}{code} in {plural(about.attempts, 'attempt')}"
+
+
+def _how(end: Launch | AttemptRecord) -> str:
+    return f" ({', '.join(filter(None, (exit_code(end.exit_code), out_of_memory.in_words({end.cause}))))})"
 
 
 def _totals(about: Summary) -> str:
