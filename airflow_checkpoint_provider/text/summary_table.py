@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED, FORGOTTEN, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import show, starting_since, title
@@ -79,7 +79,7 @@ class Summary:
     """The numbers of one run.
 
     ``waited_s`` are the seconds that its stages waited at their barriers. ``ran_s`` are the seconds that its attempts ran. ``saved_s`` are
-    the seconds of work that a restore did not repeat. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted apart:
+    the seconds of work that a restore did not repeat. ``out_of_memory`` are the attempts that died of it. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted apart:
     ``completed`` and ``aborted`` are without them.
     """
 
@@ -97,6 +97,7 @@ class Summary:
     queries_copied: int
     ran_s: float
     saved_s: float
+    out_of_memory: int
     next_start: Point | None
 
 
@@ -124,6 +125,7 @@ def summarize(state: State, run: str) -> Summary:
         queries_copied=sum(entry.measures.new_bytes for entry in new if entry.kind == QUERY),
         ran_s=sum(between(attempt.at, last_sign(state, attempt)) for attempt in attempts),
         saved_s=sum(seconds(reused_stages(state, attempt, run) or ()) for attempt in attempts),
+        out_of_memory=sum(bool(out_of_memory.in_words({attempt.cause})) for attempt in attempts),
         next_start=None if record and record.outcome == "finished" and state.of_one_run else state.restore_point(),
     )
 
@@ -131,7 +133,7 @@ def summarize(state: State, run: str) -> Summary:
 def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
     """Return the table of the newest ``shown`` checkpoints, and its last lines."""
     about = summarize(state, run)
-    headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}", "CKP202")
+    headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}{_died(state, about)}", "CKP202")
     left_out = len(about.rows) - shown
     rows = table(HEADER, [line.cells() for line in about.rows[-shown:]])
     lines = [headed, *(rows or ["no checkpoint was taken"])]
@@ -240,18 +242,23 @@ def _headline(state: State, about: Summary) -> str:
         before = f"{plural(about.attempts, 'attempt')} before"
         if not launch.outcome:
             return f"{about.status.upper()} {starting_since(launch)}; {before}"
-        code = _how(launch) if launch.outcome in ("failed", "lost") else ""
+        code = f" ({exit_code(launch.exit_code)})" if launch.outcome in ("failed", "lost") else ""
         return f"{about.status.upper()}{code}, no driver has attached; {before}"
     if about.status == "resumed":
         return f"RESUMED, no attempt has started since; {plural(about.attempts, 'attempt')} before"
     if about.status in ("running", "replaced") or not newest:
         return about.status.upper() + (f", attempt {newest[0].epoch}" if newest else "")
-    code = _how(newest[0]) if about.status in ("failed", "lost") else ""
+    code = f" ({exit_code(newest[0].exit_code)})" if about.status in ("failed", "lost") else ""
     return f"{about.status.upper()}{code} in {plural(about.attempts, 'attempt')}"
 
 
-def _how(end: Launch | AttemptRecord) -> str:
-    return f" ({', '.join(filter(None, (exit_code(end.exit_code), out_of_memory.in_words({end.cause}))))})"
+def _died(state: State, about: Summary) -> str:
+    """Return of which memory the newest driver of a run died; empty if that was not its end."""
+    record = state.run(about.run)
+    launch = state.launch(record.launch) if record else None
+    newest = (state.attempt_of(launch.number) or launch) if launch else None
+    died = out_of_memory.in_words({newest.cause}) if newest and about.status in ("failed", "lost") else ""
+    return f"; {died}" if died else ""
 
 
 def _totals(about: Summary) -> str:
@@ -264,6 +271,8 @@ def _totals(about: Summary) -> str:
         parts.append(f"checkpoints copied {size(about.queries_copied)} of the files of queries")
     if about.attempts > 1:
         parts.append(f"restore saved {duration(about.saved_s) if about.saved_s else 'nothing'}")
+    if about.out_of_memory:
+        parts.append(f"{plural(about.out_of_memory, 'attempt')} ran out of memory")
     return " · ".join(parts)
 
 
