@@ -79,8 +79,8 @@ class Summary:
     """The numbers of one run.
 
     ``waited_s`` are the seconds that its stages waited at their barriers. ``ran_s`` are the seconds that its attempts ran. ``saved_s`` are
-    the seconds of work that a restore did not repeat. ``out_of_memory`` are the attempts that died of it. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted apart:
-    ``completed`` and ``aborted`` are without them.
+    the seconds of work that a restore did not repeat. ``out_of_memory`` are the attempts that died of it. ``stages_wrote`` and
+    ``queries_copied`` are bytes. Savepoints are counted apart: ``completed`` and ``aborted`` are without them.
     """
 
     job: str

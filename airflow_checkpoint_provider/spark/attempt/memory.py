@@ -27,7 +27,7 @@ def cause_of(error: BaseException | None, spark: SparkSession, kills: OomKills) 
         return DRIVER_OVERHEAD
     if not out_of_memory.tells_of_lost_executors(text):
         return ""
-    causes = map(out_of_memory.cause_in_loss, _losses(spark))
+    causes = map(out_of_memory.cause_in_loss, losses(spark))
     return next(filter(None, causes), "")
 
 
@@ -47,7 +47,7 @@ def _texts(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__ or error.__context__
 
 
-def _losses(spark: SparkSession) -> Iterator[str]:
+def losses(spark: SparkSession) -> Iterator[str]:
     """Yield why Spark has lost executors, the newest first. Spark keeps that with its pages off, too."""
     with contextlib.suppress(Exception):  # the JVM may be gone
         jvm: Any = spark._jvm

@@ -58,7 +58,7 @@ def test_sizes_are_read_as_spark_reads_them(text: str, size: int, shown: str) ->
 
 @pytest.mark.parametrize("text", ["lots", "", "1.5g", "-1g", "0", "2gg", "2x", None, 16, "9" * 99 + "g"])
 def test_what_is_no_size_is_refused_by_name(text: object) -> None:
-    with pytest.raises(InvalidConfig, match="memory_limit=.* is not a size of memory"):
+    with pytest.raises(InvalidConfig, match=r"memory_limit=.* is not a size of memory"):
         mebibytes(text, "memory_limit")
 
 
@@ -74,7 +74,7 @@ def test_factor(value: object, factor: float) -> None:
     ["0.5 x", "-1", "1 x", 1, 0, -1, True, "x", "", "1,5 x", "101 x", float("inf"), float("nan"), [], "1.5 times"],
 )
 def test_factor_that_raises_nothing_is_refused(value: object) -> None:
-    with pytest.raises(InvalidConfig, match="memory_after_oom=.*over 1"):
+    with pytest.raises(InvalidConfig, match=r"memory_after_oom=.*over 1"):
         memory_policy(value, None)
 
 
