@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, NotInstalled
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
-from airflow_checkpoint_provider.protocol.handover import LINE_MARK
+from airflow_checkpoint_provider.protocol.handover import LAUNCH_VARIABLE, LINE_MARK
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE
 from airflow_checkpoint_provider.text import messages
 
@@ -179,11 +179,14 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             f" ends. Leave the conf out, or write {'yarn_track_via_rm_api=True' if wanted == 'true' else 'false'}"
         )
 
-    def diagnostics(self, application: str) -> str:
-        """Return what YARN says about the end of an application; empty if it cannot be asked."""
-        if not self._is_yarn_cluster_mode or self._yarn_rm_base_url is None:
-            return ""
-        return _airflow.yarn_diagnostics(self, application)
+    def diagnostics(self) -> str:
+        """Return what YARN says about the end of the application; empty if it cannot be asked."""
+        application, asked = self._yarn_application_id, self._is_yarn_cluster_mode and self._yarn_rm_base_url
+        return _airflow.yarn_diagnostics(self, application) if application and asked else ""
+
+    def has_ended(self) -> bool:
+        """Return whether YARN says that the application has ended."""
+        return self.yarn_application is not None and not self.may_run_on()
 
     def may_run_on(self) -> bool:
         """Return whether an application on YARN may still run, though its ``spark-submit`` or its tracking has failed."""
@@ -223,8 +226,8 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         command: list[str] = super()._build_spark_submit_command(application)
         # `submit` adds these to the process's environment. A driver elsewhere must not mark its lines: no process removes the marks.
         mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: self._output.mark}
-        # A variable that is left over in the worker would make a preflight of the job.
-        left_over = {PREFLIGHT_VARIABLE: ""} if PREFLIGHT_VARIABLE in os.environ else {}
+        # Variables that are left over in the worker would make a preflight of the job, or name another launch.
+        left_over = {name: "" for name in (PREFLIGHT_VARIABLE, LAUNCH_VARIABLE) if name in os.environ}
         self._env = {**(self._env or {}), **self._environment, **mark, **left_over}
         return command
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -9,7 +10,10 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 
 from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.coordinator.liveness import read_beat
+from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
 
 DRIVER_KEY = (
     "checkpoint_driver"  # in the task's state store: the launch, and its driver as the cluster manager names it
@@ -45,3 +49,11 @@ def ask(operator: SparkSubmitOperator, context: Any, launch: int | None) -> tupl
     status = operator.get_job_status(driver["id"], context)
     ended = None if operator.is_job_active(status) else operator.is_job_succeeded(status)
     return ended, f"{status} of {driver['id']}"
+
+
+def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:
+    """Let ``on_kill`` reach the application of a driver that another process has submitted."""
+    with contextlib.suppress(StoreError):
+        beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None
+        if beat:
+            hook.adopt_yarn_application(beat.spark_application)

@@ -33,7 +33,7 @@ class DeferrableLaunch(BaseOperator):
 
     checkpoint_conn_id: str
     _launch: DriverLaunch | None
-    _killed: threading.Event
+    _was_killed: threading.Event
 
     # -- what an operator says ---------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class DeferrableLaunch(BaseOperator):
 
     def _release(self, launch: DriverLaunch, ask_after: float) -> NoReturn:
         """Defer this task. The trigger follows the launch, and keeps its heartbeat; the first beat is written here."""
-        if self._killed.is_set():
+        if self._was_killed.is_set():
             raise AirflowException("this task was killed, so nobody follows its driver")
         assert launch.record is not None
         deferred_at = utc_now()

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStora
 from airflow_checkpoint_provider.hooks.history import coordinator_at
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, generation_of, history_of, owner_of
-from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id, runs_folder
 from airflow_checkpoint_provider.storage import Store
 
@@ -45,7 +45,7 @@ class JobOperator(KillGuard):
     def __init__(
         self,
         *,
-        job: CheckpointedSparkSubmitOperator | str,
+        job: CheckpointedJobMixin | str,
         run: str | None = None,
         checkpoint_conn_id: str | None = None,
         **kwargs: Any,
@@ -66,16 +66,16 @@ class JobOperator(KillGuard):
             return JobReference(check_job_id(job))
         if isinstance(job, TaskGroup | MappedOperator):
             raise NotSupportedYet(f"job={job!r}: this version takes one checkpointed task, no group and no mapped one")
-        if not isinstance(job, CheckpointedSparkSubmitOperator):
+        if not isinstance(job, CheckpointedJobMixin):
             raise InvalidConfig(
-                f"job={job!r}: write a CheckpointedSparkSubmitOperator of this DAG, or a job id as text"
+                f"job={job!r}: write a task of this DAG that submits a checkpointed job, or a job id as text"
             )
         if job.has_dag() and self.has_dag() and job.dag is not self.dag:  # type: ignore[no-untyped-call]
             raise InvalidConfig(
                 f"job={job.task_id!r} is a task of DAG {job.dag_id!r}; for a job of another DAG write its job id, which"
                 ' means the history that its runs share (scope="job"), and run= if each run has its own'
             )
-        return JobReference(job.job_id, job.task_id, job.scope, job.checkpoint_conn_id)
+        return JobReference(job.own_job_id, job.task_id, job.scope, job.checkpoint_conn_id)
 
     def history(self, ti: Any) -> History:
         """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``."""

@@ -55,6 +55,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
     "CKP503": "The command spark-submit has ended, but not its application on YARN. The task follows the driver.",
     "CKP504": "The application on YARN could not be killed. Its driver is asked to stop through the journal.",
+    "CKP505": "The operator that has submitted a driver has failed, but not the driver. The task follows it.",
 }
 
 
@@ -388,7 +389,13 @@ def not_attached() -> list[str]:
     ]
 
 
-def goes_on_alone(application: str | None) -> str:
+def goes_on_alone() -> str:
+    """Say that the task follows a driver whose service has failed to say how it ends."""
+    text = "the operator that has submitted the driver has failed, but the driver still runs. This task follows it through the journal."
+    return coded(text, "CKP505")
+
+
+def goes_on_alone_on_yarn(application: str | None) -> str:
     """Say that the task follows a driver whose ``spark-submit`` is gone."""
     text = f"spark-submit has ended, but {application or 'the application'} may still run on YARN. This task follows its driver"
     return coded(f"{text} through the journal.", "CKP503")

@@ -165,7 +165,7 @@ def preflight(waiting: Path) -> str:
 
 def _hook(**options: Any) -> CheckpointedSparkSubmitHook:
     task = CheckpointedSparkSubmitOperator(task_id="job", application="job.py", conn_id="client", **options)
-    return task._connect()[0]
+    return task._made_hook()
 
 
 @pytest.fixture
