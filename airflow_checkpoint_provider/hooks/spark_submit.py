@@ -153,6 +153,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     # -- YARN --------------------------------------------------------------------------------------------------------
 
     @property
+    def in_yarn_cluster(self) -> bool:
+        """Return whether the driver runs in a container of YARN."""
+        return bool(self._is_yarn_cluster_mode)
+
+    @property
     def yarn_application(self) -> str | None:
         """Return the id of the application in cluster mode, once ``spark-submit`` has printed it."""
         return self._yarn_application_id

@@ -12,6 +12,7 @@ from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub l
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.errors import StoreError
+from airflow_checkpoint_provider.hooks import yarn
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 
@@ -38,17 +39,28 @@ def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | Non
     context["task_state_store"].set(DRIVER_KEY, driver, retention=NEVER_EXPIRE)
 
 
+def driver_id(context: Any, launch: int | None) -> str | None:
+    """Return the name of a launch's driver, if it was submitted and named."""
+    driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
+    return driver.get("id") if driver.get("launch") == launch else None
+
+
 def ask(operator: SparkSubmitOperator, context: Any, launch: int | None) -> tuple[bool | None, str]:
     """Return whether the driver of a launch has ended well (None: it has not ended), and the cluster manager's word for it.
 
     The provider asks as it does to reconnect to a driver. Raise its errors, and ``LookupError`` if the driver's name is not known.
     """
-    driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
-    if driver.get("launch") != launch or not driver.get("id"):
+    driver = driver_id(context, launch)
+    if not driver:
         raise LookupError("spark-submit has not printed by which name it knows the driver")
-    status = operator.get_job_status(driver["id"], context)
+    try:
+        status = operator.get_job_status(driver, context)
+    except RuntimeError as error:
+        if not yarn.not_known(str(error)):
+            raise
+        return False, f"{yarn.NOT_KNOWN} of {driver}"  # as after a restart of the resource manager without its state
     ended = None if operator.is_job_active(status) else operator.is_job_succeeded(status)
-    return ended, f"{status} of {driver['id']}"
+    return ended, f"{status} of {driver}"
 
 
 def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:

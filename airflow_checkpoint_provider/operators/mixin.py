@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from airflow.configuration import conf as airflow_conf
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
@@ -156,12 +157,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     def execute(self, context: Any) -> Any:
         ti = context["ti"]
         with failing_for_good():
-            self.check_parameters()
-            self.refuse_instance(context)
-            refuse_inside_preflight(os.environ)
-            self._output.log(messages.untried(_airflow.untried()))
-            self.prepare()
-            archive = self.driver_archive()
+            archive = self._prepared(context)
             self._launch = launch = self.new_launch(context)
             try:
                 self._plan(launch)
@@ -173,10 +169,22 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             self.push_launch(ti, launch, None)
             if launch.adopted:
                 self.adopt(context, launch)
-                return self._follow(ti, launch)
+                return self._follow(context, launch)
             settings = launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             self.hand_over(HandOver(settings.to_confs(), archive))
             return self._submit(context, launch)
+
+    def _prepared(self, context: Any) -> str | None:
+        """Check all that is known before anything is planned, and return where the driver finds this package."""
+        self.check_parameters()
+        self.refuse_instance(context)
+        refuse_inside_preflight(os.environ)
+        self._output.log(messages.untried(_airflow.untried()))
+        by_default = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
+        if by_default and "deferrable" in self.needs:
+            self._output.log([f"not deferred: {type(self).__name__} waits for its driver in this version"])
+        self.prepare()
+        return self.driver_archive()
 
     def new_launch(self, context: Any) -> DriverLaunch:
         store = self.checkpoint_store()
@@ -208,7 +216,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if not alone and (failure is not None or not self._defers):
             return self.end_launch(launch, self.exit_code(failure), failure)
         self.submitted(context, launch)
-        return self._follow(context["ti"], launch)
+        return self._follow(context, launch)
 
     def _execute_other(self, context: Any, launch: DriverLaunch) -> BaseException | None:
         """Return the error of the other operator, None without any. Its own way to find a job that an earlier try has submitted is off."""
@@ -256,11 +264,11 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if self.do_xcom_push:
             _xcom.push_launch(ti, launch, attempt)
 
-    def _follow(self, ti: Any, launch: DriverLaunch) -> dict[str, Any]:
+    def _follow(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that runs elsewhere by the journal, until it ends: here, or in a trigger."""
         if self._defers:
-            return self.follow_deferred(launch)
-        on_attach = functools.partial(self.attached, ti, launch)
+            return self.follow_deferred(context, launch)
+        on_attach = functools.partial(self.attached, context["ti"], launch)
         attempt = follow(launch, self._was_killed, log_checkpoints=True, on_attach=on_attach)
         if self._was_killed.is_set():
             raise AirflowException("this task was killed while it followed a driver")

@@ -76,6 +76,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
 
     def check_parameters(self) -> None:
         _airflow.check_overridden(CheckpointedSparkSubmitOperator, SparkSubmitOperator, "_get_hook")
+        _airflow.check_calls(SparkSubmitOperator, "execute", "_get_hook")
         _airflow.check_attributes(SparkSubmitOperator, self, "_hook", "_conn_id", "_java_class")
         refuse_deferral_in_client_mode(self.deferrable, self._deploy_mode)
         super().check_parameters()
@@ -105,6 +106,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def prepare(self) -> None:
         refuse_no_application(self.application)
         hook = self._made_hook()
+        self._output.log(messages.folder_on_kubernetes(hook.master, self.checkpoint_store().uri))
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()
@@ -180,6 +182,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         if hook := self.submission():  # in the process of a task that was deferred, it knows no application yet
             _cluster.remember_application(hook, launch, launch.state.last_epoch or None)
         return super().end_followed(launch, attempt)
+
+    def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
+        hook = self.submission()
+        on_yarn = hook is not None and hook.in_yarn_cluster
+        return (self._conn_id, _cluster.driver_id(context, launch.number) or "") if on_yarn else ("", "")
 
     def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
         return _cluster.ask(self, context, launch.number)

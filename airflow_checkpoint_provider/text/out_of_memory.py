@@ -21,8 +21,8 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import coded, labelled
 
 CODES = {
-    "CKP506": "A driver or executor ran out of memory, and memory_limit= allows no more. The retry has the same memory.",
-    "CKP507": "A driver used up the memory of its container. No conf of Spark gives it more, so the retry has the same memory.",
+    "CKP508": "A driver or executor ran out of memory, and memory_limit= allows no more. The retry has the same memory.",
+    "CKP509": "A driver used up the memory of its container. No conf of Spark gives it more, so the retry has the same memory.",
 }
 
 # What more heap mends: not a metaspace, threads of the system, or an array that is too long for any JVM.
@@ -130,10 +130,10 @@ def held(memory: Mapping[str, str], confs: Collection[str], limit: str) -> list[
     """Say that ``confs`` would be raised but for the limit."""
     sizes = ", ".join(f"{conf}={memory[conf]}" for conf in confs)
     text = f"NOT RAISED: {sizes}, because memory_limit={limit}. If the retry dies too, give the task a higher limit, or less to do at once"
-    return [coded(text, "CKP506")] if confs else []
+    return [coded(text, "CKP508")] if confs else []
 
 
 def no_conf_raises(causes: Collection[str]) -> str:
     """Say that no conf gives the driver more of the memory that it used up."""
     text = f"NOT RAISED: {in_words(causes)}. In client mode that is the memory of the worker, which no conf of Spark raises"
-    return coded(f'{text}. Give the worker more, or use deploy_mode="cluster"', "CKP507")
+    return coded(f'{text}. Give the worker more, or use deploy_mode="cluster"', "CKP509")

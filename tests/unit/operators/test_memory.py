@@ -126,11 +126,11 @@ def test_at_the_limit_nothing_is_raised_further_and_the_log_says_so(
     task = Task(folder, memory_limit="1200m")
     task.tries(OF_HEAP)
     task.tries(OF_HEAP)
-    assert "CKP506" not in capsys.readouterr().out
+    assert "CKP508" not in capsys.readouterr().out
     assert values(task.tries("exit 1"), "--driver-memory") == ["1200m"]
     said = capsys.readouterr().out
     assert "NOT RAISED: spark.driver.memory=1200m, because memory_limit=1200m." in said
-    assert "[CKP506]" in said
+    assert "[CKP508]" in said
     assert task.heaps == ["1g", "1200m", "1200m"]
 
 
@@ -154,7 +154,7 @@ def test_container_of_the_worker_cannot_be_raised_and_the_log_says_so(
     assert OVERHEAD not in confs(argv)
     said = capsys.readouterr().out
     assert "which no conf of Spark raises" in said
-    assert "[CKP507]" in said
+    assert "[CKP509]" in said
 
 
 def test_without_the_option_the_cause_is_told_and_nothing_raised(
