@@ -129,6 +129,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         return mode
 
     @property
+    def confs(self) -> dict[str, str]:
+        """Return the confs that hold where the command line has no option."""
+        return self._confs
+
+    @property
     def pid(self) -> int | None:
         """Return the process id of ``spark-submit``, in client mode of the driver's JVM. None before ``submit``."""
         process = _airflow.spark_submit_process(self)
@@ -178,6 +183,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             f"{WAITS}={waits} does not go with yarn_track_via_rm_api={self._yarn_track_via_rm_api}: the task would not see how its driver"
             f" ends. Leave the conf out, or write {'yarn_track_via_rm_api=True' if wanted == 'true' else 'false'}"
         )
+
+    def diagnostics(self) -> str:
+        """Return what YARN says about the end of the application; empty if it cannot be asked."""
+        application, asked = self._yarn_application_id, self._is_yarn_cluster_mode and self._yarn_rm_base_url
+        return _airflow.yarn_diagnostics(self, application) if application and asked else ""
 
     def has_ended(self) -> bool:
         """Return whether YARN says that the application has ended."""

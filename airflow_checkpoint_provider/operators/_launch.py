@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.coordinator.liveness import (
     read_beat,
 )
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
+from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, id_floor_of, resolve
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import (
@@ -44,7 +45,9 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.hooks.driver_monitor import POLL
 from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Gauges
+from airflow_checkpoint_provider.operators import _memory
 from airflow_checkpoint_provider.operators._restore_age import RestoreAge
+from airflow_checkpoint_provider.policies.memory import MemoryPlan
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -77,6 +80,7 @@ class LaunchParameters:
     durable: bool = True
     incarnation: str | None = None  # of the history to which an earlier try of this task wrote
     connection: str = DEFAULT_CONNECTION
+    memory: MemoryPlan | None = None
     restore_age: RestoreAge | None = None  # how old the point may be from which a run starts
 
 
@@ -101,6 +105,7 @@ class DriverLaunch:
         self.coordinator = Coordinator(self.journal())
         self.metrics = Gauges(parameters.history.job, parameters.token.dag, parameters.token.task)
         self.restored = Restored()
+        self.kills = OomKills()
         self._old: list[str] = []  # the warning that the run starts from an old point
         self.record: Launch | None = None
         self._before, self._seen = State(), Seen()  # the state and the observations on which the launch was decided
@@ -145,6 +150,8 @@ class DriverLaunch:
         self.log(
             [*restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen), *self._old]
         )
+        if not self.adopted:
+            self.log(_memory.not_raised(self.parameters.memory, self._before, self.parameters.token.run))
         return self.record
 
     def resume(self) -> bool:
@@ -234,7 +241,8 @@ class DriverLaunch:
             if self.killed.is_set():
                 raise Refused(f"{self.parameters.history.job}: this task was killed; nothing was planned")
             self._before, self._seen = state, self._observe(state, alive)
-            command = replace(plan, seen_alive=alive)
+            memory = _memory.next_memory(self.parameters.memory, state, plan.spec.run).used
+            command = replace(plan, seen_alive=alive, spec=replace(plan.spec, memory=memory))
             self._verify(state, decide(state, command))
             return command
 
@@ -367,23 +375,23 @@ class DriverLaunch:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def record_end(self, outcome: str, exit_code: int | None) -> None:
-        """Record how the driver ended, if it could not do so itself. Do nothing if it was replaced."""
+    def record_end(self, outcome: str, exit_code: int | None, cause: str = "") -> None:
+        """Record how the driver ended, if it could not do so itself, and of which memory it died. Do nothing if it was replaced."""
         attempt = self.attempt()
         if attempt is None:
-            self._record_launch_end(outcome, exit_code)
+            self._record_launch_end(outcome, exit_code, cause)
             return
         end = c.EndAttempt(
-            epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by="task", from_task=True
+            epoch=attempt.epoch, outcome=outcome, exit_code=exit_code, reported_by="task", from_task=True, cause=cause
         )
         with contextlib.suppress(Fenced):
             self.coordinator.end_attempt(end)
 
-    def _record_launch_end(self, outcome: str, exit_code: int | None) -> None:
+    def _record_launch_end(self, outcome: str, exit_code: int | None, cause: str) -> None:
         """Record the end of a driver that never attached. This is for readers, so a failure does not change how the task ends."""
         assert self.record is not None
         number, try_number = self.record.number, self.parameters.try_number
-        end = c.EndLaunch(launch=number, try_number=try_number, outcome=outcome, exit_code=exit_code)
+        end = c.EndLaunch(launch=number, try_number=try_number, outcome=outcome, exit_code=exit_code, cause=cause)
         with contextlib.suppress(CheckpointError):
             self.coordinator.journal.append(end)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow.configuration import conf as airflow_conf
@@ -10,8 +11,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster
-from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators import _cluster, _memory
+from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._parameters import (
     refuse_deferral_in_client_mode,
     refuse_no_application,
@@ -20,6 +21,8 @@ from airflow_checkpoint_provider.operators._parameters import (
 )
 from airflow_checkpoint_provider.operators.hand_over import HandOver
 from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
+from airflow_checkpoint_provider.policies.memory import MemoryPolicy
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
 
@@ -51,16 +54,22 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     :param item: not in this version; a value is refused.
     :param archive: how this package reaches the driver. "code": as an archive that lies where ``code`` of the connection leads, or without
         that on this worker. None: the driver's image has the same version of it.
+    :param memory_after_oom: by which factor a retry gets more memory after a death that was proved to be for want of memory: ``"1.5 x"``, or a
+        number. None: never.
+    :param memory_limit: the largest value that ``memory_after_oom`` gives a conf, such as ``"16g"``. None: no limit.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     :param deferrable: release the worker while the driver runs. Cluster mode only.
     """
 
     from_this_host = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(
+        self, *, memory_after_oom: str | float | None = None, memory_limit: str | None = None, **kwargs: Any
+    ) -> None:
         # No parameter of its own, so that it is not taken from default_args, where it means the DAG's other tasks.
         self.deferrable = kwargs.pop("deferrable", None)
         self._handed: HandOver | None = None
+        self.memory_after_oom, self.memory_limit = memory_after_oom, memory_limit
         super().__init__(**kwargs)
         self._in_cluster = False  # until the connection has been looked up
         self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
@@ -73,6 +82,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         super().check_parameters()
         refuse_other_languages(self.application, self._java_class)
         refuse_own_confs(self.conf)
+        self._memory_policy()
+
+    def _memory_policy(self) -> MemoryPolicy | None:
+        arguments = _airflow.spark_hook_arguments(self)
+        return _memory.checked_policy(self.memory_after_oom, self.memory_limit, arguments)
 
     # -- before the launch -------------------------------------------------------------------------------------------
 
@@ -114,6 +128,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         self._in_cluster = self._made_hook().deploy_mode == "cluster"
         return super().new_launch(context)
 
+    def launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
+        arguments = _airflow.spark_hook_arguments(self)
+        plan = _memory.memory_plan(self._memory_policy(), arguments, self._made_hook())
+        return replace(super().launch_parameters(context, store), memory=plan)
+
     # -- the submit --------------------------------------------------------------------------------------------------
 
     def hand_over(self, launch: HandOver) -> None:
@@ -127,6 +146,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         if self._launch is None or self._handed is None:
             return CheckpointedSparkSubmitHook(**arguments, output=self._output)
         arguments["conf"] = self._handed.with_confs(self.conf)
+        if self._launch.record is not None:
+            _memory.raise_memory(arguments, self._launch.parameters.memory, self._launch.record.spec.memory)
         if self._defers:
             arguments["conf"] |= _cluster.WITHOUT_WAITING
             arguments["track_driver_via_k8s_api"] = True  # else the hook misses the driver's exit code
@@ -156,6 +177,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         super().attached(ti, launch, attempt)
         if hook := self.submission():
             _cluster.remember_application(hook, launch, attempt)
+
+    def end_followed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
+        if hook := self.submission():  # in the process of a task that was deferred, it knows no application yet
+            _cluster.remember_application(hook, launch, launch.state.last_epoch or None)
+        return super().end_followed(launch, attempt)
 
     def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
         hook = self.submission()
