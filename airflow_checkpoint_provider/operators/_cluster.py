@@ -27,20 +27,22 @@ def check(hook: CheckpointedSparkSubmitHook) -> None:
     _airflow.check_attributes(SparkSubmitHook, hook, *names)
 
 
-def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None) -> None:
+def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None, item: str | None = None) -> None:
     """Remember the driver that was submitted, and run the commands that end what runs beside this worker."""
     _airflow.run_post_submit_commands(hook)
-    driver = {"launch": launch, "id": _airflow.spark_driver_id(hook)}
+    driver = {"launch": launch, "id": _airflow.spark_driver_id(hook), "item": item}
     context["task_state_store"].set(DRIVER_KEY, driver, retention=NEVER_EXPIRE)
 
 
-def ask(operator: SparkSubmitOperator, context: Any, launch: int | None) -> tuple[bool | None, str]:
+def ask(
+    operator: SparkSubmitOperator, context: Any, launch: int | None, item: str | None = None
+) -> tuple[bool | None, str]:
     """Return whether the driver of a launch has ended well (None: it has not ended), and the cluster manager's word for it.
 
     The provider asks as it does to reconnect to a driver. Raise its errors, and ``LookupError`` if the driver's name is not known.
     """
     driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
-    if driver.get("launch") != launch or not driver.get("id"):
+    if (driver.get("launch"), driver.get("item")) != (launch, item) or not driver.get("id"):
         raise LookupError("spark-submit has not printed by which name it knows the driver")
     status = operator.get_job_status(driver["id"], context)
     ended = None if operator.is_job_active(status) else operator.is_job_succeeded(status)

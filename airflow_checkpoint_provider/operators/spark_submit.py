@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from airflow.configuration import conf as airflow_conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -24,7 +24,6 @@ from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
     InvalidConfig,
     JobSuspended,
-    NotSupportedYet,
     Refused,
     Superseded,
 )
@@ -34,34 +33,30 @@ from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster, _xcom
+from airflow_checkpoint_provider.operators import _cluster, _mapped, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._driver_end import DriverEnd, goes_on_alone, remember_application
+from airflow_checkpoint_provider.operators._items import checked_item, history_key, index_of
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.operators._parameters import (
     refuse_deferral_in_client_mode,
     refuse_fixed_key,
     refuse_inside_preflight,
-    refuse_later,
     refuse_no_application,
     refuse_other_languages,
     refuse_own_confs,
+    refuse_shared_scope,
 )
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.keys import check_job_id, checkpoint_id, job_id_of
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id, checkpoint_id
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
 
 STARTS = ("latest", "none")
-MAPPED = (
-    "a mapped CheckpointedSparkSubmitOperator: its instances would share one history, so this version refuses it. Write one task"
-    " per item, for example in a loop"
-)
-HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 
 
 class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOperator):
@@ -86,12 +81,13 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
     :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
-    :param item: not in this version; a value is refused.
+    :param item: what an instance of a mapped task works on, e.g. ``.expand(item=["orders", "payments"])``: the key of its history, because a
+        map index is a position. Other fields may use it: ``application_args=["--table", "{{ task.item }}"]``. (templated, first)
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     :param deferrable: release the worker while the driver runs. Cluster mode only.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "scope", "restore", "history")
+    template_fields: Sequence[str] = ("item", *SparkSubmitOperator.template_fields, "scope", "restore", "history")
 
     def __init__(
         self,
@@ -110,13 +106,12 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         # No parameter of its own, so that it is not taken from default_args, where it means the DAG's other tasks.
         deferrable = kwargs.pop("deferrable", None)
         super().__init__(**kwargs)
-        self.job_id, self.scope, self.restore = job_id, scope, restore
+        self.job_id, self.scope, self.item, self.restore = job_id, scope, item, restore
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.deferrable = checkpointing, checkpoint_conn_id, deferrable
         self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
         self.allow_non_restored_state = allow_non_restored_state
         self.history: str | None = None  # its URI, which Airflow shows beside the rendered templates
-        refuse_later(item=item)
         refuse_deferral_in_client_mode(deferrable, self._deploy_mode)
         refuse_fixed_key(self.task_id, scope)
         self._check()
@@ -126,9 +121,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         self._output = SparkOutput(lambda line: self.log.info("%s", line))
 
     @classmethod
-    def partial(cls, **options: Any) -> NoReturn:
-        """Refuse ``partial(...).expand(...)`` where it is written, so that the DAG is not imported."""
-        raise NotSupportedYet(f"task_id={options.get('task_id')!r}: {MAPPED}")
+    def partial(cls, **options: Any) -> _mapped.SubmitPartial:
+        """Return what ``expand`` and ``expand_kwargs`` check as far as it is known where it is written."""
+        return _mapped.checked(super().partial(**options))
 
     def _check(self) -> None:
         """Raise ``InvalidConfig`` or ``InvalidName``. Called at parse, and in ``execute`` because mapped operators are not
@@ -139,9 +134,11 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         if self.job_id is not None:
             check_job_id(self.job_id)
         if self.get_closest_mapped_task_group() is not None:
-            raise NotSupportedYet(f"{self.task_id}: {MAPPED}")
+            _mapped.check_item_of(self.task_id, self.item)
+        elif self.item is not None and known_at_parse(self.item):
+            checked_item(self.item, None)
         if dag:
-            self._refuse_shared_name(dag)
+            _mapped.refuse_shared_name(dag, _mapped.Submission.of(self, dag))
         refuse_other_languages(self.application, self._java_class)
         refuse_own_confs(self.conf)
         if self.on_clear not in ("auto", "restart", "continue"):
@@ -155,29 +152,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
                 f'restore={self.restore!r}: with scope="run" each run has its own history, so an id is not unique. Write a'
                 " pointer, <root>/jobs/…/chk-7"
             )
-        if self.scope == "job" and dag and dag.max_active_runs != 1:
-            raise InvalidConfig(
-                f'{self.task_id}: scope="job" needs max_active_runs=1 on DAG {dag.dag_id} (it is {dag.max_active_runs}):'
-                " two runs cannot continue from one state at the same time"
-            )
-
-    def _name(self, dag: DAG | None) -> str:
-        """Return the job id."""
-        if self.job_id is not None:
-            return self.job_id
-        return job_id_of(dag.dag_id, self.task_id) if dag else self.task_id
-
-    def _refuse_shared_name(self, dag: DAG) -> None:
-        """Raise ``InvalidConfig`` if another task of the DAG submits the same job with the same scope: the two would write one
-        history, and each would start from the other's checkpoints."""
-        for task in dag.task_dict.values():
-            if not isinstance(task, CheckpointedSparkSubmitOperator) or task.task_id == self.task_id:
-                continue
-            if (task._name(dag), task.scope) == (self._name(dag), self.scope):
-                raise InvalidConfig(
-                    f"tasks {task.task_id!r} and {self.task_id!r} of DAG {dag.dag_id!r} have one job id, {self._name(dag)!r}, and"
-                    f" one scope, {self.scope!r}, so they would share one history. Give each its own job_id="
-                )
+        if dag:
+            refuse_shared_scope(self.task_id, self.scope, dag)
 
     def _own_dag(self) -> DAG | None:
         """Return the DAG; None for an operator that gets its DAG later."""
@@ -189,12 +165,15 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         super().render_template_fields(context, jinja_env)
         with contextlib.suppress(Exception):  # execute raises the same error
             ti = context["ti"]
-            history = history_of(self.job_id, self.scope, ti, ti.task_id)
-            self.history = f"{self._connect()[1].uri}/{history.prefix}"
+            self.history = f"{self._connect()[1].uri}/{self._history_of(ti).prefix}"
+
+    def _history_of(self, ti: Any) -> History:
+        """Return the history of the job, or of the item, once the templates are rendered."""
+        item = None if self.item is None else checked_item(self.item, index_of(ti))
+        return history_of(self.job_id, self.scope, ti, ti.task_id, item)
 
     def reference(self, ti: Any) -> HistoryReference:
-        history = history_of(self.job_id, self.scope, ti, ti.task_id)
-        return HistoryReference(self.checkpoint_conn_id, history.prefix, ti.run_id)
+        return HistoryReference(self.checkpoint_conn_id, self._history_of(ti).prefix, ti.run_id)
 
     def _connect(self) -> tuple[CheckpointedSparkSubmitHook, Store]:
         """Return the hook, which is made once, and the store of the checkpoints."""
@@ -208,9 +187,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
 
     def execute(self, context: Any) -> dict[str, Any] | None:  # type: ignore[override]
         ti = context["ti"]
-        if ti.map_index is not None and ti.map_index >= 0:
-            raise AirflowFailException(str(NotSupportedYet(MAPPED)))
         with failing_for_good():
+            if index_of(ti) is not None:
+                _mapped.require_item(self.task_id, self.item)
             self._check()
             refuse_no_application(self.application)
             refuse_inside_preflight(os.environ)
@@ -227,7 +206,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
                 self._output.log(messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
                 return self._end_of(launch).finish()
-            context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
+            key = history_key(launch.parameters.history.item)
+            context["task_state_store"].set(key, launch.state.incarnation, retention=NEVER_EXPIRE)
             self.push_launch(ti, launch, None)
             return self._follow(ti, launch) if launch.adopted else self._submit(context, launch)
 
@@ -235,7 +215,9 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         hook, store = self._connect()
         s3_credentials.refuse_for_jobs(store)
         self._cluster = hook.deploy_mode == "cluster"
-        return DriverLaunch(store, self._launch_parameters(context, store), self._output.log, killed=self._killed)
+        ti, parameters = context["ti"], self._launch_parameters(context, store)
+        state_of = functools.partial(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id)
+        return DriverLaunch(store, parameters, self._output.log, killed=self._killed, index_state=state_of)
 
     def _plan(self, launch: DriverLaunch) -> None:
         """Plan the launch, or log why nothing is submitted."""
@@ -254,12 +236,12 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
 
     def _launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
         ti, dag_run = context["ti"], context["dag_run"]
-        history = history_of(self.job_id, self.scope, ti, ti.task_id)
+        history = self._history_of(ti)
         generation = generation_of(context, self.retries, functools.partial(has_launched, store, history, ti))
         starts_over = generation.discarded and self.on_clear == "auto"
         return LaunchParameters(
             history=history,
-            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, generation=generation.number),
+            token=Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=history.item, generation=generation.number),
             try_number=ti.try_number,
             run_after=utc_text(dag_run.run_after),
             now=utc_now(),
@@ -268,7 +250,8 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
             on_clear="restart" if starts_over else self.on_clear,
             discarded=starts_over,
             durable=bool(self.durable),
-            incarnation=context["task_state_store"].get(HISTORY_KEY, None),
+            incarnation=context["task_state_store"].get(history_key(history.item), None),
+            map_index=index_of(ti) if history.item is not None else None,
             connection=self.checkpoint_conn_id,
         )
 
@@ -333,7 +316,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         elif failure is not None or not self._defers or not hook:
             return self.end_launch(launch, hook.returncode if hook else None, failure)
         if self._defers:
-            _cluster.submitted(hook, context, launch.number)
+            _cluster.submitted(hook, context, launch.number, self.item)
         return self._follow(context["ti"], launch)
 
     def execute_resumable(self, context: Any) -> Any:
@@ -341,7 +324,7 @@ class CheckpointedSparkSubmitOperator(Linked, DeferrableLaunch, SparkSubmitOpera
         return self.submit_job(context) if self._defers else super().execute_resumable(context)
 
     def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
-        return _cluster.ask(self, context, launch.number)
+        return _cluster.ask(self, context, launch.number, self.item)
 
     def _start_threads(
         self, ti: Any, launch: DriverLaunch, heart: Heart, ended: threading.Event

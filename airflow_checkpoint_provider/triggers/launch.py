@@ -41,7 +41,8 @@ class DeferredLaunch:
         self._after = after
         self.state = self.journal().catch_up()
         spec = self.record.spec if self.record else None
-        self.metrics = Gauges(self.state.job, spec.token.dag if spec else "", spec.token.task if spec else "")
+        dag, task = (spec.token.dag, spec.token.task) if spec else ("", "")
+        self.metrics = Gauges(self.state.job, dag, task, self.state.item)
 
     @property
     def record(self) -> Launch | None:
@@ -63,10 +64,17 @@ class DeferredLaunch:
 class LaunchMonitor(DriverMonitor):
     """Reads journal and heartbeat of the driver, and says when the task must look. Keeps a heartbeat for the launch."""
 
-    def __init__(self, launch: DeferredLaunch, try_number: int, deferred_at: str, on_attach: OnAttach) -> None:
+    def __init__(
+        self,
+        launch: DeferredLaunch,
+        try_number: int,
+        deferred_at: str,
+        on_attach: OnAttach,
+        map_index: int | None = None,
+    ) -> None:
         super().__init__(launch, on_attach, log_checkpoints=True)
         self._logged = launch.logged()
-        self._deferred, self._try_number = launch, try_number
+        self._deferred, self._try_number, self._map_index = launch, try_number, map_index
         self._heart = follower_heart(launch.store, launch.keys, launch.number, deferred_at)
         self._pulsed = float("-inf")
         self._waiting = Repetition()
@@ -85,7 +93,9 @@ class LaunchMonitor(DriverMonitor):
         current, launch = state.current_launch(), state.launch(self._deferred.number)
         if attempt and attempt.outcome:
             return ENDED
-        if launch is None or current is None or current.number != launch.number or launch.latest_try > self._try_number:
+        if launch is None or current is None or current.number != launch.number:
+            return REPLACED
+        if launch.map_index != self._map_index or launch.latest_try > self._try_number:
             return REPLACED
         if self.newest and self.newest.refusal:
             return REFUSED
@@ -126,6 +136,7 @@ class LaunchTrigger(BaseTrigger):
     :param ask_after: seconds without any sign of a driver after which the task asks the cluster manager.
     :param xcom: keep the XCom ``launch`` of the task up to date.
     :param poll_interval: seconds between two polls.
+    :param map_index: of the instance of a mapped task; None for other tasks.
     """
 
     def __init__(
@@ -141,17 +152,19 @@ class LaunchTrigger(BaseTrigger):
         ask_after: float,
         xcom: bool,
         poll_interval: float,
+        map_index: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.checkpoint_conn_id, self.job, self.history = checkpoint_conn_id, job, history
         self.launch, self.try_number, self.deferred_at, self.after = launch, try_number, deferred_at, after
         self.ask_after, self.xcom, self.poll_interval = ask_after, xcom, poll_interval
+        self.map_index = map_index
         self._monitor: LaunchMonitor | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = (
             *("checkpoint_conn_id", "job", "history", "launch", "try_number"),
-            *("deferred_at", "after", "ask_after", "xcom", "poll_interval"),
+            *("deferred_at", "after", "ask_after", "xcom", "poll_interval", "map_index"),
         )
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -181,7 +194,7 @@ class LaunchTrigger(BaseTrigger):
         ti = self.task_instance
         if ti is None:
             return
-        state = await asyncio.to_thread(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id)
+        state = await asyncio.to_thread(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id, self.map_index)
         if state in OVER:
             await asyncio.to_thread(self._end)
             await asyncio.to_thread(self._request_stop, f"{ti.dag_id}.{ti.task_id}", state)
@@ -204,7 +217,11 @@ class LaunchTrigger(BaseTrigger):
                     self._store(), self.history, self.launch, self.after, lambda line: self.log.info("%s", line)
                 )
                 self._monitor = LaunchMonitor(
-                    launch, self.try_number, self.deferred_at, lambda attempt: self._push_xcom(launch, attempt)
+                    launch,
+                    self.try_number,
+                    self.deferred_at,
+                    lambda attempt: self._push_xcom(launch, attempt),
+                    self.map_index,
                 )
             return self._monitor.over()
         except StoreDenied:
@@ -217,7 +234,7 @@ class LaunchTrigger(BaseTrigger):
         token = launch.record.spec.token
         value = launch_reference(launch.state, launch.record, f"{launch.store.uri}/{self.history}", attempt)
         try:
-            _airflow.push_xcom(token.dag, token.run, token.task, "launch", value)
+            _airflow.push_xcom(token.dag, token.run, token.task, "launch", value, self.map_index)
         except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client, and the XCom is for readers
             self.log.warning("The XCom `launch` could not be written: %s", error)
 
@@ -227,6 +244,7 @@ class LaunchTrigger(BaseTrigger):
             c.RequestStop(
                 launch=self.launch,
                 try_number=self.try_number,
+                map_index=self.map_index,
                 by=owner,
                 reason=f"the task was marked {state} while it was deferred",
             )
