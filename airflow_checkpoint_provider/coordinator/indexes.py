@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.errors import CommitStateUnknown, OneItemTwice, Superseded
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.fields import Size, Time
-from airflow_checkpoint_provider.protocol.keys import History, indexes_folder, safe_token
+from airflow_checkpoint_provider.protocol.keys import INDEXES, History, safe_token
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
@@ -38,7 +38,7 @@ class Indexes:
 
     def __init__(self, store: Store, history: History, token: Token) -> None:
         self._store = store
-        self._runs = indexes_folder(history)
+        self._runs = f"{History(history.job, history.run).prefix}/{INDEXES}"
         self._run = safe_token(token.run)
         self._folder = f"{self._runs}/{self._run}/{safe_token(f'{token.dag}.{token.task}')}"
 
@@ -86,6 +86,6 @@ class Indexes:
             self._store.delete_under(f"{self._runs}/{run}")
 
 
-def forget(store: Store, history: History) -> None:
-    """Delete the registrations of a run whose histories are all closed."""
-    store.delete_under(indexes_folder(history))
+def forget(store: Store, run: str) -> None:
+    """Delete the registrations of a run, a prefix, whose histories are all closed."""
+    store.delete_under(f"{run}/{INDEXES}")

@@ -59,6 +59,7 @@ from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
 from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import Seen
 
+COLLECTS = 10  # of so many instances of a mapped task, one collects: each lists the histories of all items
 LogLines = Callable[[Iterable[str]], None]
 
 
@@ -357,10 +358,10 @@ class DriverLaunch:
     def collect_older_runs(self, stop: threading.Event) -> None:
         """Collect the garbage of older runs and close those that are due; log one line if there was any.
 
-        Runs beside the driver, until ``stop`` is set. The next run collects the rest.
+        Runs beside the driver, until ``stop`` is set. The next run collects the rest. Of a mapped task, some instances do it.
         """
-        history = self.parameters.history
-        if history.run is None:
+        history, index = self.parameters.history, self.parameters.map_index
+        if history.run is None or (index is not None and index % COLLECTS):
             return
         by = task_author(self.parameters.token.owner)
         collected: list[OlderRun] = []

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import claim_before_resto
 from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, printable
-from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
+from airflow_checkpoint_provider.hooks.references import item_in, known_at_parse, start_in
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
@@ -90,6 +90,7 @@ class RestoreOperator(JobOperator):
         return {
             "job": state.job,
             "scope": state.scope,
+            **item_in(state),
             "branch": branch.number,
             "next_start": str(branch.base) if branch.base else None,
         }

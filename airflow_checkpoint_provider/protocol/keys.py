@@ -19,6 +19,7 @@ SAVEPOINTS = "savepoints"  # the folder below the root in which savepoints lie b
 LONGEST_NAME = 200  # characters
 LONGEST_ITEM = 1000  # characters
 ITEMS = "items"  # the folder below a history in which the histories of mapped items lie
+INDEXES = "indexes"  # the folder beside it in which map indexes are registered with their items
 KEPT_OF_LONG_NAME = 160  # characters; a digest of the whole name follows them
 SEGMENT = 64  # entries of a journal between two boundaries
 ALONE = "-"  # the file name of the application that has no name
@@ -120,9 +121,9 @@ class History:
         return "/".join((JOBS, safe_token(self.job), *scope, *item))
 
 
-def indexes_folder(history: History) -> str:
-    """Return the folder beside the items of a job or a run, in which map indexes are registered with their items."""
-    return f"{History(history.job, history.run).prefix}/indexes"
+def items_folder(history: History) -> str:
+    """Return the folder of the histories of the items of a job or a run."""
+    return f"{History(history.job, history.run).prefix}/{ITEMS}"
 
 
 def runs_folder(job: str) -> str:
