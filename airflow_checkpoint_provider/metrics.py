@@ -60,7 +60,7 @@ class Gauges:
     """The gauges of one job, or of one item of it, sent by one task."""
 
     def __init__(
-        self, job: str, dag: str, task: str, item: str | None = None, clock: Callable[[], float] = time.monotonic
+        self, job: str, dag: str, task: str, clock: Callable[[], float] = time.monotonic, item: str | None = None
     ) -> None:
         self._levels, self._clock = [job] if item is None else [job, item], clock
         self._tags = {"job_id": job, "dag_id": dag, "task_id": task} | ({} if item is None else {"item": item})

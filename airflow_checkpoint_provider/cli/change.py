@@ -117,7 +117,8 @@ def restore(
         lambda state: savepoint.claim_before_restore(coordinator, state, command(state), utc_now())
     )
     done = replace(found, state=coordinator.state)
-    after = f"done (entry {answer.n}): the next attempt of {title(done.state)} starts from {base or 'nothing'}. {manual_restore.next_step(going.state)}"
+    start = f"the next attempt of {title(done.state)} starts from {base or 'nothing'}"
+    after = f"done (entry {answer.n}): {start}. {manual_restore.next_step(going.state)}"
     return _report(done, base, lines() if approval.yes else [], after)
 
 

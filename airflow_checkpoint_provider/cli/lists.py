@@ -46,7 +46,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     starting = ((found.state, found.state.starting()) for found in newest[:limit])
     notes += [not_attached(state, launch) for state, launch in starting if launch and not state.suspended]
     notes += filter(None, (locate.not_followed(store, found, now) for found in newest[:limit]))
-    data = [asdict(job) for job in shown]
+    data = [_job_data(job) for job in shown]
     header, cells = with_items(JOBS, [_job_cells(job) for job in shown], [job.item for job in shown])
     return Report(header, cells, data, notes=notes, errors=tuple(errors))
 
@@ -60,6 +60,11 @@ def _most_urgent(found: Sequence[FoundHistory]) -> FoundHistory:
 def _say_waiting() -> None:
     seconds = Beats.configured().look
     print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
+
+
+def _job_data(job: JobLine) -> dict[str, Any]:
+    data = asdict(job)
+    return data if job.item else {name: value for name, value in data.items() if name != "item"}
 
 
 def _job_cells(job: JobLine) -> list[str]:

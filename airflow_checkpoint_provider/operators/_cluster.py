@@ -30,7 +30,7 @@ def check(hook: CheckpointedSparkSubmitHook) -> None:
 def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None, item: str | None = None) -> None:
     """Remember the driver that was submitted, and run the commands that end what runs beside this worker."""
     _airflow.run_post_submit_commands(hook)
-    driver = {"launch": launch, "id": _airflow.spark_driver_id(hook), "item": item}
+    driver = {"launch": launch, "id": _airflow.spark_driver_id(hook)} | ({} if item is None else {"item": item})
     context["task_state_store"].set(DRIVER_KEY, driver, retention=NEVER_EXPIRE)
 
 

@@ -103,7 +103,7 @@ class DriverLaunch:
         self.keys = Keys(parameters.history.prefix)
         self.coordinator = Coordinator(self.journal())
         token = parameters.token
-        self.metrics = Gauges(parameters.history.job, token.dag, token.task, parameters.history.item)
+        self.metrics = Gauges(parameters.history.job, token.dag, token.task, item=parameters.history.item)
         self.instance = Instance(store, parameters.history, token, parameters.map_index, index_state)
         self.restored = Restored()
         self.record: Launch | None = None

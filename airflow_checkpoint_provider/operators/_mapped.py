@@ -32,17 +32,19 @@ class SubmitPartial(OperatorPartial):
     __slots__ = ()
 
     def expand(self, **mapped: Any) -> MappedOperator:
+        made = super().expand(**mapped)  # first, else Airflow warns that nothing was mapped
         self._check(mapped)
-        return self._made(super().expand(**mapped))
+        return _checked(made)
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+        made = super().expand_kwargs(kwargs, strict=strict)
         literal = isinstance(kwargs, Sequence) and all(isinstance(each, Mapping) for each in kwargs)
         items = [each["item"] for each in kwargs if "item" in each] if literal else []
         if literal and len(items) < len(kwargs):
             self._check({})
         elif literal:
             self._check({"item": items})
-        return self._made(super().expand_kwargs(kwargs, strict=strict))
+        return _checked(made)
 
     def _check(self, mapped: Mapping[str, Any]) -> None:
         """Raise ``InvalidConfig`` or ``InvalidName`` for items that cannot be the keys of histories. The output of a task is not known yet."""
@@ -52,26 +54,27 @@ class SubmitPartial(OperatorPartial):
         elif isinstance(items, Sequence) and not isinstance(items, str):
             _check_items(task_id, items)
 
-    def _made(self, task: MappedOperator) -> MappedOperator:
-        """Make the checks of the operator's constructor, as far as the arguments are not mapped."""
-        given = task.partial_kwargs
-        job_id, scope = given.get("job_id"), given.get("scope", "run")
-        if job_id is not None:
-            check_job_id(job_id)
-        refuse_fixed_key(task.task_id, scope)
-        refuse_other_languages(given.get("application"), given.get("java_class"))
-        refuse_own_confs(given.get("conf"))
-        if task.dag is not None:
-            refuse_shared_scope(task.task_id, scope, task.dag)
-            refuse_shared_name(task.dag, Submission.of(task, task.dag))
-        return task
-
 
 def checked(partial: OperatorPartial) -> SubmitPartial:
     """Return the same partial, whose ``expand`` checks the items."""
     partial.__class__ = SubmitPartial  # a new object would make Airflow warn that the first one was never mapped
     assert isinstance(partial, SubmitPartial)
     return partial
+
+
+def _checked(task: MappedOperator) -> MappedOperator:
+    """Make the checks of the operator's constructor, as far as the arguments are not mapped."""
+    given = task.partial_kwargs
+    job_id, scope = given.get("job_id"), given.get("scope", "run")
+    if job_id is not None:
+        check_job_id(job_id)
+    refuse_fixed_key(task.task_id, scope)
+    refuse_other_languages(given.get("application"), given.get("java_class"))
+    refuse_own_confs(given.get("conf"))
+    if task.dag is not None:
+        refuse_shared_scope(task.task_id, scope, task.dag)
+        refuse_shared_name(task.dag, Submission.of(task, task.dag))
+    return task
 
 
 def require_item(task_id: str, item: object) -> None:

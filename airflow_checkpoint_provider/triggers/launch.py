@@ -42,7 +42,7 @@ class DeferredLaunch:
         self.state = self.journal().catch_up()
         spec = self.record.spec if self.record else None
         dag, task = (spec.token.dag, spec.token.task) if spec else ("", "")
-        self.metrics = Gauges(self.state.job, dag, task, self.state.item)
+        self.metrics = Gauges(self.state.job, dag, task, item=self.state.item)
 
     @property
     def record(self) -> Launch | None:
