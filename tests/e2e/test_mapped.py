@@ -9,7 +9,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 

@@ -84,7 +84,11 @@ class Driver:
     def die_perhaps(self, where: str) -> None:
         """Kill this process at a place, once for each table, in about half of the cases."""
         mark = self.folder / f"died-{where}-{self.table}"
-        drawn = random.Random(f"{(self.folder / 'killing').read_text()} {where} {self.table}").random() if self.killing else 1
+        drawn = (
+            random.Random(f"{(self.folder / 'killing').read_text()} {where} {self.table}").random()
+            if self.killing
+            else 1
+        )
         if drawn < 0.5 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)

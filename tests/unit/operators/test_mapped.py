@@ -170,7 +170,8 @@ def test_each_instance_has_the_history_of_its_item(instances: Instances) -> None
     assert (run.owner, run.map_index) == ("etl.load[payments]", 1)
     token = Token(dag="etl", run=RUN, task="load")
     registered = Indexes(instances.checkpoints, History("etl.load", RUN), token).registered(1)
-    assert registered and registered.item == "payments"
+    assert registered
+    assert registered.item == "payments"
 
 
 def test_what_airflow_stores_for_an_index_is_kept_by_item(instances: Instances) -> None:
@@ -219,7 +220,8 @@ def test_task_that_is_not_mapped_may_have_an_item(folder: Path) -> None:
     context = {"ti": TaskInstance(task_id="load"), "dag_run": DagRun(), "task_state_store": TaskStateStore()}
     operator.execute(context)
     found = read(open_store(str(folder / "checkpoints")), f"jobs/etl.load/runs/{RUN}/items/orders")
-    assert found and found.state.launches[0].map_index is None
+    assert found
+    assert found.state.launches[0].map_index is None
 
 
 # -- tasks that work on an item --------------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ def test_task_that_is_not_mapped_may_have_an_item(folder: Path) -> None:
 def test_item_of_a_mapped_job_must_be_named() -> None:
     with DAG("etl", schedule=None):
         mapped = partial(job_id="tables", checkpoint_conn_id="in_s3").expand(item=["orders", "payments"])
-        with pytest.raises(InvalidConfig, match="job='load' has a history for each item. Write which one is meant"):
+        with pytest.raises(InvalidConfig, match=r"job=.load. has a history for each item\. Write which"):
             TriggerCheckpointOperator(task_id="any", job=mapped)
         trigger = TriggerCheckpointOperator(task_id="one", job=mapped, item="orders")
     assert trigger.history(TaskInstance()) == History("tables", RUN, "orders")

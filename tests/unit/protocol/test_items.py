@@ -44,7 +44,8 @@ def test_living_driver_is_adopted_by_the_index_to_which_its_item_has_moved() -> 
     history.do(moved(GONE, seen_alive=True))
     (record,), run = history.state.launches, history.state.run("day-1")
     assert (record.map_index, record.latest_try) == (7, 1)
-    assert run and (run.map_index, run.generation) == (7, 9)
+    assert run
+    assert (run.map_index, run.generation) == (7, 9)
 
 
 def test_index_that_lost_its_item_follows_and_stops_nothing_more() -> None:
