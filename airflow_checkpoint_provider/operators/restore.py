@@ -36,6 +36,7 @@ class RestoreOperator(JobOperator):
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
+    :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param restore: "latest", "run-start" (where the job's newest run started), "none", an id such as "chk-7", a pointer to a
         checkpoint or to a savepoint's directory, or the output of a task that made one. (templated)
     :param claim_mode: "no_claim": you keep the savepoint. "claim": the job owns a savepoint of another history from now on, and
