@@ -118,7 +118,8 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[HistoryRea
     readings = [answer for answer in answers if isinstance(answer, HistoryReading)]
     readings.sort(key=lambda reading: last_moved(reading.found.state), reverse=True)
     if readings and readings[0].found.state.item:
-        readings.sort(key=lambda reading: _urgency(reading, readings[0].found.newest_run), reverse=True)
+        newest_run = readings[0].found.newest_run
+        readings.sort(key=lambda reading: _urgency(reading, newest_run), reverse=True)
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if unexpected := next((error for error in errors if not isinstance(error, CheckpointError)), None):
         raise unexpected

@@ -36,6 +36,7 @@ class ShownCommand:
 
 
 DRY_RUN = "--dry-run"
+ITEM = "--item="  # before the names: behind an option, argparse takes no further name
 SCRIPT = ("--", "spark-submit", "app.py")
 
 
@@ -164,5 +165,6 @@ class Commands:
 def _line(connection: str, words: tuple[str, ...]) -> str:
     named = () if connection == CheckpointStorageHook.default_conn_name else ("--conn-id", connection)
     verb, *rest = words
-    first, last = without_names_as_options(rest)
-    return shlex.join(("airflow", "checkpoints", verb, *named, *first, *last))
+    item = [word for word in rest if word.startswith(ITEM) and not isinstance(word, Name)]
+    first, last = without_names_as_options([word for word in rest if word not in item])
+    return shlex.join(("airflow", "checkpoints", verb, *named, *item, *first, *last))

@@ -336,13 +336,13 @@ def test_item_goes_on_as_soon_as_the_other_index_has_begun_with_another_item() -
 
 
 def test_instance_that_cannot_ask_airflow_is_refused_for_now() -> None:
-    def raises(_: int) -> str:
+    def raises(_: int) -> str | None:
         raise OSError("no answer")
 
     world = World(["orders", "payments"])
     world.begin(0)
     world.items = ["payments", "orders"]
-    world.state_of = raises  # type: ignore[method-assign]
+    world.state_of = raises  # type: ignore[method-assign,assignment]
     world.begin(1)
     assert "map index 0 has this item" in world.refused[0]
 

@@ -145,7 +145,7 @@ class Instances:
         ti = TaskInstance(task_id="load", map_index=index, try_number=try_number, max_tries=max_tries)
         store = self.stores.setdefault(index, TaskStateStore())
         context = {"ti": ti, "task": made, "dag_run": DagRun(), "task_state_store": store, "run_id": RUN, "ds": "d"}
-        made._do_render_template_fields(made, made.template_fields, context, made.get_template_env(), set())  # type: ignore[arg-type]
+        made._do_render_template_fields(made, made.template_fields, context, made.get_template_env(), set())
         made.execute(context)
         return (self.folder / "argv").read_text().splitlines()
 
@@ -249,7 +249,7 @@ def test_task_in_the_same_mapped_group_takes_the_item() -> None:
         each.expand(table=["orders", "payments"])
         with pytest.raises(InvalidConfig, match="or put this task into the same mapped task group"):
             TriggerCheckpointOperator(task_id="outside", job=dag.task_dict["each.load"])
-    assert made[0].item is dag.task_dict["each.load"].item
+    assert made[0].item is vars(dag.task_dict["each.load"])["item"]
 
 
 def test_job_id_and_item_name_a_history() -> None:

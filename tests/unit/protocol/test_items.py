@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_checkpoint_provider import errors
@@ -24,7 +26,7 @@ def at_three(generation: int = 0, try_number: int = 3) -> History:
     return history
 
 
-def moved(other: c.OtherIndex | None, *, generation: int = 9, try_number: int = 1, **options: object) -> c.PlanLaunch:
+def moved(other: c.OtherIndex | None, *, generation: int = 9, try_number: int = 1, **options: Any) -> c.PlanLaunch:
     """Return the launch of the same item from map index 7, whose tries begin with 1."""
     return launch("day-1", try_number, generation=generation, map_index=7, scope="day-1", other=other, **options)
 
