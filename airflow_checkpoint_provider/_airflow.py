@@ -218,6 +218,13 @@ def check_overridden(ours: type, theirs: type, *names: str) -> None:
             raise _missing(f"{theirs.__name__}.{name}")
 
 
+def check_calls(theirs: type, caller: str, called: str) -> None:
+    """Raise ``PartMissing`` unless the method ``caller`` of ``theirs`` names ``called``: else nothing would call ours, though it is there."""
+    code = getattr(inspect.unwrap(getattr(theirs, caller)), "__code__", None)  # Airflow wraps `execute`
+    if called not in getattr(code, "co_names", ()):
+        raise _missing(f"{theirs.__name__}.{caller} that calls {called}")
+
+
 def _parameters(method: Any) -> list[str]:
     return list(inspect.signature(method).parameters)
 

@@ -302,6 +302,10 @@ class MinPause(Busy, code="CKP238"):
     """The minimum pause between two periodic checkpoints is not over."""
 
 
+class NotHealthy(CheckpointError, RuntimeError, code="CKP247", permanent=True):
+    """A health sensor found that a job has saved nothing for too long, or that a crash would cost too much work."""
+
+
 class CheckpointFailed(CheckpointError, RuntimeError, code="CKP212"):
     """A checkpoint that the job waits for is not completed. The lines before the error say why."""
 
@@ -373,6 +377,10 @@ class SourceMoved(Refused, code="CKP405", permanent=True):
 
 class SourceUnavailable(CheckpointError, ConnectionError, code="CKP406"):
     """A source does not answer, so nobody knows whether it has the rows that a query reads next. Another try may help."""
+
+
+class RestoreTooOld(Refused, code="CKP410", permanent=True):
+    """A run would start from a checkpoint that is older than its task allows with ``max_restore_age``."""
 
 
 class RenameConflict(Refused, ValueError, code="CKP421", permanent=True):

@@ -10,13 +10,13 @@ from typing import Any
 INTEGRATION = "Spark Checkpoints"
 
 
-def _s3_field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+def _optional_field(label: str, description: str, **schema: Any) -> dict[str, Any]:
     """Return a field of the connection's form that may stay empty."""
-    return {
-        "label": label,
-        "description": f"S3 only. {description}",
-        "schema": {"type": ["string", "null"], **schema},
-    }
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+def _s3_field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return _optional_field(label, f"S3 only. {description}", **schema)
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -34,11 +34,13 @@ def get_provider_info() -> dict[str, Any]:
                     "/docs/orchestrate/submit.md",
                     "/docs/orchestrate/audit.md",
                     "/docs/orchestrate/savepoints.md",
+                    "/docs/operate/retries-and-health.md",
                 ],
             }
         ],
         "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.operators"]}],
         "sensors": [{"integration-name": INTEGRATION, "python-modules": ["airflow_checkpoint_provider.sensors"]}],
+        "notifications": ["airflow_checkpoint_provider.notifications.CheckpointNotifier"],
         "triggers": [
             {
                 "integration-name": INTEGRATION,
@@ -70,6 +72,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "s3://bucket/prefix, or a folder that Airflow and all Spark drivers see under one path.",
                         "schema": {"type": "string"},
                     },
+                    "code": _optional_field(
+                        "Code",
+                        "Where the cluster reads this package, for operators other than spark-submit: s3a://bucket/code, or a folder. Only"
+                        " Airflow and administrators may write there.",
+                    ),
                     "endpoint_url": _s3_field(
                         "Endpoint URL", "http(s)://host:port of the service. Leave it empty for Amazon S3."
                     ),

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
 from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet, StoreMisconfigured
+from airflow_checkpoint_provider.hooks import archive
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
@@ -116,6 +117,25 @@ class CheckpointStorageHook(BaseHook):
             )
         return self._store_of(connection) if connection is not None else None
 
+    def publish_archive(self) -> str | None:
+        """Write the driver's part of this package where ``code`` of the connection leads, if it is not there. Return its URI; None without
+        ``code``. Raise ``StoreMisconfigured`` if other people could write there.
+        """
+        connection = find_connection(self.checkpoint_conn_id)
+        extra = connection.extra_dejson if connection is not None else {}
+        code = extra.get("code")
+        if connection is None or code in (None, ""):
+            return None
+        if not isinstance(code, str) or not SHARED.match(code):
+            raise StoreMisconfigured(
+                f"{self._name}: code is where this package lies for Spark drivers, an absolute path or a URI:"
+                f' "s3a://bucket/code". It says: {code!r}'
+            )
+        try:
+            return archive.publish(code, s3_settings(connection, extra), self._store_of(connection).uri)
+        except StoreMisconfigured as error:
+            raise StoreMisconfigured(f"{self._name}: {error.message}") from error
+
     def get_store_beside(self) -> Store:
         """Return the store whose credentials reach a savepoint, which may lie elsewhere."""
         return self._connected() or _folder()
@@ -212,6 +232,7 @@ class CheckpointStorageHook(BaseHook):
                 f"{where} must say in its extra where checkpoints live, as an absolute path or a URI: "
                 f'{{"root": "/shared/checkpoints"}} or {{"root": "s3://bucket/prefix"}}. It says: {root!r}.'
             )
+        extra.pop("code", None)
         roots = extra.pop("savepoint_roots", None)
         if roots is not None and not _are_roots(roots):
             raise StoreMisconfigured(
@@ -228,7 +249,7 @@ class CheckpointStorageHook(BaseHook):
         """Refuse options that have no effect: somebody would rely on them."""
         fields = (name for name in ("host", "port", "schema", "login", "password") if getattr(connection, name))
         if unknown := {*extra, *fields} - known:
-            knows = ", ".join(f"`{name}`" for name in ("root", "savepoint_roots", *sorted(known)))
+            knows = ", ".join(f"`{name}`" for name in ("root", "savepoint_roots", "code", *sorted(known)))
             raise NotSupportedYet(
                 f"{where} has {', '.join(sorted(unknown))}; with this root, this version knows {knows}. Remove the others."
             )

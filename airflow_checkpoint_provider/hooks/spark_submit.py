@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, NotInstalled
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
-from airflow_checkpoint_provider.protocol.handover import LINE_MARK
+from airflow_checkpoint_provider.protocol.handover import LAUNCH_VARIABLE, LINE_MARK
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE
 from airflow_checkpoint_provider.text import messages
 
@@ -148,6 +148,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     # -- YARN --------------------------------------------------------------------------------------------------------
 
     @property
+    def in_yarn_cluster(self) -> bool:
+        """Return whether the driver runs in a container of YARN."""
+        return bool(self._is_yarn_cluster_mode)
+
+    @property
     def yarn_application(self) -> str | None:
         """Return the id of the application in cluster mode, once ``spark-submit`` has printed it."""
         return self._yarn_application_id
@@ -173,6 +178,10 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             f"{WAITS}={waits} does not go with yarn_track_via_rm_api={self._yarn_track_via_rm_api}: the task would not see how its driver"
             f" ends. Leave the conf out, or write {'yarn_track_via_rm_api=True' if wanted == 'true' else 'false'}"
         )
+
+    def has_ended(self) -> bool:
+        """Return whether YARN says that the application has ended."""
+        return self.yarn_application is not None and not self.may_run_on()
 
     def may_run_on(self) -> bool:
         """Return whether an application on YARN may still run, though its ``spark-submit`` or its tracking has failed."""
@@ -212,8 +221,8 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         command: list[str] = super()._build_spark_submit_command(application)
         # `submit` adds these to the process's environment. A driver elsewhere must not mark its lines: no process removes the marks.
         mark = {} if self.deploy_mode == "cluster" else {LINE_MARK: self._output.mark}
-        # A variable that is left over in the worker would make a preflight of the job.
-        left_over = {PREFLIGHT_VARIABLE: ""} if PREFLIGHT_VARIABLE in os.environ else {}
+        # Variables that are left over in the worker would make a preflight of the job, or name another launch.
+        left_over = {name: "" for name in (PREFLIGHT_VARIABLE, LAUNCH_VARIABLE) if name in os.environ}
         self._env = {**(self._env or {}), **self._environment, **mark, **left_over}
         return command
 

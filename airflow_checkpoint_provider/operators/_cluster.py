@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -9,7 +10,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 
 from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.coordinator.liveness import read_beat
+from airflow_checkpoint_provider.errors import StoreError
+from airflow_checkpoint_provider.hooks import yarn
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators._items import is_of, of_launch
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
 
 DRIVER_KEY = (
     "checkpoint_driver"  # in the task's state store: the launch, and its driver as the cluster manager names it
@@ -30,8 +36,14 @@ def check(hook: CheckpointedSparkSubmitHook) -> None:
 def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None, item: str | None = None) -> None:
     """Remember the driver that was submitted, and run the commands that end what runs beside this worker."""
     _airflow.run_post_submit_commands(hook)
-    driver = {"launch": launch, "id": _airflow.spark_driver_id(hook)} | ({} if item is None else {"item": item})
+    driver = of_launch(launch, item) | {"id": _airflow.spark_driver_id(hook)}
     context["task_state_store"].set(DRIVER_KEY, driver, retention=NEVER_EXPIRE)
+
+
+def driver_id(context: Any, launch: int | None, item: str | None = None) -> str | None:
+    """Return the name of a launch's driver, if it was submitted and named."""
+    driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
+    return driver.get("id") if is_of(driver, launch, item) else None
 
 
 def ask(
@@ -41,9 +53,22 @@ def ask(
 
     The provider asks as it does to reconnect to a driver. Raise its errors, and ``LookupError`` if the driver's name is not known.
     """
-    driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
-    if (driver.get("launch"), driver.get("item")) != (launch, item) or not driver.get("id"):
+    driver = driver_id(context, launch, item)
+    if not driver:
         raise LookupError("spark-submit has not printed by which name it knows the driver")
-    status = operator.get_job_status(driver["id"], context)
+    try:
+        status = operator.get_job_status(driver, context)
+    except RuntimeError as error:
+        if not yarn.not_known(str(error)):
+            raise
+        return False, f"{yarn.NOT_KNOWN} of {driver}"  # as after a restart of the resource manager without its state
     ended = None if operator.is_job_active(status) else operator.is_job_succeeded(status)
-    return ended, f"{status} of {driver['id']}"
+    return ended, f"{status} of {driver}"
+
+
+def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:
+    """Let ``on_kill`` reach the application of a driver that another process has submitted."""
+    with contextlib.suppress(StoreError):
+        beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None
+        if beat:
+            hook.adopt_yarn_application(beat.spark_application)

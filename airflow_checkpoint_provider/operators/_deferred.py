@@ -33,7 +33,7 @@ class DeferrableLaunch(BaseOperator):
 
     checkpoint_conn_id: str
     _launch: DriverLaunch | None
-    _killed: threading.Event
+    _was_killed: threading.Event
 
     # -- what an operator says ---------------------------------------------------------------------------------------
 
@@ -60,14 +60,18 @@ class DeferrableLaunch(BaseOperator):
         """
         raise NotImplementedError
 
+    def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
+        """Return a Spark connection, and YARN's id of the application, about which a trigger asks there; empty elsewhere."""
+        raise NotImplementedError
+
     # -- deferral ----------------------------------------------------------------------------------------------------
 
-    def follow_deferred(self, launch: DriverLaunch) -> dict[str, Any]:
+    def follow_deferred(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Release the worker until the driver has ended. Return the task's XCom if it has ended already."""
         attempt = launch.attempt()
         if attempt is not None and attempt.outcome is not None:
             return self.end_followed(launch, attempt)
-        return self._release(launch, launch.beats.still)
+        return self._release(context, launch, launch.beats.still)
 
     def execute_complete(self, context: Any, event: dict[str, Any], ask_after: float = FIRST_ASK) -> Any:
         """Read the journal, whatever woke this task, and end it or defer it again. A second process may do the same at the same time."""
@@ -95,7 +99,7 @@ class DeferrableLaunch(BaseOperator):
                 failure = None if ended else AirflowException(f"the cluster manager says {word}")
                 return self._end(launch, lambda: self.end_launch(launch, 0 if ended else 1, failure))
             ask_after = min(2 * ask_after, SELDOM_ASK)
-        return self._release(launch, ask_after)
+        return self._release(context, launch, ask_after)
 
     def _end(self, launch: DriverLaunch, end: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -117,12 +121,13 @@ class DeferrableLaunch(BaseOperator):
         launch.log([deferral.asked(launch.state, word)])
         return ended, word
 
-    def _release(self, launch: DriverLaunch, ask_after: float) -> NoReturn:
+    def _release(self, context: Any, launch: DriverLaunch, ask_after: float) -> NoReturn:
         """Defer this task. The trigger follows the launch, and keeps its heartbeat; the first beat is written here."""
-        if self._killed.is_set():
+        if self._was_killed.is_set():
             raise AirflowException("this task was killed, so nobody follows its driver")
         assert launch.record is not None
         deferred_at = utc_now()
+        spark_conn_id, application = self.application_in(context, launch)
         follower_heart(launch.store, launch.keys, launch.record.number, deferred_at).pulse()
         trigger = LaunchTrigger(
             checkpoint_conn_id=self.checkpoint_conn_id,
@@ -133,6 +138,8 @@ class DeferrableLaunch(BaseOperator):
             deferred_at=deferred_at,
             after=max((checkpoint.id for checkpoint in launch.state.checkpoints), default=0),
             ask_after=ask_after,
+            spark_conn_id=spark_conn_id,
+            application=application,
             xcom=self.do_xcom_push,
             poll_interval=min(EVERY, launch.beats.every),
             map_index=launch.parameters.map_index,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -10,9 +9,8 @@ from typing import Any, NoReturn, Protocol
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_checkpoint_provider.coordinator.liveness import RefusedStart, read_beat
-from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, StoreError, printable
+from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, printable
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
-from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -30,9 +28,19 @@ class Log(Protocol):
     def warning(self, line: str, /) -> object: ...
 
 
+class Submission(Protocol):
+    """What the process that has submitted a driver knows of it, besides the journal."""
+
+    refusal: str | None
+    """Why the driver refused to run, if it has printed that."""
+
+    def has_ended(self) -> bool:
+        """Return whether the cluster manager says that the driver has ended, so it cannot go on without its task."""
+
+
 @dataclass(frozen=True)
 class DriverEnd:
-    """The end of the driver of ``launch``. ``hook`` is the one that submitted it, None in another process than that of the submit.
+    """The end of the driver of ``launch``. ``submission`` is None in another process than that of the submit.
 
     ``in_cluster``: the driver runs in a cluster, so the exit code of ``spark-submit`` is not the driver's.
     """
@@ -40,7 +48,7 @@ class DriverEnd:
     launch: DriverLaunch
     output: SparkOutput
     log: Log
-    hook: CheckpointedSparkSubmitHook | None
+    submission: Submission | None
     in_cluster: bool
 
     def of_followed(self, attempt: AttemptRecord | None) -> dict[str, Any]:
@@ -143,9 +151,8 @@ class DriverEnd:
     # -- what the driver has said ------------------------------------------------------------------------------------
 
     def _known_to_have_ended(self) -> bool:
-        """Return whether YARN says that the application has ended. The parent's tracking raises one error for that and for its own failure."""
-        hook = self.hook
-        return hook is not None and hook.yarn_application is not None and not hook.may_run_on()
+        """Return whether the driver has ended. The tracking of another operator raises one error for that and for its own failure."""
+        return self.submission is not None and self.submission.has_ended()
 
     def _announced_code(self, attempt: AttemptRecord | None, code: int | None) -> int | None:
         """Return the exit code that the driver has announced, None if it could not; ``code`` of ``spark-submit`` if no driver began."""
@@ -160,23 +167,9 @@ class DriverEnd:
         """Return why the driver refused to run, from the storage or from its log; None if the exit code was the script's own."""
         if refused := self._refused_start():
             return printable(f"{refused.text}  [{refused.code}]")
-        return self.hook.refusal if self.hook else None
+        return self.submission.refusal if self.submission else None
 
     def _refused_start(self) -> RefusedStart | None:
         assert self.launch.record is not None
         beat = read_beat(self.launch.store, self.launch.keys.driver_beat(self.launch.record.number))
         return beat.refusal if beat else None
-
-
-def goes_on_alone(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch) -> bool:
-    """Return whether a driver on YARN may go on, though its ``spark-submit`` failed."""
-    attempt = launch.attempt()
-    return attempt is not None and not attempt.outcome and hook.may_run_on()
-
-
-def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:
-    """Let ``on_kill`` reach the application of a driver that another process has submitted."""
-    with contextlib.suppress(StoreError):
-        beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None
-        if beat:
-            hook.adopt_yarn_application(beat.spark_application)

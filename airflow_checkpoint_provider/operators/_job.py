@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk import BaseOperator, TaskGroup
+from airflow.sdk import TaskGroup
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.hooks.history import coordinator_at
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse
 from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, generation_of, history_of, owner_of
 from airflow_checkpoint_provider.operators._items import checked_item
-from airflow_checkpoint_provider.operators.spark_submit import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id, items_folder, runs_folder
 from airflow_checkpoint_provider.storage import Store
 
@@ -50,7 +50,7 @@ class JobOperator(KillGuard):
     def __init__(
         self,
         *,
-        job: CheckpointedSparkSubmitOperator | MappedOperator | str,
+        job: CheckpointedJobMixin | MappedOperator | str,
         run: str | None = None,
         checkpoint_conn_id: str | None = None,
         item: Any = None,
@@ -76,25 +76,20 @@ class JobOperator(KillGuard):
         if isinstance(job, TaskGroup):
             raise NotSupportedYet(f"job={job!r}: this version takes one checkpointed task, no group")
         submits = job.operator_class if isinstance(job, MappedOperator) else type(job)
-        if not isinstance(job, BaseOperator | MappedOperator) or not issubclass(
-            submits, CheckpointedSparkSubmitOperator
-        ):
+        if not isinstance(job, CheckpointedJobMixin | MappedOperator) or not issubclass(submits, CheckpointedJobMixin):
             raise InvalidConfig(
-                f"job={job!r}: write a CheckpointedSparkSubmitOperator of this DAG, or a job id as text"
+                f"job={job!r}: write a task of this DAG that submits a checkpointed job, or a job id as text"
             )
         if job.has_dag() and self.has_dag() and job.dag is not self.dag:  # type: ignore[no-untyped-call]
             raise InvalidConfig(
                 f"job={job.task_id!r} is a task of DAG {job.dag_id!r}; for a job of another DAG write its job id, which"
                 ' means the history that its runs share (scope="job"), and run= if each run has its own'
             )
-        given = job.partial_kwargs if isinstance(job, MappedOperator) else vars(job)
-        return JobReference(
-            given.get("job_id"),
-            job.task_id,
-            given.get("scope", "run"),
-            given.get("checkpoint_conn_id", CheckpointStorageHook.default_conn_name),
-            None if isinstance(job, MappedOperator) else given.get("item"),
-        )
+        if isinstance(job, MappedOperator):
+            given = job.partial_kwargs
+            connection = given.get("checkpoint_conn_id", CheckpointStorageHook.default_conn_name)
+            return JobReference(given.get("job_id"), job.task_id, given.get("scope", "run"), connection)
+        return JobReference(job.own_job_id, job.task_id, job.scope, job.checkpoint_conn_id, job.item)
 
     def _item_of(self, job: object, reference: JobReference) -> Any:
         """Return the item of the job's operator, which is rendered for this task. Raise ``InvalidConfig`` if it means nothing here."""

@@ -45,6 +45,7 @@ from airflow_checkpoint_provider.hooks.driver_monitor import POLL
 from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Gauges
 from airflow_checkpoint_provider.operators._items import IndexState, Instance, history_key, unknown_state
+from airflow_checkpoint_provider.operators._restore_age import RestoreAge
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -80,6 +81,7 @@ class LaunchParameters:
     incarnation: str | None = None  # of the history to which an earlier try of this task wrote
     map_index: int | None = None  # of a mapped instance
     connection: str = DEFAULT_CONNECTION
+    restore_age: RestoreAge | None = None  # how old the point may be from which a run starts
 
 
 class DriverLaunch:
@@ -106,6 +108,7 @@ class DriverLaunch:
         self.metrics = Gauges(parameters.history.job, token.dag, token.task, item=parameters.history.item)
         self.instance = Instance(store, parameters.history, token, parameters.map_index, index_state)
         self.restored = Restored()
+        self._old: list[str] = []  # the warning that the run starts from an old point
         self.record: Launch | None = None
         self._before, self._seen = State(), Seen()  # the state and the observations on which the launch was decided
 
@@ -147,7 +150,9 @@ class DriverLaunch:
             self._heart().pulse()  # from now on other readers see that this launch lives
         if self.parameters.discarded:
             self.log(restore_story.given_up(self._before, self.state, self.record))
-        self.log(restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen))
+        self.log(
+            [*restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen), *self._old]
+        )
         return self.record
 
     def resume(self) -> bool:
@@ -266,6 +271,8 @@ class DriverLaunch:
         for event in events:
             if isinstance(event, LaunchPlanned):
                 self.restored = examine(self.coordinator, state, event.restore_point, told=self.parameters.restore)
+                if (limit := self.parameters.restore_age) and state.run(self.parameters.token.run) is None:
+                    self._old = limit.judge(self.parameters.history.job, state, self.restored, self.parameters.now)
 
     def _wait_until_stopped(self, deadline: float) -> None:
         """Wait while the driver's process lives on this host. ``Liveness`` decides about other hosts afterwards."""

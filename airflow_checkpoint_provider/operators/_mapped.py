@@ -17,17 +17,12 @@ from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.references import known_at_parse
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._items import checked_item
-from airflow_checkpoint_provider.operators._parameters import (
-    refuse_fixed_key,
-    refuse_other_languages,
-    refuse_own_confs,
-    refuse_shared_scope,
-)
+from airflow_checkpoint_provider.operators._parameters import refuse_fixed_key, refuse_shared_scope
 from airflow_checkpoint_provider.protocol.keys import check_job_id, job_id_of
 
 
 class SubmitPartial(OperatorPartial):
-    """What ``CheckpointedSparkSubmitOperator.partial(...)`` returns."""
+    """What ``partial(...)`` of an operator that submits a job returns."""
 
     __slots__ = ()
 
@@ -69,11 +64,10 @@ def _checked(task: MappedOperator) -> MappedOperator:
     if job_id is not None:
         check_job_id(job_id)
     refuse_fixed_key(task.task_id, scope)
-    refuse_other_languages(given.get("application"), given.get("java_class"))
-    refuse_own_confs(given.get("conf"))
+    task.operator_class.check_arguments(given)  # type: ignore[attr-defined]  # of the operators here
     if task.dag is not None:
         refuse_shared_scope(task.task_id, scope, task.dag)
-        refuse_shared_name(task.dag, Submission.of(task, task.dag))
+        refuse_shared_name(task.dag, JobOfTask.of(task, task.dag))
     return task
 
 
@@ -109,7 +103,7 @@ def _check_items(task_id: str, items: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Submission:
+class JobOfTask:
     """What a task of a DAG submits, as it is written: the job, the scope of its histories, and the item if it is the same text always."""
 
     task_id: str
@@ -118,23 +112,23 @@ class Submission:
     item: str | None = None
 
     @classmethod
-    def of(cls, task: Any, dag: DAG) -> Submission:
+    def of(cls, task: Any, dag: DAG) -> JobOfTask:
         given = task.partial_kwargs if isinstance(task, MappedOperator) else vars(task)
-        job_id, item = given.get("job_id"), given.get("item")
+        job_id, item = given.get("job_id" if isinstance(task, MappedOperator) else "own_job_id"), given.get("item")
         fixed = item if isinstance(item, str) and known_at_parse(item) else None
         name = job_id if job_id is not None else job_id_of(dag.dag_id, task.task_id)
         return cls(task.task_id, name, given.get("scope", "run"), fixed)
 
 
-def submissions(dag: DAG) -> Iterator[Submission]:
+def submissions(dag: DAG) -> Iterator[JobOfTask]:
     """Yield what the tasks of a DAG submit."""
     for task in dag.task_dict.values():
         kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
         if issubclass(kind, DeferrableLaunch):
-            yield Submission.of(task, dag)
+            yield JobOfTask.of(task, dag)
 
 
-def refuse_shared_name(dag: DAG, own: Submission) -> None:
+def refuse_shared_name(dag: DAG, own: JobOfTask) -> None:
     """Raise ``InvalidConfig`` if another task of the DAG submits the same job with the same scope: the two would write one history, and
     each would start from the other's checkpoints. Two tasks may share a job if each has another item.
     """

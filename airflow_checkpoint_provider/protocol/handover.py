@@ -16,6 +16,9 @@ from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.records import cut
 
 PREFIX = "spark.checkpointed."
+LAUNCH_VARIABLE = "CHECKPOINT_LAUNCH"
+"""The environment variable with the confs of a launch as JSON, for an operator that has no Spark confs."""
+ARCHIVE_VARIABLE = "CHECKPOINT_ARCHIVE"  # the environment variable with the URI of the runtime's archive, for a command
 LINE_MARK = "CHECKPOINT_LINE_MARK"  # the environment variable with the mark before each line of the runtime
 _S3 = "s3."
 
@@ -70,7 +73,7 @@ class LaunchSettings(LaunchReference):
     restored_from: str | None = None  # the pointer from elsewhere that the task has verified
 
     def to_confs(self) -> dict[str, str]:
-        """Return the Spark confs, with their prefix."""
+        """Return the Spark confs, with their prefix. Nothing in them is secret."""
         values = {
             "root": self.root,
             "history": self.history,
@@ -118,8 +121,31 @@ class LaunchSettings(LaunchReference):
             )
 
 
+def handed_over(confs: Mapping[str, str], variable: str | None) -> dict[str, str]:
+    """Return the driver's Spark confs with those of ``variable``, the value of ``LAUNCH_VARIABLE``; an empty one counts as none.
+
+    Raise ``InvalidConfig`` if the two name different launches, or if no task wrote the variable.
+    """
+    if not variable:
+        return dict(confs)
+    with _as_written(f"the environment variable {LAUNCH_VARIABLE}"):
+        received = {str(name): value for name, value in json.loads(variable).items()}
+        named = tuple(received[f"{PREFIX}{name}"] for name in _LAUNCH)
+    own = tuple(confs.get(f"{PREFIX}{name}") for name in _LAUNCH)
+    if own[-1] is not None and own != named:
+        ours, theirs = (f"launch {launch} of {history}" for _, history, launch in (own, named))
+        raise InvalidConfig(
+            f"the Spark confs name {ours}, and the environment variable {LAUNCH_VARIABLE} names {theirs}. A task hands its launch over in"
+            " one of these ways: remove the variable from the environment in which the driver starts"
+        )
+    return {**confs, **received}
+
+
+_LAUNCH = ("root", "history", "launch")  # what names a launch
+
+
 @contextmanager
-def _as_written() -> Iterator[None]:
+def _as_written(where: str = f"the Spark confs {PREFIX}*") -> Iterator[None]:
     """Raise ``InvalidConfig`` for the errors of confs that somebody else wrote."""
     try:
         yield
@@ -127,8 +153,8 @@ def _as_written() -> Iterator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InvalidConfig(
-            f"the Spark confs {PREFIX}* cannot be read ({cut(repr(error))}). The task that submits the job writes them; remove"
-            " them from everything else, such as spark-defaults.conf"
+            f"{where} cannot be read ({cut(repr(error))}). The task that submits the job writes that; remove it from everything else,"
+            " such as spark-defaults.conf"
         ) from None
 
 

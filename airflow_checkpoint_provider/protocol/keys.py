@@ -143,7 +143,12 @@ class Keys:
 
     def savepoint(self, number: int, nonce: str) -> str:
         """Return the name of a savepoint's directory. The folder of the history names the job, because a journal may be forged."""
-        return _savepoint(self.prefix.split("/")[1], number, nonce)
+        return _savepoint(self.job, number, nonce)
+
+    @property
+    def job(self) -> str:
+        """Return the job, which the folder of the history names. A job id is its own safe token."""
+        return self.prefix.split("/")[1]
 
     def folder(self, root: str) -> str:
         """Return the URI of the history's folder below the store's root. It is the owner of the savepoints that the history claims: no

@@ -1,5 +1,6 @@
-"""Sensors for checkpoints that tasks trigger, and for checkpoints that a job takes by itself. Runs in Airflow (DAG processor, worker)."""
+"""Sensors for checkpoints on request, for those of a job itself, and for its health. Runs in Airflow (DAG processor, worker)."""
 
 from airflow_checkpoint_provider.sensors.checkpoint import CheckpointAcknowledgedSensor, CheckpointCompletedSensor
+from airflow_checkpoint_provider.sensors.health import CheckpointHealthSensor
 
-__all__ = ["CheckpointAcknowledgedSensor", "CheckpointCompletedSensor"]
+__all__ = ["CheckpointAcknowledgedSensor", "CheckpointCompletedSensor", "CheckpointHealthSensor"]

@@ -9,10 +9,10 @@ from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import HistoryReference
-from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators._base import owner_of, reference_of_checkpoint
 from airflow_checkpoint_provider.operators._job import JobOperator, JobReference
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor, CheckpointWait, JournalSensor, Wait
+from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.sensors.progress import ProgressWait, id_in
 
@@ -55,7 +55,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
         self,
         *,
         checkpoint: Any = None,
-        job: CheckpointedSparkSubmitOperator | str | None = None,
+        job: CheckpointedJobMixin | str | None = None,
         after: Any = None,
         count: int = 1,
         **kwargs: Any,

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed
 from airflow_checkpoint_provider.policies.arguments import as_text, check_call, checks_arguments
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest
+from airflow_checkpoint_provider.spark.attempt.in_task import refuse_in_task
 from airflow_checkpoint_provider.spark.attempt.settings import Launched, launched, settings_of
 from airflow_checkpoint_provider.spark.attempt_run import AttemptRun
 from airflow_checkpoint_provider.spark.end import refuse_retry
@@ -95,6 +96,7 @@ class CheckpointedJob:
             raise WrongUse(
                 "two CheckpointedJobs are active in one driver. Put the whole job into one `with CheckpointedJob()`"
             )
+        refuse_in_task()
         self._run = None
         if self._order:
             refuse_ended(self._order)

@@ -92,7 +92,7 @@ def _check_kind(store: StoreBase, other: StoreBase) -> None:
     if (
         isinstance(store, S3Store)
         and not isinstance(other, S3Store)
-        and not _within(store.savepoint_roots or (), other)
+        and not lies_within(store.savepoint_roots or (), other.uri)
     ):
         raise StoreMisconfigured(
             f"{other.uri} is not a place for savepoints of {store.uri}, because each host has its own folder there. Nothing was read or"
@@ -101,16 +101,16 @@ def _check_kind(store: StoreBase, other: StoreBase) -> None:
 
 
 def _check_roots(roots: Sequence[str], other: StoreBase) -> None:
-    if not _within(roots, other):
+    if not lies_within(roots, other.uri):
         raise StoreMisconfigured(
             f"{other.uri} is not a place for savepoints: the connection allows {', '.join(roots)}. Nothing was read or changed there."
             " Name a place below them, or add this place to savepoint_roots of the connection"
         )
 
 
-def _within(roots: Sequence[str], store: StoreBase) -> bool:
-    """Return whether ``store`` lies below one of ``roots``, which are URIs of stores. Symbolic links in paths are followed."""
-    path = f"{_path(store.uri)}/"
+def lies_within(roots: Sequence[str], uri: str) -> bool:
+    """Return whether the store at ``uri`` is one of ``roots``, or lies below one; all are URIs. Symbolic links in paths are followed."""
+    path = f"{_path(uri)}/"
     return any(path.startswith(f"{_path(root)}/") for root in roots)
 
 

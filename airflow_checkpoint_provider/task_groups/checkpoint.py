@@ -11,11 +11,11 @@ from airflow.sdk.definitions._internal.mixins import DependencyMixin
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
-    CheckpointedSparkSubmitOperator,
     FinalizeCheckpointOperator,
     NotifyCheckpointCompleteOperator,
     TriggerCheckpointOperator,
 )
+from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
 
 
@@ -36,7 +36,7 @@ class CheckpointTaskGroup(TaskGroup):
         self,
         group_id: str = "checkpoint",
         *,
-        job: CheckpointedSparkSubmitOperator | str,
+        job: CheckpointedJobMixin | str,
         kind: str = "checkpoint",
         gate: Callable[[Any], Any] | None = None,
         **trigger: Any,

@@ -35,6 +35,12 @@ def asked(state: State, word: str) -> str:
     return coded(printable(text), "CKP116")
 
 
+def no_answer(state: State, error: str) -> str:
+    """Say that the resource manager has not answered the triggerer about a driver that has not attached."""
+    text = f"{title(state, state.scope)}: no sign of the driver yet, and YARN's resource manager gave no answer ({error}); asking again"
+    return coded(printable(text), "CKP116")
+
+
 def not_asked(state: State, error: Exception) -> str:
     """Say that the cluster manager cannot be asked about a driver that has not attached."""
     text = (

@@ -55,6 +55,8 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP501": "The application did not open a CheckpointedJob, so a retry starts from zero.",
     "CKP503": "The command spark-submit has ended, but not its application on YARN. The task follows the driver.",
     "CKP504": "The application on YARN could not be killed. Its driver is asked to stop through the journal.",
+    "CKP505": "The operator that has submitted a driver has failed, but not the driver. The task follows it.",
+    "CKP506": "A job on Kubernetes has its checkpoints in a folder. It must be one volume for Airflow, driver and executors.",
 }
 
 
@@ -64,6 +66,18 @@ def untried(newer: Mapping[str, str]) -> list[str]:
         return []
     listed = ", ".join(f"{part} (the newest tried: {tried})" for part, tried in newer.items())
     return [coded(f"This package was not tried with {listed}. The task continues", "CKP117")]
+
+
+def folder_on_kubernetes(master: str, root: str) -> list[str]:
+    """Say what a folder for checkpoints must be on Kubernetes; empty for another master or store. Nobody can see from here whether it is."""
+    if not master.startswith("k8s:") or not root.startswith("file:"):
+        return []
+    text = (
+        f"The checkpoints lie in the folder {root.removeprefix('file://')}, and pods share no folder by themselves. It must be one"
+        " volume, mounted under this path in the pods of driver and executors and where Airflow's workers run. Otherwise the"
+        " task does not see its driver, and a retry starts from zero"
+    )
+    return [coded(text, "CKP506")]
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -388,7 +402,13 @@ def not_attached() -> list[str]:
     ]
 
 
-def goes_on_alone(application: str | None) -> str:
+def goes_on_alone() -> str:
+    """Say that the task follows a driver whose service has failed to say how it ends."""
+    text = "the operator that has submitted the driver has failed, but the driver still runs. This task follows it through the journal."
+    return coded(text, "CKP505")
+
+
+def goes_on_alone_on_yarn(application: str | None) -> str:
     """Say that the task follows a driver whose ``spark-submit`` is gone."""
     text = f"spark-submit has ended, but {application or 'the application'} may still run on YARN. This task follows its driver"
     return coded(f"{text} through the journal.", "CKP503")

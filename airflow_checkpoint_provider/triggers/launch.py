@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.triggers._unattached import Unattached
 from airflow_checkpoint_provider.triggers.checkpoint import PATIENCE, RepeatedError, Repetition
 
 ENDED, REFUSED, REPLACED, SILENT, NOT_ATTACHED = "ended", "refused", "replaced", "silent", "not attached"
@@ -111,6 +112,10 @@ class LaunchMonitor(DriverMonitor):
         self._deferred.metrics.reset()
 
     @property
+    def state(self) -> State:
+        return self._journal.state
+
+    @property
     def waits_for_a_driver(self) -> bool:
         """Return whether no sign of a driver was seen: the application may be queued, or gone."""
         return self.attempt is None and self.newest is None
@@ -134,6 +139,8 @@ class LaunchTrigger(BaseTrigger):
     :param deferred_at: when the task released its worker, for the people who see that no triggerer follows it.
     :param after: the newest checkpoint when the task was deferred.
     :param ask_after: seconds without any sign of a driver after which the task asks the cluster manager.
+    :param spark_conn_id: Spark's connection, which may say where YARN's resource manager is.
+    :param application: YARN's id of the application, about which the manager is asked here; empty elsewhere.
     :param xcom: keep the XCom ``launch`` of the task up to date.
     :param poll_interval: seconds between two polls.
     :param map_index: of the instance of a mapped task; None for other tasks.
@@ -150,6 +157,8 @@ class LaunchTrigger(BaseTrigger):
         deferred_at: str,
         after: int,
         ask_after: float,
+        spark_conn_id: str,
+        application: str,
         xcom: bool,
         poll_interval: float,
         map_index: int | None = None,
@@ -157,25 +166,35 @@ class LaunchTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.checkpoint_conn_id, self.job, self.history = checkpoint_conn_id, job, history
         self.launch, self.try_number, self.deferred_at, self.after = launch, try_number, deferred_at, after
-        self.ask_after, self.xcom, self.poll_interval = ask_after, xcom, poll_interval
-        self.map_index = map_index
+        self.ask_after, self.spark_conn_id, self.application = ask_after, spark_conn_id, application
+        self.xcom, self.poll_interval, self.map_index = xcom, poll_interval, map_index
         self._monitor: LaunchMonitor | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = (
             *("checkpoint_conn_id", "job", "history", "launch", "try_number"),
-            *("deferred_at", "after", "ask_after", "xcom", "poll_interval", "map_index"),
+            *(
+                "deferred_at",
+                "after",
+                "ask_after",
+                "spark_conn_id",
+                "application",
+                "xcom",
+                "poll_interval",
+                "map_index",
+            ),
         )
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        began, unreadable, why = time.monotonic(), RepeatedError(self.log), ""
+        unreadable, why = RepeatedError(self.log), ""
+        unattached = Unattached(
+            self.spark_conn_id, self.application, self.ask_after, lambda line: self.log.info("%s", line)
+        )
         while not why:
             try:
-                why = await asyncio.to_thread(self._poll)
+                why = await asyncio.to_thread(self._poll, unattached)
                 unreadable.succeeded()
-                if not why and self._asks(time.monotonic() - began):
-                    why = NOT_ATTACHED
             except CheckpointError as error:
                 if error.permanent and unreadable.lasts >= PATIENCE:  # perhaps only the triggerer has it
                     break
@@ -203,14 +222,10 @@ class LaunchTrigger(BaseTrigger):
         if self._monitor is not None:
             self._monitor.end()
 
-    def _asks(self, waited: float) -> bool:
-        waits = self._monitor is not None and self._monitor.waits_for_a_driver
-        return waits and waited >= self.ask_after
-
     def _store(self) -> Store:
         return CheckpointStorageHook(self.checkpoint_conn_id).get_store_of(self.job)
 
-    def _poll(self) -> str:
+    def _poll(self, unattached: Unattached) -> str:
         try:
             if self._monitor is None:
                 launch = DeferredLaunch(
@@ -223,7 +238,10 @@ class LaunchTrigger(BaseTrigger):
                     lambda attempt: self._push_xcom(launch, attempt),
                     self.map_index,
                 )
-            return self._monitor.over()
+            why = self._monitor.over()
+            if not why and self._monitor.waits_for_a_driver and unattached.over(self._monitor.state):
+                return NOT_ATTACHED
+            return why
         except StoreDenied:
             self._monitor = None  # the connection may have new keys at the next poll
             raise

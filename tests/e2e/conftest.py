@@ -19,10 +19,13 @@ from airflow_checkpoint_provider.storage import LocalStore, S3Store
 from tests.e2e.lab import KEY_ID, SECRET, TOKEN, Lab, adopt_orphans
 from tests.support.drivers import WITH_S3A
 from tests.support.s3server import Key, S3Server
+from tests.support.services.hosts import Host
+from tests.support.services.livy import Livy
 from tests.support.stack import EXAMPLES, Stack
 from tests.support.waiting import wait_until
 
 AT_ONCE = 3
+HEARTBEAT = "2"  # seconds
 STARTED = pytest.StashKey[dict[str, Future[None]]]()
 
 # What cannot be told apart from this file at parse: each is an import error.
@@ -50,13 +53,19 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     local = LocalStore(str(folder / "checkpoints"))
     home, database = folder / "airflow", folder / "database"
     database.symlink_to(home)
-    (folder / "checkpoints").mkdir()
-    env = _environment(folder / "checkpoints")
-    with S3Server() as s3, Stack(home, dags, env, api_server=_reaching(database)) as stack:
+    for name in ("checkpoints", "code"):
+        (folder / name).mkdir(mode=0o755)
+    host = Host(folder / "host", variables={"CHECKPOINT_HEARTBEAT_SECONDS": HEARTBEAT})
+    with (
+        S3Server() as s3,
+        host,
+        Livy(host) as livy,
+        Stack(home, dags, _environment(folder, livy), api_server=_reaching(database)) as stack,
+    ):
         bucket = _bucket(s3)
         _connect(stack, bucket)
         wait_until(lambda: _all_are_read(stack, dags), 300, "DAG files are not read")
-        yield Lab(stack, local, bucket, folder / "runs", database)
+        yield Lab(stack, local, bucket, folder / "runs", database, livy)
 
 
 def _all_are_read(stack: Stack, dags: Path) -> bool:
@@ -86,10 +95,15 @@ def _connect(stack: Stack, store: S3Store) -> None:
     stack.client.write("POST", "/api/v2/connections", {"connection_id": "in_s3", **fields})
 
 
-def _environment(root: Path) -> dict[str, str]:
-    storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(root)}}
+def _environment(folder: Path, livy: Livy) -> dict[str, str]:
+    root = {"root": str(folder / "checkpoints")}
+    storage, code = (
+        {"conn_type": "checkpoint_storage", "extra": extra} for extra in (root, {**root, "code": str(folder / "code")})
+    )
     return {
         "AIRFLOW_CONN_CHECKPOINT_DEFAULT": json.dumps(storage),
+        "AIRFLOW_CONN_WITH_CODE": json.dumps(code),
+        "AIRFLOW_CONN_LIVY_DEFAULT": livy.connection,
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
         "AIRFLOW_CONN_CLUSTER": '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}',
         "AIRFLOW__CHECKPOINTS__CONNECTIONS": "checkpoint_default,in_s3",
@@ -97,7 +111,7 @@ def _environment(root: Path) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": str(2 * AT_ONCE),  # without its supervisor a task runs beside its next try
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-        "CHECKPOINT_HEARTBEAT_SECONDS": "2",
+        "CHECKPOINT_HEARTBEAT_SECONDS": HEARTBEAT,
         "SPARK_LOCAL_IP": "127.0.0.1",
         **WITH_S3A,
     }

@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from tests.support import processes
 from tests.support.runs import Ended
+from tests.support.services.livy import Livy
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -47,13 +48,16 @@ def exit_code(orphan: int) -> int:
 
 
 class Lab:
-    """The stack, the stores of checkpoints, and a folder for each run.
+    """The stack, the stores of checkpoints, a folder for each run, and a Livy.
 
     ``database`` is the link by which the API server reaches the database's folder: a test can take it away.
     """
 
-    def __init__(self, stack: Stack, local: LocalStore, s3: S3Store, folder: Path, database: Path) -> None:
-        self.stack, self.s3, self.database, self._local, self._folder = stack, s3, database, local, folder
+    def __init__(
+        self, stack: Stack, local: LocalStore, s3: S3Store, folder: Path, database: Path, livy: Livy | None = None
+    ) -> None:
+        self.stack, self.s3, self.database, self.livy = stack, s3, database, livy
+        self._local, self._folder = local, folder
         self.writing = threading.Lock()  # two requests that write at once may lock each other out of SQLite
 
     def wait_until(self, ready: Callable[[], object], say: Callable[[], str]) -> None:

@@ -23,6 +23,7 @@ from tests.support.streams import rows_in
 pytestmark = pytest.mark.timeout(1800)
 DAG, SAVEPOINTS = "clean_orders", "clean_orders_savepoints"
 CUSTOMERS, CUSTOMERS_SAVEPOINTS = "new_customers", "new_customers_savepoints"
+WATCHED, WATCHED_HEALTH = "watched_orders", "watched_orders_health"
 DEPLOYED, UPGRADE = "clean_orders_deployed", "clean_orders_upgrade"
 CLEAN_ORDERS = EXAMPLES / "jobs" / "clean_orders.py"
 
@@ -132,6 +133,31 @@ def test_two_streams_are_saved_together(lab: Lab) -> None:
         assert queries["customers"]
         (edge,) = queries["customers"].edges
         assert (edge.upstream, edge.ahead) == ("orders", 0)
+
+
+@pytest.mark.slow
+def test_watched_stream_tells_of_a_kill_and_is_healthy(lab: Lab) -> None:
+    folder = inbox(lab, "watched")
+    out, told = folder.with_name("clean"), folder.with_name("told.txt")
+    folder.mkdir(parents=True)
+    put(folder, 0)
+    with running(lab, WATCHED) as report:
+        lab.wait_until(lambda: written(out) == wanted(1), report)
+        lab.wait_until(lambda: lab.journal(History(WATCHED)).catch_up().retained, report)
+        for pid in find(lambda pid: str(folder) in " ".join(command(pid))):
+            os.kill(pid, signal.SIGKILL)
+        put(folder, 1)
+        lab.wait_until(lambda: written(out) == wanted(2), report)
+        head, *text = told.read_text().splitlines()
+        assert head.startswith(f"RETRY of {WATCHED}.run, run ")
+        assert any(line.startswith("  next        the next attempt continues from chk-") for line in text)
+        paused(lab, WATCHED_HEALTH, False)
+        with lab.writing:
+            looks = lab.stack.client.trigger(WATCHED_HEALTH)
+        assert lab.stack.client.wait_for_run(WATCHED_HEALTH, looks, PATIENCE) == "success", report()
+        paused(lab, WATCHED_HEALTH, True)
+        log = "\n".join(lab.stack.client.logs(WATCHED_HEALTH, looks, "health", 1))
+        assert f"{WATCHED} is healthy: its work is saved up to " in log
 
 
 def version(lab: Lab, name: str, query: str) -> Path:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators._job_parameters import JobParameters
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.s3a import SDK, advice
@@ -111,7 +112,7 @@ def test_tables_name_existing_objects() -> None:
     in_the_block = {"spark"}  # the session, since `with` has begun
     assert not [name for name in in_the_job - in_the_block if not hasattr(CheckpointedJob, name)]
 
-    parameters = inspect.signature(CheckpointedSparkSubmitOperator).parameters
+    parameters = inspect.signature(vars(JobParameters)["__init__"]).parameters
     for cell in first_column("## The parameters"):
         name, default = re.fullmatch(r"`(\w+)`(?: \(`(.+)`\))?", cell).groups()  # type: ignore[union-attr]
         assert name in parameters or name in ("durable", "deferrable")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -32,16 +33,16 @@ def put_beat(store: Store, key: str, counter: int = 1, off: timedelta = timedelt
 
 
 @contextmanager
-def beating(store: Store, key: str, off: timedelta = timedelta(), every: float = 0.01) -> Iterator[None]:
+def beating(store: Store, key: str, off: timedelta = timedelta(), every: float = 0.01, **fields: Any) -> Iterator[None]:
     """A driver elsewhere that beats under ``key``, from before this begins until it ends."""
     stop = threading.Event()
-    put_beat(store, key, off=off)
+    put_beat(store, key, off=off, **fields)
 
     def beat() -> None:
         counter = 1
         while not stop.wait(every):
             counter += 1
-            put_beat(store, key, counter, off)
+            put_beat(store, key, counter, off, **fields)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -129,8 +129,13 @@ class Client:
 
     def logs(self, dag: str, run: str, task: str, try_number: int = 1, index: int = -1) -> list[str]:
         """The lines of one try, without times and levels; what spark-submit printed is among them."""
+        return [_line(entry) for entry in self.entries(dag, run, task, try_number, index)]
+
+    def entries(self, dag: str, run: str, task: str, try_number: int = 1, index: int = -1) -> list[dict[str, Any]]:
+        """The log of one try, with the fields that a page shows beside each line."""
         path = f"{_task(dag, run, task)}/logs/{try_number}?full_content=true&map_index={index}"
-        return [_line(entry) for entry in self.call("GET", path)["content"]]
+        found: list[dict[str, Any]] = self.call("GET", path)["content"]
+        return found
 
     def xcom(self, dag: str, run: str, task: str, key: str = "return_value") -> Any:
         return self.call("GET", f"{_task(dag, run, task)}/xcomEntries/{_quote(key)}?deserialize=false")["value"]

@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.drivers import WITH_S3A, started
 from tests.support.processes import free_port
+from tests.support.runs import Elsewhere, Home
 from tests.support.waiting import wait_until
 from tests.support.yarn import Yarn
+
+if TYPE_CHECKING:
+    from tests.support.s3server import S3Server
 
 START = 120.0  # seconds until a cluster manager works, which takes five
 SMALL = {
@@ -29,10 +34,19 @@ MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.depl
 
 @dataclass(frozen=True)
 class Cluster:
-    """``confs`` are those of a driver that works there; ``environment`` is for its process."""
+    """``confs`` are those of a driver that works there; ``environment`` is for its process. ``elsewhere`` is set in cluster mode."""
 
     confs: dict[str, str]
     environment: dict[str, str] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
+
+    def home(self, folder: Path, script: str, s3: S3Server | None = None) -> Home:
+        """Return a new home whose drivers work there."""
+        home = Home(folder, script, s3=s3)
+        home.confs |= self.confs
+        home.env |= self.environment
+        home.elsewhere = self.elsewhere
+        return home
 
 
 @contextmanager
@@ -81,6 +95,18 @@ def yarn(folder: Path) -> Iterator[Cluster]:
     """Yield a resource manager with one node, for drivers in client mode. Raises ``NoJars``."""
     with Yarn(folder / "yarn") as started:
         yield Cluster({**started.confs, **SMALL}, started.environment)
+
+
+@contextmanager
+def yarn_cluster(folder: Path) -> Iterator[Cluster]:
+    """Yield the same for drivers in cluster mode."""
+    with Yarn(folder / "yarn") as started:
+        yield in_cluster_mode(started)
+
+
+def in_cluster_mode(yarn: Yarn) -> Cluster:
+    """Return the cluster for drivers in cluster mode. By default, YARN does not start them again."""
+    return Cluster({**yarn.confs, **SMALL, "spark.yarn.maxAppAttempts": "1"}, yarn.environment, yarn)
 
 
 def _workers(page: int) -> int:

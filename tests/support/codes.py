@@ -6,25 +6,31 @@ from airflow_checkpoint_provider.errors import all_errors, meaning
 from airflow_checkpoint_provider.hooks import connections  # noqa: F401 - defines two of the errors
 from airflow_checkpoint_provider.text import (
     deferral,
+    health,
     manual_restore,
     messages,
+    restore_age,
     restore_story,
     source_messages,
     spark_output,
     state_messages,
     summary_table,
+    tries,
 )
 
 ERRORS = [(error.code, meaning(error)) for error in all_errors()]
 TEXTS = (
     deferral,
+    health,
     manual_restore,
     messages,
+    restore_age,
     restore_story,
     source_messages,
     spark_output,
     state_messages,
     summary_table,
+    tries,
 )
 LINES = [line for module in TEXTS for line in module.CODES.items()]
 CODES = dict(sorted([*ERRORS, *LINES]))

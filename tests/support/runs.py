@@ -10,12 +10,12 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow.parquet
 
@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from tests.support.drivers import ROOT, WITH_S3A, environment, fast_confs
-from tests.support.processes import command, find
+from tests.support.processes import command, find, send
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -80,18 +80,38 @@ class Ended:
                     yield json.loads(line)
 
 
-class Running:
-    """A driver and all that it started, in a process group of its own."""
+class Elsewhere(Protocol):
+    """A cluster that runs drivers in cluster mode. It knows a driver by what its ``spark-submit`` has said."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, events: Path) -> None:
-        self.process, self.log, self.events = process, log, events
+    def driver(self, said: str) -> Iterable[int]:
+        """The processes of that driver."""
+
+    def driver_output(self, said: str) -> str:
+        """What that driver has printed."""
+
+
+class Running:
+    """A driver and all that it started, in a process group of its own; in cluster mode ``process`` is its ``spark-submit``."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], log: Path, events: Path, elsewhere: Elsewhere | None = None
+    ) -> None:
+        self.process, self.log, self.events, self._elsewhere = process, log, events, elsewhere
 
     def said(self) -> str:
-        return self.log.read_text(errors="replace")
+        said = self.log.read_text(errors="replace")
+        return f"{said}\n{self._elsewhere.driver_output(said)}" if self._elsewhere else said
 
     def is_stopped(self) -> bool:
         """Whether SIGSTOP has stopped the driver."""
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def end(self) -> None:
+        """All of it, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        send(self._there(), signal.SIGKILL)
+        self.process.wait(10)
 
     def wait(self, patience: float = PATIENCE) -> Ended:
         """Until it ended, and all that it started with it: no JVM and no Python is left alive, whoever was killed."""
@@ -100,7 +120,10 @@ class Running:
         return Ended(code, self.said(), self.events)
 
     def _left(self) -> list[int]:
-        return list(find(self._has))
+        return [*find(self._has), *self._there()]
+
+    def _there(self) -> Iterable[int]:
+        return self._elsewhere.driver(self.log.read_text(errors="replace")) if self._elsewhere else ()
 
     def _has(self, pid: int) -> bool:
         return os.getpgid(pid) == self.process.pid
@@ -110,15 +133,21 @@ class Running:
         return list(find(lambda pid: self._has(pid) and command(pid)[1:2] == [str(CRASH)]))
 
     def send(self, sig: signal.Signals) -> None:
-        """To the whole group."""
-        os.killpg(self.process.pid, sig)
+        """To the whole group; in cluster mode to the driver, and not to its ``spark-submit``."""
+        if self._elsewhere:
+            send(self._there(), sig)
+        else:
+            os.killpg(self.process.pid, sig)
 
 
 class Home:
     """A folder with a copy of a job's script, its root of checkpoints, and one folder for each of its drivers.
 
-    With ``s3`` the root is a bucket of that service, which drivers find by ``env``. ``python`` runs the drivers.
+    With ``s3`` the root is a bucket of that service, which drivers find by ``env``. ``python`` runs the drivers, unless they run
+    ``elsewhere``: then each is submitted in cluster mode, with ``env`` for ``spark-submit`` and for the driver.
     """
+
+    elsewhere: Elsewhere | None = None
 
     def __init__(
         self, folder: Path, script: str = "totals.py", s3: S3Server | None = None, python: str = sys.executable
@@ -148,8 +177,8 @@ class Home:
         confs: Mapping[str, str] | None = None,
         below: Sequence[str] = (),
     ) -> Iterator[Running]:
-        """With ``python script`` or, if ``submit``, with ``spark-submit script``; by another process if ``below`` is its
-        command. Nothing of it is left afterwards."""
+        """With ``python script`` or, if ``submit`` or elsewhere, with ``spark-submit script``; by another process if ``below`` is
+        its command. Nothing of it is left afterwards."""
         self._drivers += 1
         folder = self.folder / f"driver-{self._drivers}"
         events = folder / "events"
@@ -162,24 +191,28 @@ class Home:
                 [*below, *self._command(crash, submit, properties)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 env=self._environment(properties), start_new_session=True,
             )  # fmt: skip
+        running = Running(process, log, events, self.elsewhere)
         try:
-            yield Running(process, log, events)
+            yield running
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            running.end()
 
     def _command(self, crash: Crash | None, submit: bool, properties: Path) -> list[str]:
         start = [self._python]
-        if submit:
+        if submit or self.elsewhere:
             start = [str(Path(self._python).with_name("spark-submit")), "--properties-file", str(properties)]
         wrapped = [str(CRASH), *crash] if crash else []
-        root = [self.store.uri] if isinstance(self.store, S3Store) else []
+        root = [self.store.uri] if isinstance(self.store, S3Store) or self.elsewhere else []
         return [*start, *wrapped, str(self.script), str(self.out), *root]
 
     def _environment(self, properties: Path) -> dict[str, str]:
         arguments = f"--properties-file {properties} pyspark-shell"
-        return environment(PYSPARK_SUBMIT_ARGS=arguments, CHECKPOINT_HEARTBEAT_SECONDS="1", **self.env)
+        return environment(PYSPARK_SUBMIT_ARGS=arguments, **self._variables)
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """Of a driver."""
+        return {"CHECKPOINT_HEARTBEAT_SECONDS": "1", **self.env}
 
     def _confs(self, folder: Path, confs: Mapping[str, str]) -> dict[str, str]:
         witness = {
@@ -189,7 +222,9 @@ class Home:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
         }
-        return {**fast_confs(folder), **witness, **self.confs, **confs}
+        variables = {f"spark.yarn.appMasterEnv.{name}": value for name, value in self._variables.items()}
+        there = {"spark.submit.deployMode": "cluster", **variables} if self.elsewhere else {}
+        return {**fast_confs(folder), **witness, **there, **self.confs, **confs}
 
     # -- what they leave ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,7 @@ START = 180.0  # seconds until a daemon answers, which takes five
 ANSWER = 10  # seconds, for one request
 TAIL = 2_000  # bytes of a log
 DAEMONS = ("resourcemanager.ResourceManager", "nodemanager.NodeManager")
+FIRST = "_000001"  # ends the name of the container of an application master
 MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 LISTENING = ("resource-tracker.address", "scheduler.address", "admin.address", "address", "webapp.address")
 LOG4J = """
@@ -107,7 +109,7 @@ class Yarn:
             "yarn.nodemanager.address": f"127.0.0.1:{free_port()}",
             "yarn.nodemanager.localizer.address": f"127.0.0.1:{free_port()}",
             "yarn.nodemanager.webapp.address": f"127.0.0.1:{free_port()}",
-            "yarn.nodemanager.resource.memory-mb": "6144",
+            "yarn.nodemanager.resource.memory-mb": "8192",
             "yarn.nodemanager.resource.cpu-vcores": "4",
             "yarn.scheduler.minimum-allocation-mb": "256",
             "yarn.nodemanager.vmem-check-enabled": "false",
@@ -173,6 +175,18 @@ class Yarn:
         """Kill an application as an administrator does."""
         self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
 
+    def driver(self, said: str) -> Iterator[int]:
+        """Yield the processes of a driver in cluster mode, which lives in the first container of its application. ``said``: what its
+        ``spark-submit`` has printed."""
+        name = _application(said)
+        return self._containers(f"{name}/container_", FIRST) if name else iter(())
+
+    def driver_output(self, said: str) -> str:
+        """Return what a driver in cluster mode has printed."""
+        name = _application(said)
+        logs = sorted((self.home / "logs").glob(f"{name}/container_*{FIRST}/std*")) if name else []
+        return "\n".join(log.read_text(errors="replace") for log in logs)
+
     def masters(self, application: str) -> list[int]:
         """Return the process ids of an application's masters: in cluster mode the JVM of its driver."""
         return [pid for pid in self._containers(application) if MASTER in processes.command(pid)]
@@ -192,14 +206,23 @@ class Yarn:
         with urllib.request.urlopen(request, timeout=ANSWER) as answer:
             return json.load(answer)
 
-    def _containers(self, application: str = "") -> Iterator[int]:
-        mark = f"LOG_DIRS={self.home}/logs/{application}"
-        return processes.find(lambda pid: any(line.startswith(mark) for line in processes.environment(pid)))
+    def _containers(self, begin: str = "", end: str = "") -> Iterator[int]:
+        """Yield the processes of the containers whose names, with that of their application before, begin and end so."""
+        begin = f"LOG_DIRS={self.home}/logs/{begin}"
+        return processes.find(
+            lambda pid: any(line.startswith(begin) and line.endswith(end) for line in processes.environment(pid))
+        )
 
     def _no_container_lives(self) -> bool:
         """End the containers: without a node manager nobody does. Return whether none is left."""
         processes.send(self._containers(), signal.SIGKILL)
         return not any(self._containers())
+
+
+def _application(said: str) -> str | None:
+    """Return the application that ``spark-submit`` has submitted."""
+    found = re.search(r"Submitted application (application_\w+)", said)
+    return found and found[1]
 
 
 def _site(values: Mapping[str, str]) -> str:

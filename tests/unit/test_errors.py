@@ -50,6 +50,8 @@ PERMANENT = {
         "StateRequired",
     ),
     *(
+        "NotHealthy",
+        "RestoreTooOld",
         "SinkMoved",
         "SinkTaken",
         "NotNamed",

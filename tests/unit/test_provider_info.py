@@ -28,6 +28,7 @@ def modules() -> Iterator[str]:
 def attributes() -> Iterator[str]:
     yield from (entry["hook-class-name"] for entry in INFO["connection-types"])
     yield from INFO["cli"]
+    yield from INFO["notifications"]
     yield from INFO["extra-links"]
 
 
@@ -66,12 +67,12 @@ def test_form_has_a_root_and_the_fields_of_s3() -> None:
     (kind,) = INFO["connection-types"]
     fields: dict[str, Any] = kind["conn-fields"]
     assert fields["root"]["schema"]["type"] == "string"  # without "null": obligatory
-    others = fields.keys() - {"root"}
+    others = fields.keys() - {"root", "code"}
     addressing = fields["addressing_style"]["schema"]
     assert addressing["values_display"]["null"] == "not set"  # else the form shows "null"
     assert None in addressing["enum"]  # what the form sends for it
     assert others < FIELDS, "what the form offers, the hook knows"
     assert FIELDS - others == {"login", "password", "aws_access_key_id", "aws_secret_access_key", "service_config"}
-    assert all("null" in fields[name]["schema"]["type"] and fields[name]["description"] for name in others)
+    assert all("null" in fields[name]["schema"]["type"] and fields[name]["description"] for name in {*others, "code"})
     assert fields["aws_session_token"]["schema"]["format"] == "password"
     assert set(kind["ui-field-behaviour"]["hidden-fields"]) == {"host", "port", "schema", "extra"}

@@ -15,7 +15,13 @@ from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, Wrong
 from airflow_checkpoint_provider.policies.retention import retention_from_json
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchReference, LaunchSettings
+from airflow_checkpoint_provider.protocol.handover import (
+    LAUNCH_VARIABLE,
+    PREFIX,
+    LaunchReference,
+    LaunchSettings,
+    handed_over,
+)
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_credentials
 from airflow_checkpoint_provider.text import state_messages
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 ALONE_ROOT = "checkpoints"
 ALONE_CONFS = ("root", "job", "restore", "checkpointing")  # below PREFIX, for a script without Airflow
 
-_keys: dict[str, str] = {}  # S3 keys of this process's launch, by the name of their environment variable
+_taken: dict[str, str] = {}  # what the launch of this process has left in its environment, by the name of the variable
 
 
 @dataclass(frozen=True)
@@ -62,22 +68,28 @@ class Launched:
 
 def launched(spark: SparkSession) -> Launched | None:
     """Return where the task reads a refusal; None for a script without Airflow."""
-    reference = LaunchReference.from_confs(spark_confs(spark))
+    reference = LaunchReference.from_confs(launch_confs(spark))
     if reference is None:
         return None
-    s3 = s3_credentials.received(reference.s3, take_keys(spark))
+    s3 = s3_credentials.received(reference.s3, take_variables(spark))
     store = open_store(reference.root, s3=s3, savepoint_roots=reference.savepoint_roots)
     return Launched(store, reference.history, reference.launch)
 
 
-def take_keys(spark: SparkSession) -> Mapping[str, str]:
-    """Remove the keys that the task handed over from the environment, and return them: child processes would inherit them.
+def take_variables(spark: SparkSession) -> Mapping[str, str]:
+    """Remove from the environment the keys and the launch that the task handed over, and return them: child processes would inherit them.
 
-    The JVM has them, too, and starts the Python workers of a local master. The keys of those workers are overwritten.
+    The JVM has them, too, and starts the Python workers of a local master. The variables of those workers are overwritten.
     """
-    _keys.update({name: os.environ.pop(name) for name in s3_credentials.KEYS.values() if name in os.environ})
-    spark.sparkContext.environment.update(dict.fromkeys(_keys, ""))
-    return _keys
+    names = (*s3_credentials.KEYS.values(), LAUNCH_VARIABLE)
+    _taken.update({name: os.environ.pop(name) for name in names if name in os.environ})
+    spark.sparkContext.environment.update(dict.fromkeys(_taken, ""))
+    return _taken
+
+
+def launch_confs(spark: SparkSession) -> dict[str, str]:
+    """Return the Spark confs with those that the task handed over in the environment. Raise ``InvalidConfig`` if they do not fit."""
+    return handed_over(spark_confs(spark), take_variables(spark).get(LAUNCH_VARIABLE))
 
 
 def spark_confs(spark: SparkSession) -> dict[str, str]:
@@ -102,13 +114,13 @@ def settings_of(
 
     Raises ``InvalidName`` if task and script give different job ids.
     """
-    confs = spark_confs(spark)
+    confs = launch_confs(spark)
     task = LaunchSettings.from_confs(confs)
     if task is None:
         alone = settings_alone(confs, script(), job_id, root, checkpointing, restore)
         return replace(alone, allow_non_restored_state=check_allowance(allow_non_restored_state))
     settings = _settings_of_task(task, job_id, root, checkpointing, allow_non_restored_state)
-    return replace(settings, s3=s3_credentials.received(task.s3, take_keys(spark)))
+    return replace(settings, s3=s3_credentials.received(task.s3, take_variables(spark)))
 
 
 def _settings_of_task(

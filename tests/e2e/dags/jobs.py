@@ -17,6 +17,7 @@ from airflow.sdk import DAG
 import tests.e2e
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators.livy import CheckpointedLivyOperator
 from tests.support.clusters import SMALL
 from tests.support.drivers import fast_confs
 
@@ -97,6 +98,13 @@ deferred = submits("deferred", **IN_CLUSTER)
 deferred_plain_s3 = submits("deferred_plain_s3", job="plain", checkpoint_conn_id="in_s3", **IN_CLUSTER)
 deferred_broken = submits("deferred_broken", job="missing", **IN_CLUSTER)
 deferred_refuses = submits("deferred_refuses", job="twice", **IN_CLUSTER)
+
+with DAG("livy", schedule=None, params={"folder": ""}):
+    CheckpointedLivyOperator(
+        task_id="job", file=str(JOBS / "stages.py"), args=[str(FOLDER)], conf=CONFS, polling_interval=1, checkpoint_conn_id="with_code",
+        retries=2, retry_delay=timedelta(seconds=1),
+    )  # fmt: skip
+
 homeless = submits("homeless", conn_id="cluster", checkpoint_conn_id="missing")
 
 with DAG("counts", schedule=None, max_active_runs=1, params={"folder": "", "script": ""}):

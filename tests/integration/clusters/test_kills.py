@@ -11,8 +11,7 @@ import pytest
 from tests.integration.runtime.rounds import Rounds
 from tests.integration.runtime.totals import killed_job_continues
 from tests.jobs.matrix import FEW
-from tests.support.clusters import Cluster, local_cluster, standalone, yarn
-from tests.support.runs import Home
+from tests.support.clusters import Cluster, local_cluster, standalone, yarn, yarn_cluster
 from tests.support.s3server import S3Server
 
 pytestmark = pytest.mark.slow  # test_tasks.py runs on a local cluster, and test_first_job.py kills a driver
@@ -20,14 +19,8 @@ EVERYWHERE = [
     pytest.param(local_cluster, id="local-cluster"),
     pytest.param(standalone, id="standalone"),
     pytest.param(yarn, id="YARN"),
+    pytest.param(yarn_cluster, id="YARN-cluster-mode"),
 ]
-
-
-def home_in(cluster: Cluster, folder: Path, script: str, s3: S3Server | None) -> Home:
-    home = Home(folder, script, s3=s3)
-    home.confs |= cluster.confs
-    home.env |= cluster.environment
-    return home
 
 
 @pytest.fixture(params=["disk", "S3"])
@@ -39,13 +32,13 @@ def store(request: pytest.FixtureRequest) -> S3Server | None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("cluster", EVERYWHERE, indirect=True)
 def test_killed_job_continues(cluster: Cluster, tmp_path: Path, store: S3Server | None) -> None:
-    killed_job_continues(home_in(cluster, tmp_path / "home", "totals.py", store))
+    killed_job_continues(cluster.home(tmp_path / "home", "totals.py", store))
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("cluster", EVERYWHERE, indirect=True)
 def test_queries_stay_exact_through_kills_and_sleeps(cluster: Cluster, tmp_path: Path, store: S3Server | None) -> None:
-    matrix = home_in(cluster, tmp_path / "matrix", "matrix.py", store)
+    matrix = cluster.home(tmp_path / "matrix", "matrix.py", store)
     matrix.env["PYSPARK_PYTHON"] = sys.executable
     with Rounds(matrix, seed=2, queries=FEW) as rounds:
         rounds.hurt(signal.SIGKILL, blind=False, saved=True)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.jobs.unsteady import ROWS, TRIES
 from tests.support.clusters import Cluster, local_cluster, standalone, yarn
-from tests.support.runs import Home
 from tests.support.streams import add_files, expected, expected_keys, rows_in
 
 FILES = 4
@@ -40,9 +39,9 @@ EVERYWHERE = ("plain", "before", "after", "files", "batches")
 def test_rows_are_exact_though_tasks_are_tried_again(
     cluster: Cluster, tmp_path: Path, how: str, places: tuple[str, ...]
 ) -> None:
-    home = Home(tmp_path / "home", "unsteady.py")
-    home.confs = {**cluster.confs, **(SPECULATION if how == "hangs" else {})}
-    home.env |= {"UNSTEADY": how, **cluster.environment}
+    home = cluster.home(tmp_path / "home", "unsteady.py")
+    home.confs |= SPECULATION if how == "hangs" else {}
+    home.env["UNSTEADY"] = how
     add_files(Path(f"{home.out}-in"), *range(FILES))
     ended = home.run()
     assert ended.code == 0, ended.log

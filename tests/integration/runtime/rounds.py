@@ -48,6 +48,7 @@ class Rounds:
         self.launches = Launches(home.store, "matrix", of_run=False)
         self.files = self.drivers = 0
         self._alive = ExitStack()
+        self._began: list[Running] = []
         self._asleep: Running | None = None
         self._wakes: list[threading.Timer] = []
 
@@ -90,6 +91,7 @@ class Rounds:
         base = self.home.env
         self.home.env = base | env
         running = self._alive.enter_context(self.home.started(confs=self.launches.plan(self.drivers)))
+        self._began.append(running)
         self.home.env = base
         if self._asleep:
             wakes = self.rng.uniform(0.0, WAKES)
@@ -143,6 +145,7 @@ class Rounds:
             "STREAM_FORKS": " ".join(one.target or "" for one in savepoints),
         }
         with self.home.started() as forks:
+            self._began.append(forks)
             ended = forks.wait(FORKS)
         assert ended.code == 0, ended.log
         for (number, savepoint), (operator, store) in itertools.product(enumerate(savepoints), self.queries):
@@ -159,7 +162,7 @@ class Rounds:
 
     def _repeated(self, uid: str) -> set[int]:
         """Return the batches of a query that began in one driver and were committed in a later one."""
-        said = (log.read_text(errors="replace") for log in self.home.folder.glob("driver-*/log"))
+        said = (running.said() for running in self._began)
         return {int(number) for text in said for number in re.findall(f"query '{uid}' repeats batch (\\d+)", text)}
 
     def _location(self, job: str, uid: str) -> Location:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.hooks.archive import driver_archive
+from airflow_checkpoint_provider.errors import StoreMisconfigured
+from airflow_checkpoint_provider.hooks.archive import driver_archive, publish
+from airflow_checkpoint_provider.storage import open_store
+from tests.support.s3server import S3Server
 
 # argv: the archive, then a folder with what a driver has besides. Prints how many modules were imported.
 IMPORT_ALL = """
@@ -71,3 +74,72 @@ def test_links_in_the_folder_of_the_archive_are_not_written_through(home: Path) 
     assert driver_archive().read_bytes() == body
     assert not archive.is_symlink()
     assert victim.read_text() == "mine"
+
+
+# -- where the cluster reads it ------------------------------------------------------------------------------------------
+
+
+def test_published_archive_is_written_once(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir(mode=0o755)
+    uri = publish(str(code), None, f"file://{tmp_path}/checkpoints")
+    (archive,) = code.iterdir()
+    assert uri == archive.as_uri()
+    assert archive.read_bytes() == driver_archive().read_bytes()
+    written = archive.stat()
+    assert publish(code.as_uri(), None, f"file://{tmp_path}/checkpoints") == uri
+    assert archive.stat().st_ino == written.st_ino
+
+
+@pytest.mark.parametrize("below", ["", "/code", "/jobs/etl.job/code"])
+def test_archive_is_not_published_where_checkpoints_are_written(tmp_path: Path, below: str) -> None:
+    with pytest.raises(StoreMisconfigured, match="lies below the root of the checkpoints"):
+        publish(f"{tmp_path}/checkpoints{below}", None, f"file://{tmp_path}/checkpoints")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_place_beside_the_root_with_a_longer_name_is_used(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints-code").mkdir(mode=0o700)
+    assert publish(f"{tmp_path}/checkpoints-code", None, f"file://{tmp_path}/checkpoints").endswith(".zip")
+
+
+def test_place_that_a_link_leads_below_the_root_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "code").mkdir(parents=True)
+    (tmp_path / "code").symlink_to(tmp_path / "checkpoints" / "code")
+    with pytest.raises(StoreMisconfigured, match="lies below the root of the checkpoints"):
+        publish(f"{tmp_path}/code", None, f"file://{tmp_path}/checkpoints")
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777, 0o1777])
+def test_archive_is_not_published_where_other_users_may_write(tmp_path: Path, mode: int) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    code.chmod(mode)
+    with pytest.raises(StoreMisconfigured, match=rf"owner \d+, mode {mode:o}.*chmod go-w {code}"):
+        publish(str(code), None, "s3://lake/checkpoints")
+    assert not list(code.iterdir())
+
+
+def test_missing_place_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreMisconfigured, match=r"code='.*/absent' cannot be used: No such file or directory"):
+        publish(f"{tmp_path}/absent", None, "s3://lake/checkpoints")
+
+
+def test_archive_in_a_bucket_is_written_once_and_named_as_the_connection_does(s3: S3Server, bucket: str) -> None:
+    settings = s3.settings()
+    uris = {publish(f"s3a://{bucket}/code/", settings, f"s3://{bucket}/checkpoints") for _ in range(2)}
+    (uri,) = uris
+    name = uri.removeprefix(f"s3a://{bucket}/code/")
+    store = open_store(f"s3://{bucket}/code", s3=settings)
+    assert [listed.key for listed in store.list("")] == [name]
+    assert store.read(name) == driver_archive().read_bytes()
+
+
+def test_archive_in_a_bucket_with_another_content_is_refused(s3: S3Server, bucket: str) -> None:
+    settings = s3.settings()
+    name = publish(f"s3://{bucket}/code", settings, "file:///checkpoints").rpartition("/")[2]
+    store = open_store(f"s3://{bucket}/code", s3=settings)
+    store.overwrite(name, b"print('planted')")
+    with pytest.raises(StoreMisconfigured, match=rf"{name} does not hold what this package would write there"):
+        publish(f"s3://{bucket}/code", settings, "file:///checkpoints")
+    assert store.read(name) == b"print('planted')"

@@ -165,7 +165,7 @@ def preflight(waiting: Path) -> str:
 
 def _hook(**options: Any) -> CheckpointedSparkSubmitHook:
     task = CheckpointedSparkSubmitOperator(task_id="job", application="job.py", conn_id="client", **options)
-    return task._connect()[0]
+    return task._made_hook()
 
 
 @pytest.fixture
@@ -211,6 +211,16 @@ def test_variables_of_a_pod_are_not_those_of_spark_submit(folder: Path, monkeypa
     kubernetes = {"conn_type": "spark", "host": "k8s://https://127.0.0.1", "port": 6443}
     monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps(kubernetes))
     assert _hook(env_vars={"DEPLOY_MODE": "cluster"}).deploy_mode is None
+
+
+@pytest.mark.parametrize("master", MASTERS)
+def test_folder_for_the_checkpoints_of_pods_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], master: str
+) -> None:
+    execute(folder, conn_id=master)
+    said = capsys.readouterr().out
+    wanted = f"The checkpoints lie in the folder {folder}/checkpoints, and pods share no folder by themselves."
+    assert (wanted in said, "[CKP506]" in said) == (master == "kubernetes",) * 2
 
 
 def test_cluster_mode_without_a_connection_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

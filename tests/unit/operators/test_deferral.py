@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
 from tests.support.acting import Job
 from tests.support.beats import beating, put_beat
+from tests.support.resource_manager import resource_manager
 from tests.support.state_store import TaskStateStore
 from tests.unit.operators.submissions import DagRun, TaskInstance, confs
 
@@ -271,6 +273,35 @@ def test_cluster_manager_that_cannot_be_asked_is_named(task: Task, capsys: pytes
     assert "the cluster manager cannot be asked (ValueError: " in said
     assert "yarn_resourcemanager_webapp_address" in said
     assert "[CKP116]" in said
+
+
+def test_trigger_gets_the_names_by_which_it_asks_yarn(folder: Path, task: Task) -> None:
+    """Names only: the address stays in the connection."""
+    _, arguments = task.defers().serialize()
+    assert (arguments["spark_conn_id"], arguments["application"]) == ("yarn", "application_1_2")
+    assert task.defers_again(NOT_ATTACHED).application == "application_1_2"
+    elsewhere = Task(folder, conn_id="kubernetes", job_id="elsewhere")
+    spark_submit(folder, 'echo "submission ID spark:job-abc-driver"')
+    trigger = elsewhere.defers()
+    assert (trigger.spark_conn_id, trigger.application) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [("KILLED", "FAILED"), (None, "NOT KNOWN")], ids=["killed", "manager without its state"]
+)
+def test_application_that_yarn_has_ended_or_forgotten_fails_the_try(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str | None, said: str
+) -> None:
+    with resource_manager() as manager:
+        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": manager.url}
+        monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+        task = Task(folder)
+        task.defers()
+        task.defers_again(NOT_ATTACHED)
+        manager.state = state
+        with pytest.raises(AirflowException, match="before it attached"):
+            task.resumes(NOT_ATTACHED)
+    assert f"the cluster manager says {said} of application_1_2  [CKP116]" in capsys.readouterr().out
 
 
 # -- the next try ----------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def _restore(item: str | None) -> RestoreOperator:
 def test_asset_of_an_item_is_another_one(north: Job) -> None:
     shared, own = checkpoint_asset("orders"), checkpoint_asset("orders", item="north")
     assert (shared.name, own.name) == ("savepoints of orders", "savepoints of orders, item north")
-    triggers = [asset.watchers[0].trigger.serialize()[1] for asset in (shared, own)]  # type: ignore[union-attr]
+    triggers = [asset.watchers[0].trigger.serialize()[1] for asset in (shared, own)]
     assert [arguments.get("item") for arguments in triggers] == [None, "north"]
     assert "item" not in triggers[0], "the trigger of an older version stays the same"
     north.save()

@@ -122,7 +122,8 @@ def test_journal_is_read_after_any_error_of_the_tracker(
 ) -> None:
     """There is no cluster here: the parent submits nothing, and its tracker finds that the driver failed."""
 
-    def submits(*_: object) -> None:
+    def submits(operator: SparkSubmitOperator, context: object) -> None:
+        operator._hook = operator._get_hook()
         driver = Recorded(open_store(str(folder / "checkpoints")), "etl.job", "manual__1")
         driver.coordinator.journal.catch_up()
         driver.attached("22:01:00")
@@ -141,7 +142,7 @@ def test_adopted_driver_killed_after_its_savepoint_is_suspended(recorded: Record
     launch = followed(recorded)
     stop(recorded, ends=False)
     with pytest.raises(AirflowRescheduleException):
-        task()._follow(TaskInstance(), launch)
+        task()._follow({"ti": TaskInstance()}, launch)
 
 
 def test_task_completes_an_acknowledged_savepoint_before_it_records_the_end(recorded: Recorded) -> None:

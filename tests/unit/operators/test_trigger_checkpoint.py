@@ -422,7 +422,7 @@ def test_killed_trigger_does_not_wait_for_its_next_poll(job: Job) -> None:
 
 @pytest.mark.parametrize("job", [None, 7, ["orders"], {"job": "orders"}, object()])
 def test_value_that_is_no_job_is_refused(job: object) -> None:
-    with pytest.raises(InvalidConfig, match="write a CheckpointedSparkSubmitOperator of this DAG, or a job id"):
+    with pytest.raises(InvalidConfig, match="write a task of this DAG that submits a checkpointed job, or a job id"):
         trigger(job)
 
 

@@ -270,7 +270,9 @@ EXPORTS = {  # public names; a name here stays
         "TriggerCheckpointOperator",
         "TriggerSavepointOperator",
     ),
-    "sensors": ("CheckpointAcknowledgedSensor", "CheckpointCompletedSensor"),
+    "notifications": ("CheckpointNotifier",),
+    "retry_policies": ("CheckpointRetryPolicy",),
+    "sensors": ("CheckpointAcknowledgedSensor", "CheckpointCompletedSensor", "CheckpointHealthSensor"),
     "spark": (
         "CheckpointRef",
         "CheckpointedJob",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider import operators, sensors, task_groups
+from airflow_checkpoint_provider import notifications, operators, retry_policies, sensors, task_groups
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchSettings
@@ -33,7 +33,8 @@ def test_page_shows_what_is_in_the_code(page: Path) -> None:
     assert page.read_text(encoding="utf-8") == made
 
 
-TASKS = [getattr(module, name) for module in (operators, sensors, task_groups) for name in module.__all__]
+DOCUMENTED = (operators, sensors, task_groups, retry_policies, notifications)
+TASKS = [getattr(module, name) for module in DOCUMENTED for name in module.__all__]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)

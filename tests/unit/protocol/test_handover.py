@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, VersionMismatch
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchReference, LaunchSettings
+from airflow_checkpoint_provider.protocol.handover import PREFIX, LaunchReference, LaunchSettings, handed_over
 
 SETTINGS = LaunchSettings(
     root="s3://lake/checkpoints",
@@ -85,3 +87,44 @@ def test_place_without_a_conf_is_refused(name: str) -> None:
     confs = {key: value for key, value in SETTINGS.to_confs().items() if key != f"{PREFIX}{name}"}
     with pytest.raises(InvalidConfig, match=name):
         LaunchReference.from_confs(confs)
+
+
+# -- in an environment variable ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
+def test_settings_come_back_from_the_variable_unchanged(settings: LaunchSettings) -> None:
+    variable = json.dumps(settings.to_confs())
+    assert LaunchSettings.from_confs(handed_over({"spark.app.name": "totals"}, variable)) == settings
+
+
+@pytest.mark.parametrize("variable", [None, ""])
+def test_confs_count_without_the_variable(variable: str | None) -> None:
+    assert handed_over({"spark.app.name": "totals"}, variable) == {"spark.app.name": "totals"}
+
+
+def test_confs_and_variable_of_one_launch_go_together() -> None:
+    confs = SETTINGS.to_confs()
+    assert handed_over(confs, json.dumps(confs)) == confs
+
+
+@pytest.mark.parametrize(
+    "other", [{"launch": 4}, {"history": "jobs/etl.totals/runs/1"}, {"root": "s3://sea/checkpoints"}]
+)
+def test_confs_and_variable_of_two_launches_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(
+        InvalidConfig,
+        match=r"the Spark confs name launch 3 of jobs/etl\.totals/job, and the environment variable CHECK",
+    ):
+        handed_over(SETTINGS.to_confs(), json.dumps(replace(SETTINGS, **other).to_confs()))
+
+
+def test_confs_of_a_script_alone_give_way_to_the_launch() -> None:
+    own = {f"{PREFIX}root": "/mine", f"{PREFIX}job": "mine"}
+    assert LaunchSettings.from_confs(handed_over(own, json.dumps(SETTINGS.to_confs()))) == SETTINGS
+
+
+@pytest.mark.parametrize("variable", ["{", "[]", "7", "{}", '{"spark.checkpointed.launch": 3}', "null", "[" * 5000])
+def test_variable_that_no_task_writes_is_refused(variable: str) -> None:
+    with pytest.raises(InvalidConfig, match="the environment variable CHECKPOINT_LAUNCH cannot be read"):
+        handed_over({}, variable)

@@ -24,14 +24,18 @@ from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import Closing, State
+from airflow_checkpoint_provider.protocol.tries import Tries
 from airflow_checkpoint_provider.text import (
+    health,
     manual_restore,
     messages,
     query_progress,
+    restore_age,
     restore_story,
     source_messages,
     state_messages,
     summary_table,
+    tries,
 )
 from tests.fuzz.hostile import HOSTILE, OBJECTS, planted_everywhere
 
@@ -129,3 +133,34 @@ def test_line_of_a_hostile_text_is_one_printable_line(name: str) -> None:
     made = list(lines(FUNCTIONS[name]))
     assert made or name in ("cleared_unchanged", "given_up", "started_again")  # say nothing of these states
     assert [line for line in made if not line.isprintable()] == []
+
+
+def test_notification_about_a_hostile_job_is_printable() -> None:
+    failed = tries.FailedTask(HOSTILE, HOSTILE, 1, 3, retried=False, reason=HOSTILE, connection=HOSTILE)
+    told = [tries.subject(failed), *tries.without_facts(failed, ERROR), tries.cannot_tell(HOSTILE)]
+    for state in STATES:
+        newest = state.launches[-1]
+        for attempt, over in ((None, True), (state.attempts[-1], True), (state.attempts[-1], False)):
+            found = Tries(newest, attempt, over, (newest,))
+            for about in (failed, replace(failed, reason="", retried=True)):
+                told += tries.notification(about, state, HOSTILE, found, state.at)
+            told += [
+                tries.stuck(state, found),
+                tries.goes_on(state, found, 3),
+                tries.goes_on(state, replace(found, stuck=()), 3),
+            ]
+    assert [line for line in told if not line.isprintable()] == []
+
+
+def test_lines_about_a_hostile_jobs_health_and_age_are_printable() -> None:
+    point = Point(pointer=HOSTILE)
+    for state in STATES:
+        made = [health.healthy(state, BEAT, state.at), restore_age.unknown(HOSTILE, point)]
+        made += [
+            str(CheckpointError(health.unhealthy(state, health.problems(state, beat, "2030-01-01T00:00:00Z", 0, 0))))
+            for beat in (BEAT, None)
+        ]
+        for checkpoint in state.checkpoints:
+            text = restore_age.too_old(HOSTILE, point, checkpoint, state.at, 1.0)
+            made += [restore_age.warned(text), str(CheckpointError(restore_age.refused(text, HOSTILE, state)))]
+        assert [line for line in made if not line.isprintable()] == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,11 +23,13 @@ from airflow_checkpoint_provider.coordinator.liveness import (
 )
 from airflow_checkpoint_provider.errors import Refused
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.triggers import _unattached
 from airflow_checkpoint_provider.triggers import launch as launch_trigger
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
 from tests.support.acting import RUN, Job
 from tests.support.beats import put_beat
 from tests.support.faults import Fault, FaultyStore
+from tests.support.resource_manager import resource_manager
 from tests.support.waiting import wait_until
 
 ARGUMENTS: dict[str, Any] = {
@@ -36,6 +40,8 @@ ARGUMENTS: dict[str, Any] = {
     "deferred_at": "2026-11-20T02:14:00.000Z",
     "after": 0,
     "ask_after": 600.0,
+    "spark_conn_id": "",
+    "application": "",
     "xcom": False,
     "poll_interval": 0.01,
     "map_index": None,
@@ -145,6 +151,28 @@ def test_error_that_stays_wakes_the_task(monkeypatch: pytest.MonkeyPatch, job: J
 def test_without_a_sign_of_a_driver_the_task_asks(job: Job) -> None:
     job.plan(2)
     assert fired(follows(job, launch=2, try_number=2, ask_after=0.2)) == ["not attached"]
+
+
+def test_task_sleeps_while_yarn_says_that_its_application_is_queued(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_unattached, "FIRST", 0.0)
+    monkeypatch.setattr(_unattached, "EVERY", 0.01)
+    job.plan(2)
+    with resource_manager() as manager:
+        extra = {"yarn_resourcemanager_webapp_address": manager.url}
+        monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+        trigger = follows(
+            job, launch=2, try_number=2, ask_after=0.5, spark_conn_id="yarn", application="application_1_2"
+        )
+
+        def ends() -> None:
+            began = time.monotonic()
+            wait_until(lambda: time.monotonic() - began > 3 * trigger.ask_after and len(manager.asked) > 3)
+            manager.state = "KILLED"
+
+        assert fired(trigger, meanwhile=ends) == ["not attached"]
+    assert "the cluster manager says ACCEPTED of application_1_2  [CKP116]" in capsys.readouterr().out
 
 
 def test_launch_lives_while_it_is_followed(job: Job) -> None:

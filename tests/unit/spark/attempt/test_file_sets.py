@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import file_set_path
@@ -247,6 +248,13 @@ def test_next_start_deletes_what_a_killed_driver_has_left(
     assert stored(second) == {current(second)}
     assert checkpoint_folders(second) == [f"chk-{second.task().state.retained[-1].id}"]
     second.checkpointer.close()
+
+
+def test_first_file_set_that_cannot_be_deleted_is_the_error(undeleted: Driver, store: FaultyStore) -> None:
+    first = undeleted.attempt.file_sets.unneeded()[0]
+    store.plan = lambda call: Fault.DENIED if call.kind == "delete" else Fault.NONE
+    with pytest.raises(StoreDenied, match=first):
+        undeleted.attempt.writer.delete_unneeded()
 
 
 def test_sleeping_driver_deletes_nothing_that_its_successor_needs(undeleted: Driver, store: FaultyStore) -> None:

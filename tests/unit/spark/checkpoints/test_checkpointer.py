@@ -16,10 +16,12 @@ from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.spark.checkpoints import checkpointer
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
+from airflow_checkpoint_provider.spark.checkpoints.context import AbandonedCheckpoint, Retry, TakenCheckpoint
 from airflow_checkpoint_provider.spark.checkpoints.copies import NewFileSets, SavepointTarget
 from tests.support.acknowledgements import acknowledgement, value
 from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore, Time, served
+from tests.support.objects import Refusing
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording, Silence
@@ -163,6 +165,30 @@ def test_script_that_waits_while_the_store_is_silent_learns_the_outcome_later(
     impatient.checkpointer.wait()
     assert impatient.listed(1).status == RETAINED
     assert not impatient.states.changed()
+    assert impatient.checkpointer.protection.failures == 0
+
+
+def test_barrier_whose_outcome_the_script_itself_reads_has_saved_the_queries(
+    impatient: Driver, store: FaultyStore
+) -> None:
+    impatient.states.claimed_queries.add("rows")
+    impatient.checkpointer.request("periodic")
+    script, silence = threading.current_thread(), Silence()
+    store.plan = lambda call: Fault.NONE if threading.current_thread() is script else silence(call)
+    impatient.pin(Recording("counts"))
+    assert impatient.checkpointer.checkpoint("here", wait=True)
+    assert silence.begun
+
+
+def test_outcome_is_asked_for_again_until_the_store_tells_it(impatient: Driver, store: FaultyStore) -> None:
+    silent_after_acknowledging(impatient, store, wait=True)
+    context = impatient.checkpointer._context
+    context.protection.begin()  # the next barrier
+    assert context.read_outcome() == Retry()
+    assert context.protection.failures == 2
+    store.plan = served
+    assert isinstance(context.read_outcome(), TakenCheckpoint)
+    assert context.read_outcome() is None, "it is known"
 
 
 def test_checkpoint_whose_outcome_is_unknown_expires_after_its_timeout(store: FaultyStore) -> None:
@@ -207,6 +233,27 @@ def test_checkpoint_whose_outcome_is_unknown_may_be_aborted_meanwhile(
     assert "ABORTED chk-1 of flights.delays: changed my mind" in capsys.readouterr().out
     impatient.checkpointer.checkpoint("there", wait=True)
     assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [2]
+
+
+def test_outcome_that_is_learned_when_an_object_declines_counts(impatient: Driver, store: FaultyStore) -> None:
+    class Answering(Refusing):
+        def snapshot_state(self, ctx: object) -> object:
+            store.plan = served
+            return super().snapshot_state(ctx)
+
+    impatient.states.object_states["counts"] = 1
+    silent_after_acknowledging(impatient, store, wait=True)
+    impatient.registered.add("own", Answering())
+    impatient.checkpointer.checkpoint("there")
+    assert impatient.states.changed()
+    impatient.checkpointer.wait()
+    assert not impatient.states.changed()
+    assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [1]
+
+
+def test_checkpoint_whose_outcome_is_unknown_may_be_forgotten_meanwhile(running: Driver) -> None:
+    running.checkpointer._context.unknown = 7
+    assert running.checkpointer._context.read_outcome() == AbandonedCheckpoint()
 
 
 def test_old_checkpoints_that_cannot_be_deleted_are_deleted_by_the_next_checkpoint(

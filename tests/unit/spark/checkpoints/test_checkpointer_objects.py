@@ -29,6 +29,15 @@ def test_object_that_fails_declines_the_checkpoint_whose_id_it_was_given(running
     assert len(running.task().state.checkpoints) == 1
 
 
+def test_barrier_of_an_object_without_state_fails_with_its_checkpoint(running: Driver) -> None:
+    running.registered.add("own", Own())
+    running.pin(Recording("counts"))
+    assert running.checkpointer.checkpoint("here", wait=True)
+    running.pin(Recording("counts", error=ValueError("no more disk")))
+    assert not running.checkpointer.checkpoint("there", wait=True)
+    assert not running.states.changed()
+
+
 @pytest.fixture
 def time() -> Time:
     """Return the time of ``tolerant`` and ``brief``, which passes only where a test sleeps in it."""
@@ -261,6 +270,16 @@ def test_explicit_checkpoint_raises_when_an_object_returns_late(brief: Driver, h
     watching.join(10)
 
 
+def test_checkpoint_that_waits_for_a_barrier_does_not_expire_when_no_object_is_asked(brief: Driver, time: Time) -> None:
+    brief.registered.add("own", Own(says=1))
+    brief.checkpointer.checkpoint("here", wait=True)
+    waiting = brief.asked(timeout_s=0.02)
+    for _ in range(2):
+        brief.checkpointer.on_watch()
+        time.sleep(0.03)
+    assert brief.listed(waiting).status == PENDING
+
+
 class Listening:
     """A registered object that records its notifications. It returns from them when ``free`` is set."""
 
@@ -341,6 +360,21 @@ def test_commits_are_confirmed_at_once_without_registered_objects(running: Drive
     number = gated_and_finalized(running)
     running.checkpointer.on_watch()
     assert running.listed(number).commits_confirmed
+
+
+def test_commits_are_not_confirmed_if_no_task_waits_for_that(running: Driver) -> None:
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    running.checkpointer.on_watch()
+    assert not running.listed(1).commits_confirmed
+
+
+def test_commits_of_an_earlier_attempt_are_not_confirmed(running: Driver, store: FaultyStore) -> None:
+    number = gated_and_finalized(running)
+    second = Driver(store, try_number=2)
+    second.checkpointer.on_watch()
+    assert not running.listed(number).commits_confirmed
+    second.checkpointer.close()
 
 
 def test_all_objects_are_notified_at_the_end_of_the_job(running: Driver) -> None:

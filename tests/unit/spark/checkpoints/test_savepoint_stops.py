@@ -12,10 +12,11 @@ from airflow_checkpoint_provider.errors import CommitStateUnknown, Declined, Sto
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.spark import SnapshotContext
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.causes import cause_of
-from tests.support.faults import FaultyStore
+from tests.support.faults import FaultyStore, served
 from tests.support.objects import Calls, Hook, Refusing
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, Silence, ask, barrier
 
@@ -47,6 +48,27 @@ def test_objects_are_notified_of_the_savepoint_of_a_stop_and_closed(running: Dri
     for name in ("own", "background"):
         told = [call for call in calls if call[1] == name and call[0] in ("complete", "close")]
         assert told == [("complete", name, number), ("close", name)]
+
+
+def test_objects_are_notified_of_the_savepoint_of_a_stop_although_an_earlier_outcome_was_unknown(
+    impatient: Driver, target: MemoryStore, store: FaultyStore
+) -> None:
+    class Answering(Hook):
+        def snapshot_state(self, ctx: SnapshotContext) -> object:
+            if ctx.checkpoint_id is None:  # the savepoint's turn
+                store.plan = served
+            return super().snapshot_state(ctx)
+
+    own = Answering(name="own")
+    impatient.registered.add("own", own)
+    impatient.checkpointer.request("periodic")
+    number = ask(impatient, target, "suspend_savepoint")
+    impatient.pin(Recording("counts"))
+    store.plan = Silence()
+    with pytest.raises(Left):
+        impatient.checkpointer.checkpoint("here")
+    assert impatient.listed(number).status == RETAINED
+    assert ("complete", "own", number) in own.calls
 
 
 def test_barrier_of_a_stop_takes_no_checkpoint_of_its_own(running: Driver, target: MemoryStore) -> None:
@@ -272,3 +294,18 @@ def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
     with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
         impatient.checkpointer.checkpoint("here")
     assert impatient.streams.calls == ["drain", "pause"]
+
+
+def test_drained_queries_go_on_when_the_stop_of_unknown_outcome_was_aborted(
+    impatient: Driver, target: MemoryStore, store: FaultyStore
+) -> None:
+    number = ask(impatient, target, "terminate_savepoint", timeout_s=0.3)
+    impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
+    with pytest.raises(CommitStateUnknown):
+        impatient.checkpointer.checkpoint("here")
+    store.plan = served
+    impatient.task().abort(number, "changed my mind")
+    impatient.catch_up()
+    impatient.streams.calls.clear()
+    barrier(impatient, Recording("counts"))
+    assert impatient.streams.calls == ["resume"]

@@ -1,0 +1,86 @@
+"""The notifier that tells what a job has saved when one of its tasks fails. Runs in Airflow (worker, DAG processor).
+
+Airflow calls it in the process of the task. If the scheduler has failed the task, because its worker was lost, Airflow calls it in the DAG
+processor, which must reach the checkpoint storage, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from airflow.sdk import BaseNotifier
+
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.errors import InvalidConfig, typed
+from airflow_checkpoint_provider.operators._task_history import read_history
+from airflow_checkpoint_provider.text import tries as text
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointNotifier(BaseNotifier):
+    """Sends which job failed, what it has saved, and what its next attempt repeats.
+
+    It is for ``on_failure_callback=`` and ``on_retry_callback=`` of any task of this package. The text names the job and its run, the
+    reason, the newest completed checkpoint and its age, the work that the next attempt repeats, how many tries in a row got no further, and
+    the commands to look.
+
+    :param send: another notifier, or a function that takes the text. In the templates of the notifier, ``{{ checkpoint_text }}`` is the
+        text, and ``{{ checkpoint_subject }}`` its first line:
+        ``CheckpointNotifier(SlackNotifier(text="{{ checkpoint_text }}", channel="#data"))``.
+    """
+
+    def __init__(self, send: BaseNotifier | Callable[[str], object]) -> None:
+        super().__init__()
+        if not callable(send) or isinstance(send, type):
+            raise InvalidConfig(
+                f"send={send!r}: write a notifier, such as SmtpNotifier(to=..., subject='{{{{ checkpoint_subject }}}}',"
+                " html_content='<pre>{{ checkpoint_text }}</pre>'), or a function that takes the text"
+            )
+        self.send = send
+
+    def notify(self, context: Any) -> None:
+        """Send the text. If the journal cannot be read, the text says so, and has the facts that Airflow knows."""
+        failed = _failed(context)
+        told = "\n".join(_told(context, failed))
+        if isinstance(self.send, BaseNotifier):
+            send = copy.copy(self.send)  # it renders its own fields, and one process may tell of several tasks
+            send({**context, "checkpoint_subject": text.subject(failed), "checkpoint_text": told})
+        else:
+            self.send(told)
+
+
+def _told(context: Any, failed: text.FailedTask) -> list[str]:
+    """Return the lines of the text. A notification without facts is better than none."""
+    try:
+        found = read_history(context)
+        return text.notification(failed, found.state, found.reference.run, found.tries, utc_now())
+    except Exception as error:  # noqa: BLE001 - a store or a connection raises any error of its client
+        lines = text.without_facts(failed, typed(error, "the journal"))
+        log.warning("%s", lines[-2].strip())
+        return lines
+
+
+def _failed(context: Any) -> text.FailedTask:
+    ti, task = context["ti"], context["task"]
+    error = context.get("exception")
+    return text.FailedTask(
+        task=f"{ti.dag_id}.{ti.task_id}",
+        run=ti.run_id,
+        try_number=ti.try_number,
+        tries=(ti.max_tries or 0) + 1,
+        retried=_is_retried(ti),
+        reason=f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or ""),
+        connection=getattr(task, "checkpoint_conn_id", ""),
+    )
+
+
+def _is_retried(ti: Any) -> bool:
+    """Return whether another try follows: as the process of the task has decided, else by the scheduler's own rule."""
+    state = getattr(ti, "state", None)
+    if state in ("up_for_retry", "failed"):
+        return bool(state == "up_for_retry")
+    return bool(0 < ti.max_tries >= ti.try_number)

@@ -1,0 +1,81 @@
+"""A shell command that is a Spark driver: it finds its launch in a variable, and its retry continues. Runs on Linux."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
+from airflow_checkpoint_provider.operators.bash import CheckpointedBashOperator
+from tests.e2e.lab import JOBS, RESULT
+from tests.support import processes
+from tests.support.drivers import fast_confs
+from tests.support.state_store import TaskStateStore
+from tests.support.waiting import wait_until
+from tests.unit.operators.submissions import DagRun, TaskInstance
+
+pytestmark = [
+    pytest.mark.slow,  # test_mixin.py and test_hand_over.py show the parts; test_livy.py kills a driver
+    pytest.mark.timeout(900),
+]
+SCRIPT = JOBS / "stages.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    storage = {"conn_type": "checkpoint_storage", "extra": {"root": str(tmp_path / "checkpoints")}}
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(storage))
+    monkeypatch.setenv(VARIABLE, "1")
+    return tmp_path
+
+
+class Task:
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder, self.state_store, self.options = folder, TaskStateStore(), options
+
+    def run(self, try_number: int = 1) -> Any:
+        confs = [word for name, value in fast_confs(self.folder).items() for word in ("--conf", f"{name}={value}")]
+        words = ["spark-submit", "--master", "local[1]", *confs]
+        command = f'{shlex.join(words)} --py-files "$CHECKPOINT_ARCHIVE" {SCRIPT} {self.folder}'
+        with DAG("etl", schedule=None):
+            task = CheckpointedBashOperator(task_id="job", bash_command=command, retries=2, **self.options)
+        ti = TaskInstance(try_number=try_number)
+        return task.execute({"ti": ti, "dag_run": DagRun(), "task_state_store": self.state_store, "task_instance": ti})
+
+
+@contextmanager
+def killed_at(folder: Path, gate: str) -> Iterator[None]:
+    """Kill the driver that waits at a gate, and open the gate."""
+    (folder / f"closed-{gate}").touch()
+
+    def kill() -> None:
+        wait_until((folder / f"at-{gate}-1").exists, 300, "no driver comes to the gate")
+        (driver,) = processes.drivers(SCRIPT)
+        os.kill(driver, signal.SIGKILL)
+        (folder / f"closed-{gate}").unlink()
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    yield
+    thread.join(60)
+
+
+def test_retry_of_a_killed_driver_continues(folder: Path) -> None:
+    task = Task(folder)
+    with killed_at(folder, "three"), pytest.raises(AirflowException, match="attempt 1 failed"):
+        task.run()
+    ended = task.run(try_number=2)
+    assert (ended["attempts"], ended["ended"]) == (2, "finished")
+    assert [json.loads(line) for line in (folder / "results").read_text().splitlines()] == [{"attempt": 2, **RESULT}]

@@ -1,0 +1,149 @@
+"""Which tries of a task got no further: what counts as further, and where the count begins anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.metadata import StateEntry
+from airflow_checkpoint_provider.protocol.tries import Tries, got_further, tries_of
+from tests.support.histories import History, complete, launch
+
+RUN, OWNER = "day-1", "flights.delays"
+
+
+def found(h: History, run: str = RUN) -> Tries:
+    tries = tries_of(h.state, run, OWNER)
+    assert tries is not None
+    return tries
+
+
+def stuck(h: History) -> list[int]:
+    """Return the tries in a row that got no further."""
+    return [launch.latest_try for launch in found(h).stuck]
+
+
+def failed(h: History, try_number: int, checkpoints: int = 0, generation: int = 0) -> None:
+    """Let a try complete some checkpoints and fail."""
+    h.started(RUN, try_number, generation=generation)
+    for _ in range(checkpoints):
+        h.completed()
+    h.ended("failed")
+
+
+def query(h: History, batch: int) -> None:
+    """Complete a checkpoint of the timer: a query stands at ``batch``, and a value was handed on."""
+    number = h.triggered()
+    entries = (
+        StateEntry(uid="orders", kind="query", run=RUN, batch=batch, new=True),
+        StateEntry(uid="rows", kind="value", run=RUN),
+    )
+    h.do(complete(number, *entries))
+
+
+def test_tries_without_a_checkpoint_are_counted() -> None:
+    h = History()
+    for number in (1, 2, 3):
+        failed(h, number)
+        assert stuck(h) == [*range(1, number + 1)]
+    assert found(h).over
+
+
+def test_a_newer_checkpoint_begins_the_count_anew() -> None:
+    h = History()
+    failed(h, 1)
+    failed(h, 2, checkpoints=1)
+    assert stuck(h) == []
+    failed(h, 3)
+    failed(h, 4)
+    assert stuck(h) == [3, 4]
+
+
+def test_a_lost_worker_and_a_driver_that_never_attached_count() -> None:
+    h = History()
+    failed(h, 1, checkpoints=1)
+    h.started(RUN, 2)  # its worker was lost with its driver: no end is recorded
+    h.launched(RUN, 3)
+    h.do(c.EndLaunch(launch=3, try_number=3, outcome="failed", exit_code=1))
+    assert stuck(h) == [2, 3]
+    assert found(h).over
+    failed(h, 4)
+    assert stuck(h) == [2, 3, 4]
+
+
+def test_a_driver_that_has_not_recorded_its_end_is_not_over() -> None:
+    h = History()
+    h.started()
+    assert not found(h).over
+    assert stuck(h) == [1]
+
+
+def test_a_driver_that_a_later_try_adopts_counts_once() -> None:
+    h = History()
+    h.started()
+    adopts = h.ask(replace(launch(RUN, 2), seen_alive=True))
+    assert isinstance(adopts, tuple)
+    h.write(*adopts)
+    h.ended("failed")
+    assert stuck(h) == [2]
+
+
+def test_a_clear_begins_the_count_anew() -> None:
+    h = History()
+    failed(h, 1)
+    failed(h, 2)
+    failed(h, 3, generation=1)
+    assert stuck(h) == [3]
+
+
+def test_after_a_restore_nothing_is_known_until_the_next_launch() -> None:
+    h = History()
+    failed(h, 1, checkpoints=1)
+    failed(h, 2)
+    h.do(c.Restore(token=Token(dag="", run="by hand", task="ann"), base=Point(id=1), by="ann", reason=""))
+    assert tries_of(h.state, RUN, OWNER) is None
+    failed(h, 3)
+    assert stuck(h) == [3]
+
+
+def test_other_tasks_and_runs_are_not_counted() -> None:
+    h = History()
+    failed(h, 1)
+    assert tries_of(h.state, "day-2", OWNER) is None
+    assert tries_of(h.state, RUN, "flights.other") is None
+    assert tries_of(History().state, RUN, OWNER) is None
+
+
+@pytest.mark.parametrize(("batch", "further"), [(7, False), (8, True)])
+def test_checkpoints_of_a_stream_that_tries_one_batch_again_are_no_step(batch: int, further: bool) -> None:
+    """The timer takes them while the query runs, also if it then dies in the same batch."""
+    h = History()
+    h.started()
+    query(h, 7)
+    h.ended("failed")
+    h.started(RUN, 2)
+    query(h, batch)
+    query(h, batch)
+    h.ended("failed")
+    assert got_further(h.state, h.state.launches[1]) is further
+    assert stuck(h) == ([] if further else [2])
+
+
+def test_a_stream_that_has_committed_nothing_has_not_got_further() -> None:
+    h = History()
+    h.started()
+    query(h, -1)
+    h.ended("failed")
+    assert stuck(h) == [1]
+
+
+def test_a_savepoint_is_a_step_too() -> None:
+    h = History()
+    h.started()
+    number = h.triggered("save", kind="savepoint", folder="s3://lake/savepoints", nonce="9f3c")
+    h.do(complete(number))
+    h.ended("failed")
+    assert stuck(h) == []
