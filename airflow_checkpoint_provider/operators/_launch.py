@@ -126,6 +126,12 @@ class DriverLaunch:
         """Return the number of the launch, once it is planned."""
         return self.record.number if self.record else None
 
+    @property
+    def title(self) -> str:
+        """Return the job, the item and the run, as they are named before there is a journal."""
+        item = f", item {self.parameters.history.item}" if self.parameters.history.item else ""
+        return f"{self.parameters.history.job}{item}, run {self.parameters.token.run}"
+
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Launch:

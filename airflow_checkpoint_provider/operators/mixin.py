@@ -198,9 +198,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             launch.publish_savepoints()
             self._end_of(launch).wait_suspended()
         except CheckpointError as error:
-            self._output.log(
-                messages.refused(f"{launch.parameters.history.job}, run {launch.parameters.token.run}", error)
-            )
+            self._output.log(messages.refused(launch.title, error))
             raise
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.coordinator.histories import read
 from airflow_checkpoint_provider.coordinator.indexes import Indexes
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
+from airflow_checkpoint_provider.operators.bash import CheckpointedBashOperator
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Store, open_store
@@ -126,6 +127,16 @@ def test_lists_that_are_known_when_it_runs_are_accepted() -> None:
     assert dag.task_dict["load"].upstream_task_ids == {"tables"}
 
 
+def test_other_operators_with_the_mixin_are_mapped_in_the_same_way() -> None:
+    with DAG("etl", schedule=None) as dag:
+        mapped = CheckpointedBashOperator.partial(task_id="load", bash_command="job.sh {{ task.item }}")
+        mapped.expand(item=["a", "b"])
+        with pytest.raises(InvalidConfig, match="a mapped task needs item="):
+            CheckpointedBashOperator.partial(task_id="other", bash_command="job.sh").expand(env=[{}, {}])
+    assert isinstance(dag.task_dict["load"], MappedOperator)
+    assert CheckpointedBashOperator.template_fields[0] == "item"
+
+
 # -- where it runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +146,7 @@ class Instances:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.stores: dict[int, TaskStateStore] = {}
+        self.history: str | None = None  # as Airflow shows it, of the newest try
 
     def run(self, index: int, try_number: int = 1, max_tries: int = 2, **options: Any) -> list[str]:
         """Run an instance as Airflow does, as far as its submission: it is made of the mapped task, rendered and executed."""
@@ -146,6 +158,7 @@ class Instances:
         store = self.stores.setdefault(index, TaskStateStore())
         context = {"ti": ti, "task": made, "dag_run": DagRun(), "task_state_store": store, "run_id": RUN, "ds": "d"}
         made._do_render_template_fields(made, made.template_fields, context, made.get_template_env(), set())
+        self.history = made.history
         made.execute(context)
         return (self.folder / "argv").read_text().splitlines()
 
@@ -165,6 +178,7 @@ def test_each_instance_has_the_history_of_its_item(instances: Instances) -> None
     assert confs(argv)["spark.checkpointed.history"] == f"jobs/etl.load/runs/{RUN}/items/payments"
     found = read(instances.checkpoints, f"jobs/etl.load/runs/{RUN}/items/payments")
     assert found
+    assert instances.history == f"{instances.checkpoints.uri}/{found.keys.prefix}"
     (launch,), (run,) = found.state.launches, found.state.runs
     assert (found.state.item, launch.map_index, launch.spec.token.item) == ("payments", 1, "payments")
     assert (run.owner, run.map_index) == ("etl.load[payments]", 1)

@@ -174,7 +174,8 @@ def test_scope_and_restore_are_templates_and_job_id_is_not() -> None:
 
 def test_history_is_shown_with_the_rendered_templates(folder: Path) -> None:
     task = operator(conn_id="local", scope="{{ ti.run_id }}", job_id="orders")
-    task.render_template_fields({"ti": TaskInstance()})
+    context: Any = {"ti": TaskInstance(), "task": task}
+    task.render_template_fields(context)
     assert task.history == f"file://{folder}/checkpoints/{History('orders', 'manual__1').prefix}"
     assert "history" in CheckpointedSparkSubmitOperator.template_fields
 
@@ -182,5 +183,6 @@ def test_history_is_shown_with_the_rendered_templates(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_unknown_connection_does_not_fail_the_rendering() -> None:
     task = operator(conn_id="local", checkpoint_conn_id="mistyped")
-    task.render_template_fields({"ti": TaskInstance()})
+    context: Any = {"ti": TaskInstance(), "task": task}
+    task.render_template_fields(context)
     assert task.history is None
