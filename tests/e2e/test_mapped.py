@@ -10,13 +10,16 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from airflow_checkpoint_provider.coordinator.histories import run_histories
 from tests.e2e.acted import DrivenRun
 from tests.e2e.lab import PATIENCE, Lab
 
-pytestmark = pytest.mark.timeout(3000)
+pytestmark = pytest.mark.timeout(3600)
+LONG = 2 * PATIENCE  # seconds for a run of many instances, a few at a time
 
 
 class Mapped(DrivenRun):
@@ -44,7 +47,7 @@ class Mapped(DrivenRun):
         return Counter(path.read_text().splitlines()) if path.exists() else Counter()
 
     def finished(self) -> str:
-        return self.client.wait_for_run(self.dag, self.id, PATIENCE)
+        return self.client.wait_for_run(self.dag, self.id, LONG)
 
     def loads(self) -> dict[str, str]:
         """Return the state of each item, as Airflow shows it."""
@@ -97,3 +100,22 @@ def test_fifty_items_are_each_computed_once(lab: Lab) -> None:
     assert set(run.counted("loaded")) == set(longer), seed
     assert run.items() == dict.fromkeys(longer, "finished"), seed
     assert not run.counted("swapped"), seed
+
+
+@pytest.mark.slow  # the first test maps a task whose drivers need no Spark
+def test_example_loads_each_table_of_a_folder(lab: Lab) -> None:
+    """The example DAG as it stands: each instance shows its item, and has the history of it."""
+    data = lab.folder("load_tables")
+    (data / "tables").mkdir(parents=True)
+    for name in ("orders", "payments"):
+        table = pyarrow.table({"number": [3, 1, 3], "name": [name] * 3})
+        pyarrow.parquet.write_table(table, data / "tables" / f"{name}.parquet")
+    run = DrivenRun(lab, "load_tables", data=str(data))
+    assert run.client.wait_for_run(run.dag, run.id, LONG) == "success", run.states()
+    for name in ("orders", "payments"):
+        loaded = pyarrow.parquet.read_table(data / "loaded" / name).to_pylist()
+        assert loaded == [{"number": number, "name": name} for number in (1, 3)]
+    found = run_histories(lab.store_of("load_tables.load"), "load_tables.load", run.id).found
+    assert {history.state.item for history in found} == {"orders", "payments"}
+    tasks = run.client.call("GET", f"/api/v2/dags/load_tables/dagRuns/{run.id}/taskInstances")["task_instances"]
+    assert {task["rendered_map_index"] for task in tasks if task["task_id"] == "load"} == {"orders", "payments"}
