@@ -166,20 +166,22 @@ def push_link(ti: Any, key: str, value: str) -> None:
         ti.xcom_push(key=key, value=value)
 
 
-def task_state(dag: str, run: str, task: str) -> str | None:
-    """Return the state of a task, as a trigger may ask for it; None if it has none, or does not exist."""
+def task_state(dag: str, run: str, task: str, map_index: int | None = None) -> str | None:
+    """Return the state of a task, or of an instance of a mapped task, as a task or a trigger may ask for it; None if it has none, or does
+    not exist."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
-    state = states.get(run, {}).get(task)
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run], map_index=map_index)
+    state = states.get(run, {}).get(task if map_index is None else f"{task}_{map_index}")
     return str(state) if state is not None else None
 
 
-def push_xcom(dag: str, run: str, task: str, key: str, value: Any) -> None:
+def push_xcom(dag: str, run: str, task: str, key: str, value: Any, map_index: int | None = None) -> None:
     """Store an XCom of a task from its trigger, which has no task instance that could."""
     from airflow.sdk.execution_time.xcom import XCom
 
-    XCom.set(key, value, dag_id=dag, run_id=run, task_id=task)
+    index = -1 if map_index is None else map_index
+    XCom.set(key, value, dag_id=dag, run_id=run, task_id=task, map_index=index)
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------

@@ -237,6 +237,10 @@ class TwoOwners(Refused, code="CKP402", permanent=True):
     """Two tasks use the same job id."""
 
 
+class OneItemTwice(Refused, code="CKP137"):
+    """Two instances of a mapped task have one item. A retry goes on as soon as the other one has another item."""
+
+
 class RunIsOlder(Refused, code="CKP403", permanent=True):
     """The run is older than a run whose results the state already contains."""
 

@@ -1,8 +1,8 @@
 """Flink's checkpoint metrics, and those of streaming queries, as gauges of Airflow. Runs in Airflow (worker).
 
 Each gauge is sent as ``checkpoint.<name>`` with the job as a tag. If Airflow keeps its legacy names, which backends without
-tags need, it is also sent as ``checkpoint.<job>.<name>``. Those of a streaming query have it as a tag, and as a level of the
-legacy name. If gauges cannot be sent, the log says so once.
+tags need, it is also sent as ``checkpoint.<job>.<name>``. Those of a mapped item, and of a streaming query, have it as a tag, and as a
+level of the legacy name. If gauges cannot be sent, the log says so once.
 """
 
 from __future__ import annotations
@@ -57,11 +57,13 @@ def query_gauges(query: QueryProgress, at: str) -> dict[str, float]:
 
 
 class Gauges:
-    """The gauges of one job, sent by one task."""
+    """The gauges of one job, or of one item of it, sent by one task."""
 
-    def __init__(self, job: str, dag: str, task: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._job, self._clock = job, clock
-        self._tags = {"job_id": job, "dag_id": dag, "task_id": task}
+    def __init__(
+        self, job: str, dag: str, task: str, clock: Callable[[], float] = time.monotonic, item: str | None = None
+    ) -> None:
+        self._levels, self._clock = [job] if item is None else [job, item], clock
+        self._tags = {"job_id": job, "dag_id": dag, "task_id": task} | ({} if item is None else {"item": item})
         self._sent: Mapping[str, float] = {}
         self._queries: frozenset[str] = frozenset()  # that ran at the newest heartbeat
         self._protected_until: float | None = None  # on our clock: a crash would lose the work since then
@@ -103,7 +105,7 @@ class Gauges:
 
     def _send(self, values: Mapping[str, float], query: str = "") -> None:
         tags = {**self._tags, "query": query} if query else self._tags
-        levels = [self._job, query] if query else [self._job]
+        levels = [*self._levels, query] if query else self._levels
         try:
             from airflow_checkpoint_provider import _airflow
 

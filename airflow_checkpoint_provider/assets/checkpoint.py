@@ -11,7 +11,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import readable
-from airflow_checkpoint_provider.protocol.keys import check_job_id
+from airflow_checkpoint_provider.protocol.keys import check_item, check_job_id
 from airflow_checkpoint_provider.triggers.assets import CompletedCheckpointTrigger
 
 KINDS = ("checkpoint", "savepoint")
@@ -22,8 +22,9 @@ def checkpoint_asset(
     job_id: str,
     kinds: Collection[str] = ("savepoint",),
     checkpoint_conn_id: str = CheckpointStorageHook.default_conn_name,
+    item: str | None = None,
 ) -> Asset:
-    """Return the asset of a job with ``scope="job"``, for ``schedule=`` of a DAG. A triggerer watches the journal of the job.
+    """Return the asset of a job with ``scope="job"``, or of one item of it, for ``schedule=`` of a DAG. A triggerer watches the journal of the job.
 
     Each completed checkpoint is an event. Its ``extra["payload"]`` is the output of a task that triggers a checkpoint, with ``kind``
     and ``bytes``. Two events that come close together may start one run: ``triggering_checkpoint`` returns the newest.
@@ -31,13 +32,15 @@ def checkpoint_asset(
     :param job_id: the id of the job.
     :param kinds: "savepoint", "checkpoint", or both. A policy deletes checkpoints, perhaps before your DAG has read them.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``.
+    :param item: of a mapped job: the item.
     """
     check_job_id(job_id)
+    of_item = {} if item is None else {"item": check_item(item)}
     wanted = [kind for kind in KINDS if kind in kinds]
     if isinstance(kinds, str) or not wanted or set(kinds) - set(KINDS):
         raise InvalidConfig(f'kinds={kinds!r}: write ("savepoint",), ("checkpoint",), or both')
-    about: dict[str, Any] = {"job": job_id, "kinds": wanted, "checkpoint_conn_id": checkpoint_conn_id}
-    name = f"{' and '.join(f'{kind}s' for kind in wanted)} of {job_id}"
+    about: dict[str, Any] = {"job": job_id, "kinds": wanted, "checkpoint_conn_id": checkpoint_conn_id, **of_item}
+    name = f"{' and '.join(f'{kind}s' for kind in wanted)} of {job_id}" + (f", item {item}" if of_item else "")
     trigger = CompletedCheckpointTrigger(**about, poll_interval=EVERY)
     return Asset(name, extra=about, watchers=[AssetWatcher(name=name, trigger=trigger)])
 
@@ -56,7 +59,7 @@ def triggering_checkpoint(context: Mapping[str, Any]) -> dict[str, Any]:
             ' let the job take a savepoint instead. With several assets, read context["triggering_asset_events"]'
         )
     about = json.loads(watched.pop())
-    reader = CheckpointStorageHook(about["checkpoint_conn_id"]).get_history(about["job"], "asset")
+    reader = CheckpointStorageHook(about["checkpoint_conn_id"]).get_history(about["job"], "asset", about.get("item"))
     found = readable(reader.poll(), about["kinds"])
     if not found:
         raise CheckpointNotFound(

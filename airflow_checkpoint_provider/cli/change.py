@@ -14,8 +14,8 @@ from datetime import datetime
 
 from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli.lists import MANY
-from airflow_checkpoint_provider.cli.output import Report, write_lines
-from airflow_checkpoint_provider.coordinator import garbage, histories, savepoint
+from airflow_checkpoint_provider.cli.output import Report, with_items, write_lines
+from airflow_checkpoint_provider.coordinator import garbage, savepoint
 from airflow_checkpoint_provider.coordinator.closing import collect_and_close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -40,6 +40,7 @@ from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.lifetime import just_finished
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.wording import title
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.storage.base import exists
 from airflow_checkpoint_provider.text import manual_restore
@@ -91,9 +92,11 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
     return renames
 
 
-def restore(store: Store, job: str, run: str | None, source: RestoreSource, approval: Approval) -> Report:
+def restore(
+    store: Store, job: str, run: str | None, source: RestoreSource, approval: Approval, item: str | None = None
+) -> Report:
     """Verify the source, fence a running attempt, and set where the next attempt starts."""
-    found, key = locate.find_history(store, job, run)
+    found, key = locate.find_history(store, job, run, item)
     coordinator = open_history(store, found.keys.prefix, entry_author())
     going = RestoreTarget(coordinator, source.text, key or found.newest_run)
     base = going.verify(coordinator.journal.catch_up())
@@ -114,7 +117,8 @@ def restore(store: Store, job: str, run: str | None, source: RestoreSource, appr
         lambda state: savepoint.claim_before_restore(coordinator, state, command(state), utc_now())
     )
     done = replace(found, state=coordinator.state)
-    after = f"done (entry {answer.n}): the next attempt of {job} starts from {base or 'nothing'}. {manual_restore.next_step(going.state)}"
+    start = f"the next attempt of {title(done.state)} starts from {base or 'nothing'}"
+    after = f"done (entry {answer.n}): {start}. {manual_restore.next_step(going.state)}"
     return _report(done, base, lines() if approval.yes else [], after)
 
 
@@ -209,11 +213,12 @@ def _to_dispose(preview: Disposed, lines: list[str]) -> Report:
     return Report(DISPOSED, [row], data, lines)
 
 
-def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report:
-    """Delete checkpoints that no retention policy keeps, claimed savepoints included, and files that ended attempts left behind, of one run
-    or of all. Closes histories that are over for good; leaves runs that finished less than a day ago to their tasks.
+def prune(store: Store, job: str, run: str | None, approval: Approval, item: str | None = None) -> Report:
+    """Delete checkpoints that no retention policy keeps, claimed savepoints included, and files that ended attempts left behind, of one run,
+    of one item or of all. Closes histories that are over for good; leaves runs that finished less than a day ago to their tasks.
     """
-    found, errors = _to_prune(store, job, run)
+    all_of, _ = locate.find_all(store, job, run, MANY, item)
+    found, errors = all_of.found, all_of.unreadable
     now = utc_now()
     planned, more_errors = _plans(store, found, now)
     seen, errors = [history for history in planned if history.garbage], (*errors, *more_errors)
@@ -221,8 +226,9 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
     notes = [history.spared for history in seen if history not in work]
     lines = [line for history in work for line in history.lines] or ["nothing to delete"]
     rows, data = [history.row for history in work], [history.data for history in work]
+    header, cells = with_items(PRUNED, rows, [history.item for history in work])
     if approval.dry_run or not work:
-        return Report(PRUNED, rows, data, [*lines, DRY_RUN] if work else lines, notes, errors)
+        return Report(header, cells, data, [*lines, DRY_RUN] if work else lines, notes, errors)
     confirm(job, lines, approval)
     for history in work:
         try:
@@ -233,7 +239,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval) -> Report
             collect_and_close(history.coordinator, now)
         except Exception as error:  # noqa: BLE001 - an error of one file must not keep the other histories from being pruned
             errors = (*errors, typed(error, history.prefix))
-    return Report(PRUNED, rows, data, [*(lines if approval.yes else []), "done"], notes, errors)
+    return Report(header, cells, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
 def _plans(store: Store, found: Sequence[FoundHistory], now: str) -> tuple[list[_Planned], tuple[CheckpointError, ...]]:
@@ -246,14 +252,6 @@ def _plans(store: Store, found: Sequence[FoundHistory], now: str) -> tuple[list[
             known = typed(error, "its garbage")
             errors.append(type(known)(f"{history.keys.prefix}: {known.message}"))
     return planned, tuple(errors)
-
-
-def _to_prune(store: Store, job: str, run: str | None) -> tuple[tuple[FoundHistory, ...], tuple[CheckpointError, ...]]:
-    """Return the histories of a job, or of one run, and the errors of those that cannot be read."""
-    if run is not None:
-        return (locate.find_run(store, job, run)[0],), ()
-    all_of = histories.histories(store, job, MANY)
-    return all_of.found or (locate.newest(store, job, MANY),), all_of.unreadable
 
 
 @dataclass(frozen=True)
@@ -271,7 +269,15 @@ class _Planned:
 
     @property
     def spared(self) -> str:
-        return f"{self.names[0]}, run {self.names[1]}: finished less than a day ago and is left to its task. Prune it later"
+        return f"{self.title}: finished less than a day ago and is left to its task. Prune it later"
+
+    @property
+    def item(self) -> str | None:
+        return self.coordinator.state.item
+
+    @property
+    def title(self) -> str:
+        return title(self.coordinator.state, self.names[1])
 
     @property
     def prefix(self) -> str:
@@ -292,7 +298,7 @@ class _Planned:
         orphans = self.garbage.orphans
         left = f"{plural(len(orphans), 'leftover')} of ended attempts" if orphans else ""
         closed = "its history (closed)" if self.garbage.close else ""
-        return f"{self.names[0]}, run {self.names[1]}: {' and '.join(filter(None, (held, owned, left, closed)))}"
+        return f"{self.title}: {' and '.join(filter(None, (held, owned, left, closed)))}"
 
     @property
     def lines(self) -> list[str]:
@@ -313,6 +319,7 @@ class _Planned:
         return {
             "job": self.names[0],
             "run": self.names[1],
+            "item": self.item,
             "checkpoints": self.checkpoints,
             "savepoints": self.savepoints,
             "leftovers": [f"{self.prefix}/{folder}" for folder in self.garbage.orphans],

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_checkpoint_provider.cli import locate
-from airflow_checkpoint_provider.cli.output import Report
+from airflow_checkpoint_provider.cli.output import Report, with_items
 from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beats, EarliestOffsets
@@ -37,7 +37,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     for job in histories.jobs(store):
         all_of = histories.histories(store, job, limit)
         errors += all_of.unreadable
-        newest += all_of.found[:1]
+        newest += [_most_urgent(all_of.found)] if all_of.found else []
     newest.sort(key=on_call, reverse=True)
     silent = locate.not_beating(store, [found for found in newest[:limit] if at_work(found)], _say_waiting)
     shown = [job_line(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
@@ -46,13 +46,25 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     starting = ((found.state, found.state.starting()) for found in newest[:limit])
     notes += [not_attached(state, launch) for state, launch in starting if launch and not state.suspended]
     notes += filter(None, (locate.not_followed(store, found, now) for found in newest[:limit]))
-    data = [asdict(job) for job in shown]
-    return Report(JOBS, [_job_cells(job) for job in shown], data, notes=notes, errors=tuple(errors))
+    data = [_job_data(job) for job in shown]
+    header, cells = with_items(JOBS, [_job_cells(job) for job in shown], [job.item for job in shown])
+    return Report(header, cells, data, notes=notes, errors=tuple(errors))
+
+
+def _most_urgent(found: Sequence[FoundHistory]) -> FoundHistory:
+    """Return a job's newest history; of several items in its run, the one that a person wants to see first."""
+    items = [each for each in found if each.state.item and each.newest_run == found[0].newest_run]
+    return max(items, key=on_call) if found[0].state.item else found[0]
 
 
 def _say_waiting() -> None:
     seconds = Beats.configured().look
     print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
+
+
+def _job_data(job: JobLine) -> dict[str, Any]:
+    data = asdict(job)
+    return data if job.item else {name: value for name, value in data.items() if name != "item"}
 
 
 def _job_cells(job: JobLine) -> list[str]:
@@ -69,15 +81,10 @@ REPLAYABLE = {None: "", True: "replayable", False: "not replayable"}
 CLOSED = 3  # closed histories in the notes
 
 
-def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
-    """Report the checkpoints of a job or of one run, newest first."""
-    if run is None:
-        all_of = histories.histories(store, job, limit)
-        found = all_of.found or (locate.newest(store, job, limit),)
-        not_read, errors, key = all_of.not_read, all_of.unreadable, None
-    else:
-        history, key = locate.find_run(store, job, run)
-        found, not_read, errors = (history,), 0, ()
+def list_(store: Store, job: str, run: str | None, limit: int, item: str | None = None) -> Report:
+    """Report the checkpoints of a job, of one run or of one item, newest first."""
+    all_of, key = locate.find_all(store, job, run, limit, item)
+    found, not_read, errors = all_of.found, all_of.not_read, all_of.unreadable
     rows = [row for history in found for row in _checkpoints(store, history, key)]
     notes = [f"{plural(len(rows) - limit, 'older checkpoint')} left out; see --limit"] if len(rows) > limit else []
     notes += [f"{plural(not_read, 'run')} with older names not read; name a run, or see --limit"] if not_read else []
@@ -87,7 +94,8 @@ def list_(store: Store, job: str, run: str | None, limit: int) -> Report:
     notes += [] if rows or closed else [f"{job} has no checkpoints"]
     notes += [f"replayable: by Kafka's offsets at {day_and_time(at)}" for at in _observed_at(rows[:limit])]
     shown = rows[:limit]
-    return Report(LIST, [_list_cells(checkpoint) for checkpoint in shown], shown, notes=notes, errors=errors)
+    header, cells = with_items(LIST, [_list_cells(row) for row in shown], [row["item"] for row in shown])
+    return Report(header, cells, shown, notes=notes, errors=errors)
 
 
 def _checkpoints(store: Store, found: FoundHistory, run: str | None) -> Iterable[dict[str, Any]]:
@@ -111,6 +119,7 @@ def entry(
     """
     replayed, cause = replay(checkpoint, earliest), checkpoint.abort_cause
     return asdict(row(found.state, checkpoint)) | {
+        "item": found.state.item,
         "kind": checkpoint.kind,
         "origin": checkpoint.request.origin,
         "owner": checkpoint.request.owner,

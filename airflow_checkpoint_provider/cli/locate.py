@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from airflow_checkpoint_provider.cli import LIMIT
-from airflow_checkpoint_provider.coordinator.histories import FoundHistory, histories, jobs, read
+from airflow_checkpoint_provider.coordinator.histories import (
+    FoundHistory,
+    Histories,
+    histories,
+    jobs,
+    read,
+    run_histories,
+)
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys, follower_beat
-from airflow_checkpoint_provider.errors import CheckpointNotFound, StoreError
-from airflow_checkpoint_provider.protocol.keys import History, check_job_id
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidName, StoreError
+from airflow_checkpoint_provider.protocol.keys import History, check_item, check_job_id
 from airflow_checkpoint_provider.protocol.wording import command, list_of, nearest
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import deferral
+from airflow_checkpoint_provider.text.units import some
+
+SHOWN = 5  # items that an error names
 
 
-def newest(store: Store, job: str, limit: int) -> FoundHistory:
-    """Return the history of a job that changed last. Raises ``CheckpointNotFound``, or the error with which it cannot be read."""
-    all_of = histories(store, job, limit)
+def newest(store: Store, job: str, limit: int, item: str | None = None) -> FoundHistory:
+    """Return the history of a job, or of an item of it, that changed last. Raises ``CheckpointNotFound``, or the error with which it
+    cannot be read."""
+    all_of = histories(store, job, limit, item)
     if all_of.found:
         return all_of.found[0]
     if all_of.unreadable:
         raise all_of.unreadable[0]
+    if item is not None:
+        raise _no_item(store, job, None, item)
     raise no_job(store, job, f"there is no job {job!r} under {store.uri}")
+
+
+def _no_item(store: Store, job: str, run: str | None, item: str) -> CheckpointNotFound:
+    """Return the error for an item that has no history. It names the one that was perhaps meant. Raises the error for an unknown job."""
+    newest(store, job, limit=1)
+    known = histories(store, job, LIMIT) if run is None else run_histories(store, job, run)
+    items = [history.state.item for history in known.found if history.state.item]
+    where = f"job {job!r}" + (f", run {run}," if run else "")
+    return CheckpointNotFound(
+        f"{where} has no item {item!r} under {store.uri}.{nearest(item, items)} `{list_of(job)}` prints items"
+    )
 
 
 def no_job(store: Store, job: str, what: str) -> CheckpointNotFound:
@@ -33,29 +59,74 @@ def no_job(store: Store, job: str, what: str) -> CheckpointNotFound:
     return CheckpointNotFound(f"{what}.{meant} `{command('jobs')}` lists all jobs")
 
 
-def find_run(store: Store, job: str, run: str) -> tuple[FoundHistory, str]:
-    """Return the history of a run, and the run's key in it. ``run`` is the scope of a history, or a run in a shared history.
+def find_run(store: Store, job: str, run: str, item: str | None = None) -> tuple[FoundHistory, str]:
+    """Return the history of a run, or of an item in it, and the run's key there. ``run`` is the scope of a history, or a run in a shared
+    history.
 
-    Raises ``CheckpointNotFound``.
+    Raises ``CheckpointNotFound``, and ``InvalidName`` if an item must be named.
     """
-    own = read(store, History(check_job_id(job), run).prefix)
+    own = read(store, History(check_job_id(job), run, item).prefix)
     if own:
         return own, run if own.state.run(run) else own.newest_run
-    shared = read(store, History(job).prefix)
+    shared = read(store, History(job, None, item).prefix)
     if shared and shared.state.run(run):
         return shared, run
+    if item is not None:
+        raise _no_item(store, job, run, item)
     newest(store, job, limit=1)  # raises if there is no such job
+    _refuse_several(job, run, items_of_run(store, job, run).found)
     known = {key.key for history in histories(store, job, LIMIT).found for key in history.state.runs}
     raise CheckpointNotFound(
         f"job {job!r} has no run {run!r} under {store.uri}.{nearest(run, known)} `{list_of(job)}` prints its newest runs"
     )
 
 
-def find_history(store: Store, job: str, run: str | None) -> tuple[FoundHistory, str | None]:
-    """Return the history that the arguments name, and the run's key in it; without a run the newest history, and None."""
+def items_of_run(store: Store, job: str, run: str) -> Histories:
+    """Return the histories of the items of a run: its own ones, or those of them that runs share and that the run was in."""
+    own = run_histories(store, job, run)
+    if own.found or own.unreadable:
+        return own
+    shared = histories(store, job, 0)
+    of_run = (history for history in shared.found if history.state.item and history.state.run(run))
+    return Histories(tuple(of_run), 0, shared.unreadable)
+
+
+def _refuse_several(job: str, run: str, found: Sequence[FoundHistory]) -> None:
+    """Raise ``InvalidName`` if a job has a history for each item, and none of them is named."""
+    items = sorted(history.state.item for history in found if history.state.item)
+    if items:
+        option = shlex.quote(f"--item={items[0]}")
+        raise InvalidName(
+            f"job {job!r}, run {run}, has a history for each item: {some(items, SHOWN)}. Name one, as in {option}. `{list_of(job)}` prints them"
+        )
+
+
+def find_history(store: Store, job: str, run: str | None, item: str | None = None) -> tuple[FoundHistory, str | None]:
+    """Return the history that the arguments name, and the run's key in it; without a run the newest history, and None.
+
+    Raises ``CheckpointNotFound``, and ``InvalidName`` if the newest run has several items and none is named.
+    """
+    if item is not None:
+        check_item(item)
+    if run is not None:
+        return find_run(store, job, run, item)
+    found = newest(store, job, LIMIT, item)
+    if item is None and found.state.item:
+        _refuse_several(job, found.newest_run, items_of_run(store, job, found.newest_run).found)
+    return found, None
+
+
+def find_all(store: Store, job: str, run: str | None, limit: int, item: str | None) -> tuple[Histories, str | None]:
+    """Return the histories that the arguments name, and the key of the run in them, if one is named: those of all its items, too."""
+    if item is not None:
+        check_item(item)
     if run is None:
-        return newest(store, job, LIMIT), None
-    return find_run(store, job, run)
+        all_of = histories(store, job, limit, item)
+        return (all_of if all_of.found else replace(all_of, found=(newest(store, job, limit, item),))), None
+    with contextlib.suppress(InvalidName):
+        found, key = find_run(store, check_job_id(job), run, item)
+        return Histories((found,), 0, ()), key
+    return items_of_run(store, job, run), run
 
 
 def not_beating(store: Store, found: Iterable[FoundHistory], on_wait: Callable[[], object]) -> set[str]:

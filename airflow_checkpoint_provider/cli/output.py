@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from airflow_checkpoint_provider.errors import CheckpointError, printable
-from airflow_checkpoint_provider.text.units import TONES, table
+from airflow_checkpoint_provider.text.units import NONE, TONES, table
 
 _COLOURS = {"good": "green", "busy": "yellow", "bad": "red"}
 
@@ -26,6 +26,17 @@ class Report:
     notes: list[str] = field(default_factory=list)
     errors: tuple[CheckpointError, ...] = ()
     plain: Sequence[Sequence[str]] | None = None
+
+
+def with_items(
+    header: tuple[str, ...], rows: Sequence[Sequence[str]], items: Sequence[str | None]
+) -> tuple[tuple[str, ...], Sequence[Sequence[str]]]:
+    """Return the table with a column ITEM after RUN, if one of the rows has an item."""
+    if not any(items):
+        return header, rows
+    after = header.index("RUN") + 1
+    cells = [(*row[:after], item or NONE, *row[after:]) for row, item in zip(rows, items, strict=True)]
+    return (*header[:after], "ITEM", *header[after:]), cells
 
 
 def write(report: Report, output: str, out: TextIO) -> None:

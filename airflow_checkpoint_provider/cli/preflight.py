@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from airflow_checkpoint_provider.cli import LIMIT
 from airflow_checkpoint_provider.cli.change import Approval, confirm
-from airflow_checkpoint_provider.cli.locate import newest
+from airflow_checkpoint_provider.cli.locate import find_history
 from airflow_checkpoint_provider.cli.output import Report, write_lines
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of, refuse_without_query
@@ -29,14 +28,16 @@ STDERR = 2  # the file of this process, which its child inherits
 COMPARED = ("QUERY", "FITS", "DIFFERS")
 
 
-def preflight(store: Store, job: str, source: str, command: Sequence[str], approval: Approval) -> Report:
+def preflight(
+    store: Store, job: str, source: str, command: Sequence[str], approval: Approval, item: str | None = None
+) -> Report:
     """Say what runs, ask, and run ``command``, whose driver compares its queries with a checkpoint. Its output goes to stderr.
 
     Raises ``CheckpointNotFound``, ``NothingToCompare`` if the checkpoint holds no query, ``InvalidConfig`` for a driver in a cluster, and
     ``PreflightFailed`` if the driver has compared nothing.
     """
     _refuse_cluster(command)
-    history = newest(store, job, LIMIT)
+    history, _ = find_history(store, job, None, item)
     pointer = checkpoint_of(open_history(store, history.keys.prefix), source)
     refuse_without_query(pointer, open_pointer(pointer_of(pointer), store).seal)
     _confirm(job, pointer, command, approval)

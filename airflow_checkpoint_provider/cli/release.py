@@ -8,18 +8,23 @@ from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.releasing import Release, ReleasePlan
 from airflow_checkpoint_provider.location.files import hadoop_uri
-from airflow_checkpoint_provider.protocol.keys import History, check_job_id
+from airflow_checkpoint_provider.protocol.keys import History, check_item, check_job_id
 from airflow_checkpoint_provider.storage import Store
 
 RELEASED = ("JOB", "QUERY", "LOCATION", "NEXT BATCH")
 
 
-def release(store: Store, job: str, uid: str, to: str, adopted: str | None, approval: Approval) -> Report:
+def release(
+    store: Store, job: str, uid: str, to: str, adopted: str | None, approval: Approval, item: str | None = None
+) -> Report:
     """Copy the newest location of a query into the folder ``to``, where it goes on. Raises what ``Release`` raises."""
-    history = History(check_job_id(job))  # queries need one history for all runs
+    history = History(
+        check_job_id(job), item=None if item is None else check_item(item)
+    )  # queries need one history for all runs
     coordinator = open_history(store, history.prefix, entry_author())
     if coordinator.journal.catch_up().n < 0:
-        raise locate.no_job(store, job, f"there is no job {job!r} with streaming queries under {store.uri}")
+        of_item = f", item {item!r}," if item else ""
+        raise locate.no_job(store, job, f"there is no job {job!r}{of_item} with streaming queries under {store.uri}")
     leaving = Release(coordinator, uid, to, adopted)
     plan = leaving.plan()
     lines = _lines(job, plan)

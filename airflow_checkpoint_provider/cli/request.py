@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS
 from airflow_checkpoint_provider.protocol.kinds import CHECKPOINT, Kind, kind_named
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import list_of, restore
+from airflow_checkpoint_provider.protocol.wording import list_of, restore, title
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import ENDED, NONE, labelled, table
@@ -60,16 +60,24 @@ class WaitOptions:
     seconds: float = math.inf
 
 
+@dataclass(frozen=True)
+class Names:
+    """The history that the arguments of a verb name: the job, and perhaps a run and an item."""
+
+    job: str
+    run: str | None = None
+    item: str | None = None
+
+
 def ask(
     store: Store,
-    job: str,
-    run: str | None,
+    names: Names,
     wanted: WantedCheckpoint,
     waiting: WaitOptions,
     request_id: str | None = None,
 ) -> Report:
     """Ask for a checkpoint or a savepoint of a job that continues."""
-    dialogue = _Dialogue(store, job, run, wanted, request_id)
+    dialogue = _Dialogue(store, names, wanted, request_id)
     if waiting.wait and not dialogue.known():
         dialogue.await_driver(waiting.seconds)
     outcome = dialogue.submit()
@@ -81,15 +89,14 @@ def ask(
 
 def stop(
     store: Store,
-    job: str,
-    run: str | None,
+    names: Names,
     wanted: WantedCheckpoint,
     waiting: WaitOptions,
     approval: Approval,
     request_id: str | None = None,
 ) -> Report:
     """Ask for a savepoint after which the job ends and is suspended. A suspended job is stopped already."""
-    dialogue = _Dialogue(store, job, run, wanted, request_id)
+    dialogue = _Dialogue(store, names, wanted, request_id)
     if not dialogue.known() and dialogue.stopped_before():
         return dialogue.report(["done already: the job is suspended, and nothing was changed"], dialogue.resume())
     if not dialogue.known():
@@ -99,7 +106,7 @@ def stop(
         lines = announced.lines or []
         if approval.dry_run:
             return replace(announced, lines=[*lines, DRY_RUN])
-        confirm(job, lines, approval)
+        confirm(names.job, lines, approval)
         if approval.yes:  # before the lines of the wait, which may last for hours
             write_lines(lines, sys.stderr)
     dialogue.submit()
@@ -110,10 +117,8 @@ def stop(
 class _Dialogue:
     """One request, and its output for a person: while it waits, one line on stderr per change."""
 
-    def __init__(
-        self, store: Store, job: str, run: str | None, wanted: WantedCheckpoint, request_id: str | None
-    ) -> None:
-        self._found, self._run = locate.find_history(store, job, run)
+    def __init__(self, store: Store, names: Names, wanted: WantedCheckpoint, request_id: str | None) -> None:
+        self._found, self._run = locate.find_history(store, names.job, names.run, names.item)
         self._wanted, self._target = wanted, _target(store, wanted)
         self._coordinator = open_history(store, self._found.keys.prefix, entry_author())
         self._request_id = _checked(request_id) if request_id is not None else secrets.token_hex(8)
@@ -193,7 +198,7 @@ class _Dialogue:
             "target": self._target,
         }
         lines = [
-            f"STOP {state.job}: attempt {running.epoch} takes a savepoint at its next barrier, and ends",
+            f"STOP {title(state)}: attempt {running.epoch} takes a savepoint at its next barrier, and ends",
             labelled("savepoint", f"in a folder of its own below {self._target}"),
             labelled("afterwards", "the job is suspended: no schedule and no retry starts it before a restore"),
         ]

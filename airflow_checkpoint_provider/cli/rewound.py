@@ -53,7 +53,10 @@ class RewoundSink:
         """Return the coordinators of the jobs that wrote there. Raises ``JobAlreadyRunning``, or ``CheckpointNotFound`` for a job that is not
         below this root: nobody could tell whether it runs.
         """
-        return [_at_rest(self.store, job) for job in sorted({aside.manifest.job for aside in asides})]
+        wrote = {(aside.manifest.job, aside.manifest.item) for aside in asides}
+        return [
+            _at_rest(self.store, job, item) for job, item in sorted(wrote, key=lambda each: (each[0], each[1] or ""))
+        ]
 
 
 def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, back: bool, delete: bool) -> Report:
@@ -81,8 +84,8 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
     return _report(found, [*(lines if approval.yes else []), done])
 
 
-def _at_rest(store: Store, job: str) -> Coordinator:
-    coordinator = open_history(store, History(job).prefix, entry_author())
+def _at_rest(store: Store, job: str, item: str | None) -> Coordinator:
+    coordinator = open_history(store, History(job, item=item).prefix, entry_author())
     state = coordinator.journal.catch_up()
     if state.n < 0:
         raise locate.no_job(store, job, f"the job {job!r}, which writes there, has no history under {store.uri}")

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoi
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import INLINE, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import command, list_of
+from airflow_checkpoint_provider.protocol.wording import command, list_of, title
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages, query_progress, replay, restore_story, summary_table
 from airflow_checkpoint_provider.text.summary_table import HEADER, row
@@ -43,40 +43,51 @@ from airflow_checkpoint_provider.text.work import own_stages, reused_stages
 STATES = ("state", "kind", "rows", "size", "since", "barrier", "work", "value")
 
 
-def show(store: Store, job: str, run: str | None, number: str | None, now: str) -> Report:
+def show(store: Store, job: str, run: str | None, number: str | None, now: str, item: str | None = None) -> Report:
     """Report the summary table of a run and the progress of its queries, or one checkpoint."""
-    found, run, number = shown(store, job, run, number)
+    found, run, number = shown(store, job, run, number, item)
     return _table(store, found, run, now) if number is None else _one(store, found, number)
 
 
-def shown(store: Store, job: str, run: str | None, number: str | None) -> tuple[FoundHistory, str, str | None]:
+def shown(
+    store: Store, job: str, run: str | None, number: str | None, item: str | None = None
+) -> tuple[FoundHistory, str, str | None]:
     """Return the history that the arguments after JOB name, the run in it, and the id of a checkpoint, if there is one."""
-    if number is None and run is not None and not _names_a_run(store, job, run):
+    if number is None and run is not None and not _names_a_run(store, job, run, item):
         run, number = None, run
-    found, key = locate.find_history(store, job, run)
+    found, key = locate.find_history(store, job, run, item)
     return found, key or found.newest_run, number
 
 
-def _names_a_run(store: Store, job: str, text: str) -> bool:
+def _names_a_run(store: Store, job: str, text: str, item: str | None) -> bool:
     """Return whether the text names a run. ``chk-7`` is a checkpoint; a number is a run if there is one of that name."""
     if checkpoint_id(text) is None:
         return True
     if text.startswith("chk-"):
         return False
     try:
-        locate.find_run(store, job, text)
+        locate.find_run(store, job, text, item)
     except CheckpointNotFound:
         return False
+    except InvalidName:  # there is such a run, with several items
+        return True
     return True
 
 
 def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
     if found.state.closing:
-        data = {"job": found.state.job, "run": run, "closed_at": found.state.at, "why": found.state.closing.reason}
+        data = {
+            "job": found.state.job,
+            "run": run,
+            **_item(found),
+            "closed_at": found.state.at,
+            "why": found.state.closing.reason,
+        }
         return Report(tuple(data), [list(data.values())], data, [messages.closed(found.state, found.state.closing)])
     about = summary_table.summarize(found.state, run)
     beat = _newest_beat(store, found, run)
     data = asdict(about) | {
+        **_item(found),
         "next_start": str(about.next_start) if about.next_start else None,
         "heartbeat_at": beat.at or None,
         "queries": [query.to_json() for query in beat.queries],
@@ -87,6 +98,11 @@ def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
     not_followed = locate.not_followed(store, found, now) if launch and launch.spec.run == run else None
     lines = [*summary_table.summary(found.state, run, MANY), *queries, *([not_followed] if not_followed else [])]
     return Report(HEADER, cells, data, lines)
+
+
+def _item(found: FoundHistory) -> dict[str, str]:
+    """Return the item of a history as a part of the data; nothing for a history without one."""
+    return {} if found.state.item is None else {"item": found.state.item}
 
 
 def _newest_beat(store: Store, found: FoundHistory, run: str) -> Beat:
@@ -101,16 +117,16 @@ def listed(found: FoundHistory, number: str) -> Checkpoint:
     """Return the checkpoint of an id such as ``chk-7``. Raises ``CheckpointNotFound``."""
     checkpoint = found.state.checkpoint(checkpoint_id(number))
     if checkpoint is None:
-        where = f"{found.state.job}, run {found.newest_run}"
+        where = title(found.state, found.newest_run)
         raise CheckpointNotFound(
-            f"{number}: {where} has no such checkpoint. `{list_of(found.state.job)}` prints its checkpoints"
+            f"{number}: {where} has no such checkpoint. `{list_of(found.state.job, found.state)}` prints its checkpoints"
         )
     return checkpoint
 
 
-def pointer(store: Store, job: str, run: str | None, number: str | None) -> str:
+def pointer(store: Store, job: str, run: str | None, number: str | None, item: str | None = None) -> str:
     """Return the pointer of a checkpoint that ``show`` takes by these arguments. Raises ``CheckpointNotFound``, ``InvalidName``."""
-    found, _, number = shown(store, job, run, number)
+    found, _, number = shown(store, job, run, number, item)
     if number is None:
         raise InvalidName(f"{job} is a job. Write which checkpoint of it: `{command('show', job)}` prints their ids")
     checkpoint = listed(found, number)
@@ -166,7 +182,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         data["pointer"] = str(found.keys.pointer(store.uri, checkpoint.id))
     pointer = data["pointer"]
     lines = [
-        f"{found.state.job}, run {about.run}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
+        f"{title(found.state, about.run)}, attempt {about.attempt}: {about.state} {day_and_time(checkpoint.ended_at)}".rstrip(),
         *messages.checkpoint_lines(found.state, checkpoint),
         *_saved(checkpoint),
         *([labelled("pointer", pointer)] if pointer else []),
@@ -241,9 +257,9 @@ def verify(store: Store, pointer: str, *, deep: bool = False) -> Report:
 PARTS = ("state", "sync", "new", "size")
 
 
-def statistics(store: Store, job: str, run: str | None, number: str | None) -> Report:
+def statistics(store: Store, job: str, run: str | None, number: str | None, item: str | None = None) -> Report:
     """Return the statistics of the history that holds a run, or of one checkpoint."""
-    found, _, number = shown(store, job, run, number)
+    found, _, number = shown(store, job, run, number, item)
     if number is not None:
         return _statistics_of(found, listed(found, number))
     answer, config = numbers.checkpoints(found.state), found.state.config
@@ -285,9 +301,9 @@ def _statistics_of(found: FoundHistory, checkpoint: Checkpoint) -> Report:
 STORY = ("ID", "VERDICT", "WHY", "TAKEN", "SIZE")
 
 
-def story(store: Store, job: str, run: str | None, epoch: int | None) -> Report:
+def story(store: Store, job: str, run: str | None, epoch: int | None, item: str | None = None) -> Report:
     """Report the story of the newest launch of a job or a run, or of an attempt. Raises ``CheckpointNotFound``."""
-    found, key = locate.find_history(store, job, run)
+    found, key = locate.find_history(store, job, run, item)
     launch, attempt = _launch_of(found.state, key, epoch)
     restored = candidates_at_start(found.state, launch, attempt)
     rows = [
@@ -320,7 +336,7 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
         return launches[-1], state.attempt_of(launches[-1].number)
     launch = next((launch for launch in launches if attempt and launch.number == attempt.launch), None)
     if launch is None:
-        where = state.job + (f", run {run}" if run else "")
+        where = title(state, run or "")
         what = f"no attempt {epoch}" if epoch is not None else "no launch"
         raise CheckpointNotFound(f"{where}: {what} is listed. `{list_of(state.job)}` prints runs and attempts")
     return launch, attempt
@@ -337,6 +353,7 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
     return {
         "job": state.job,
         "run": launch.spec.run,
+        "item": state.item,
         "try": launch.latest_try,
         "attempt": attempt.epoch if attempt else None,
         "at": attempt.at if attempt else launch.at,

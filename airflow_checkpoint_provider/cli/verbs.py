@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.cli import LIMIT
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.cli.change import Approval
     from airflow_checkpoint_provider.cli.output import Report
-    from airflow_checkpoint_provider.cli.request import WaitOptions
+    from airflow_checkpoint_provider.cli.request import Names, WaitOptions
     from airflow_checkpoint_provider.storage import Store
 
 HELP = "List, trigger, restore and delete checkpoints of Spark jobs."
@@ -39,7 +39,7 @@ def list_(store: Store, options: Namespace) -> Report:
     """List the checkpoints and savepoints of a job or of one run, newest first."""
     from airflow_checkpoint_provider.cli import lists
 
-    return lists.list_(store, options.job, options.run, options.limit)
+    return lists.list_(store, options.job, options.run, options.limit, options.item)
 
 
 def show(store: Store, options: Namespace) -> Report:
@@ -48,15 +48,15 @@ def show(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.coordinator.journal import utc_now
 
     if options.statistics:
-        return show.statistics(store, options.job, options.run, options.id)
-    return show.show(store, options.job, options.run, options.id, utc_now())
+        return show.statistics(store, options.job, options.run, options.id, options.item)
+    return show.show(store, options.job, options.run, options.id, utc_now(), options.item)
 
 
 def story(store: Store, options: Namespace) -> Report:
     """Tell why an attempt was started, where it started, and how it ended."""
     from airflow_checkpoint_provider.cli import show
 
-    return show.story(store, options.job, options.run, options.attempt)
+    return show.story(store, options.job, options.run, options.attempt, options.item)
 
 
 def verify(store: Store, options: Namespace) -> Report:
@@ -72,7 +72,7 @@ def trigger(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.protocol import kinds
 
     wanted = request.WantedCheckpoint(kind=kinds.FULL_CHECKPOINT if options.full else kinds.CHECKPOINT)
-    return request.ask(store, options.job, options.run, wanted, _wait_options(options), options.request_id)
+    return request.ask(store, _names(options), wanted, _wait_options(options), options.request_id)
 
 
 def savepoint(store: Store, options: Namespace) -> Report:
@@ -81,7 +81,7 @@ def savepoint(store: Store, options: Namespace) -> Report:
     from airflow_checkpoint_provider.protocol import kinds
 
     wanted = request.WantedCheckpoint(kind=kinds.SAVEPOINT, to=options.to, name=options.name, pinned=options.pinned)
-    return request.ask(store, options.job, options.run, wanted, _wait_options(options), options.request_id)
+    return request.ask(store, _names(options), wanted, _wait_options(options), options.request_id)
 
 
 def stop(store: Store, options: Namespace) -> Report:
@@ -92,7 +92,7 @@ def stop(store: Store, options: Namespace) -> Report:
     kind = kinds.TERMINATE_SAVEPOINT if options.drain else kinds.SUSPEND_SAVEPOINT
     wanted = request.WantedCheckpoint(kind=kind, to=options.to)
     waiting = request.WaitOptions(seconds=_timeout(options))
-    return request.stop(store, options.job, options.run, wanted, waiting, _approval(options), options.request_id)
+    return request.stop(store, _names(options), wanted, waiting, _approval(options), options.request_id)
 
 
 def restore(store: Store, options: Namespace) -> Report:
@@ -102,21 +102,24 @@ def restore(store: Store, options: Namespace) -> Report:
     source = change.RestoreSource(
         options.source, options.claim, change.parse_renames(options.rename), options.rewind_sink
     )
-    return change.restore(store, options.job, options.run, source, _approval(options))
+    return change.restore(store, options.job, options.run, source, _approval(options), options.item)
 
 
 def preflight(store: Store, options: Namespace) -> Report:
     """Run another script until its queries are compared with a checkpoint: could they continue? The job may run meanwhile."""
     from airflow_checkpoint_provider.cli import change, preflight
 
-    return preflight.preflight(store, options.job, options.source, options.command, change.Approval(yes=options.yes))
+    approval = change.Approval(yes=options.yes)
+    return preflight.preflight(store, options.job, options.source, options.command, approval, options.item)
 
 
 def release(store: Store, options: Namespace) -> Report:
     """Let a streaming query continue without this package, in a folder that gets a copy of its newest location."""
     from airflow_checkpoint_provider.cli import release
 
-    return release.release(store, options.job, options.query, options.folder, options.adopted, _approval(options))
+    return release.release(
+        store, options.job, options.query, options.folder, options.adopted, _approval(options), options.item
+    )
 
 
 def rewound(store: Store, options: Namespace) -> Report:
@@ -143,7 +146,7 @@ def prune(store: Store, options: Namespace) -> Report:
     """Delete expired checkpoints, and files that ended attempts left behind."""
     from airflow_checkpoint_provider.cli import change
 
-    return change.prune(store, options.job, options.run, _approval(options))
+    return change.prune(store, options.job, options.run, _approval(options), options.item)
 
 
 def by_pointer(options: Namespace) -> bool:
@@ -151,9 +154,8 @@ def by_pointer(options: Namespace) -> bool:
     from airflow_checkpoint_provider.protocol.keys import checkpoint_id, is_job_id
 
     pointer = vars(options).get("pointer")
-    return pointer is not None and (
-        not is_job_id(pointer) or (options.run is None and checkpoint_id(pointer) is not None)
-    )
+    named = options.run is not None or options.item is not None if pointer is not None else False
+    return pointer is not None and (not is_job_id(pointer) or (not named and checkpoint_id(pointer) is not None))
 
 
 def _pointer(store: Store, options: Namespace) -> str:
@@ -163,10 +165,17 @@ def _pointer(store: Store, options: Namespace) -> str:
 
     pointer: str = options.pointer
     if not by_pointer(options):
-        return show.pointer(store, pointer, options.run, options.id)
-    if options.run is not None:
-        raise InvalidName(f"{options.run!r} after a pointer means nothing. Write POINTER alone, or JOB [RUN] chk-7")
+        return show.pointer(store, pointer, options.run, options.id, options.item)
+    if options.run is not None or options.item is not None:
+        named = options.run if options.run is not None else f"--item={options.item}"
+        raise InvalidName(f"{named!r} after a pointer means nothing. Write POINTER alone, or JOB [RUN] chk-7")
     return pointer
+
+
+def _names(options: Namespace) -> Names:
+    from airflow_checkpoint_provider.cli.request import Names
+
+    return Names(options.job, options.run, options.item)
 
 
 def _wait_options(options: Namespace) -> WaitOptions:
@@ -209,6 +218,7 @@ def _positive(text: str) -> int:
 _JOB = _argument("job", metavar="JOB", help="job id, as `jobs` prints it")
 _RUN = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: the newest run)")
 _RUNS = _argument("run", metavar="RUN", nargs="?", help="run id, as `list` prints it (default: all runs)")
+_ITEM = _argument("--item", metavar="ITEM", help="item of a mapped task, as `list` prints it")
 _ID = _argument("id", metavar="ID", nargs="?", help="checkpoint id, such as chk-7; also directly after JOB")
 _POINTER = _argument(
     "pointer",
@@ -327,19 +337,19 @@ Verb = Callable[["Store", Namespace], "Report"]
 
 VERBS: dict[Verb, tuple[Argument, ...]] = {
     jobs: (_LIMIT, _OUTPUT),
-    list_: (_JOB, _RUNS, _LIMIT, _OUTPUT),
-    show: (_JOB, _RUN, _ID, _STATISTICS, _OUTPUT),
-    story: (_JOB, _RUN, _ATTEMPT, _OUTPUT),
-    verify: (_POINTER, _RUN, _ID, _DEEP, _OUTPUT),
-    trigger: (_JOB, _RUN, _FULL, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
-    savepoint: (_JOB, _RUN, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
-    stop: (_JOB, _RUN, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
-    restore: (_JOB, _RUN, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
-    preflight: (_JOB, _CHECKPOINT, _COMMAND, _YES, _OUTPUT),
-    release: (_JOB, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
+    list_: (_JOB, _RUNS, _ITEM, _LIMIT, _OUTPUT),
+    show: (_JOB, _RUN, _ITEM, _ID, _STATISTICS, _OUTPUT),
+    story: (_JOB, _RUN, _ITEM, _ATTEMPT, _OUTPUT),
+    verify: (_POINTER, _RUN, _ITEM, _ID, _DEEP, _OUTPUT),
+    trigger: (_JOB, _RUN, _ITEM, _FULL, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
+    savepoint: (_JOB, _RUN, _ITEM, _TO, _NAME, _PINNED, _WAIT, _TIMEOUT, _REQUEST_ID, _OUTPUT),
+    stop: (_JOB, _RUN, _ITEM, _TO, _DRAIN, _TIMEOUT, _REQUEST_ID, _DRY_RUN, _YES, _OUTPUT),
+    restore: (_JOB, _RUN, _ITEM, _FROM, _CLAIM, _RENAME, _REWIND_SINK, _DRY_RUN, _YES, _OUTPUT),
+    preflight: (_JOB, _ITEM, _CHECKPOINT, _COMMAND, _YES, _OUTPUT),
+    release: (_JOB, _ITEM, _QUERY, _FOLDER, _ADOPTED, _DRY_RUN, _YES, _OUTPUT),
     rewound: (_SINK, _TAKEN, _PUT_BACK, _DELETE, _DRY_RUN, _YES, _OUTPUT),
-    dispose: (_POINTER, _RUN, _ID, _FORGET, _DRY_RUN, _YES, _OUTPUT),
-    prune: (_JOB, _RUNS, _DRY_RUN, _YES, _OUTPUT),
+    dispose: (_POINTER, _RUN, _ITEM, _ID, _FORGET, _DRY_RUN, _YES, _OUTPUT),
+    prune: (_JOB, _RUNS, _ITEM, _DRY_RUN, _YES, _OUTPUT),
 }
 
 

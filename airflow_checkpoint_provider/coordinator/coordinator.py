@@ -226,7 +226,7 @@ class Coordinator:
     def _listed(self, number: int) -> Checkpoint:
         checkpoint = self.state.checkpoint(number) or self.journal.catch_up().checkpoint(number)
         if checkpoint is None:
-            see = wording.command("show", self.state.job or "JOB", state=self.state)
+            see = wording.command("show", self.state.job or "JOB", *wording.item_option(self.state), state=self.state)
             raise errors.CheckpointNotFound(f"chk-{number} is not listed in {self.keys.prefix}; see `{see}`")
         return checkpoint
 

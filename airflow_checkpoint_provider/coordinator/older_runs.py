@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
+from airflow_checkpoint_provider.coordinator import indexes
 from airflow_checkpoint_provider.coordinator.closing import close_if_due, collect_and_close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -26,8 +27,18 @@ from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointError, typed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
-from airflow_checkpoint_provider.protocol.keys import HISTORY, SEGMENT, STATE, runs_folder, time_in
+from airflow_checkpoint_provider.protocol.keys import (
+    HISTORY,
+    INDEXES,
+    ITEMS,
+    JOBS,
+    SEGMENT,
+    STATE,
+    runs_folder,
+    time_in,
+)
 from airflow_checkpoint_provider.protocol.lifetime import over_for_good, quiet
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
 LOOKED_AT = 20  # histories at one start that hold checkpoints, and as many without any
@@ -36,6 +47,7 @@ LISTED = 100_000  # keys at one start: some 50,000 closed histories
 LISTED_OF_ONE = 1000  # of them keys of one folder: enough to tell whether a history is closed
 
 _FOLDER = re.compile(f"{HISTORY}/")
+_INDEXES = re.compile(rf"({JOBS}/[^/]+/runs/[^/]+)/{INDEXES}/")
 _KEY = re.compile(rf"(?P<history>{HISTORY})/(?P<part>journal|heartbeat|{STATE}|chk-\d+)/(?P<rest>.+)")
 
 
@@ -75,7 +87,10 @@ def collect_older_runs(
     """
     now = now or age_now()
     liveness, undecided = Liveness(store), list[Coordinator]()
-    for histories in _open_histories(store, job, own):
+    listed = _listed(store, job, own)
+    for run in listed.closed_runs:
+        indexes.forget(store, run)
+    for histories in (listed.holding, listed.others):
         for prefix in _sample(histories):
             if stop():
                 return
@@ -95,18 +110,35 @@ def _collect_or_report(coordinator: Coordinator, now: str, liveness: Liveness) -
         return _collect(coordinator, now, liveness)
     except Exception as error:  # noqa: BLE001 - an error in one history must not keep the others from being collected
         prefix = coordinator.keys.prefix
-        return OlderRun(prefix.rsplit("/", 1)[1], error=typed(error, prefix))
+        return OlderRun(prefix.removeprefix(f"{runs_folder(prefix.split('/')[1])}/"), error=typed(error, prefix))
 
 
-def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[str]]:
-    """Return the prefixes of the histories that are not closed: those that hold checkpoints or files, and the others.
+def _name(state: State) -> str:
+    """Return the run of a history, with its item."""
+    return state.scope + (f", item {state.item}" if state.item else "")
 
-    Both lists begin with the oldest; names without a time come last.
+
+@dataclass(frozen=True)
+class _Listed:
+    """The prefixes of the histories that are not closed: those that hold checkpoints or files, and the others. Both begin with the oldest;
+    names without a time come last. ``closed_runs`` have registrations of map indexes, and no such history.
     """
+
+    holding: list[str]
+    others: list[str]
+    closed_runs: list[str]
+
+
+def _listed(store: Store, job: str, own: str) -> _Listed:
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
+    registered, run = list[str](), ""
     for key in _some_keys(store, runs_folder(job)):
+        if (found := _INDEXES.match(key)) and (run := found[1]) not in registered[-1:]:
+            registered.append(run)
         match = _KEY.fullmatch(key)
+        if match:
+            run = _run_of(match["history"])
         if not match or match["history"] == own:
             continue
         names = parts.setdefault(match["history"], set())
@@ -119,7 +151,16 @@ def _open_histories(store: Store, job: str, own: str) -> tuple[list[str], list[s
         key=lambda history: (time_in(history) or "~", history),
     )
     holding = [history for history in histories if parts[history] - {"journal", "heartbeat"}]
-    return holding, [history for history in histories if history not in set(holding)]
+    others = [history for history in histories if history not in set(holding)]
+    # Of the last run that was listed, a history may be open that was not listed. A run without any history is just beginning.
+    busy = {run, _run_of(own), *map(_run_of, histories)}
+    closed = set(map(_run_of, parts)) - busy
+    return _Listed(holding, others, [each for each in registered if each in closed])
+
+
+def _run_of(prefix: str) -> str:
+    """Return the prefix of the run to which a history belongs, which is perhaps that of an item."""
+    return prefix.partition(f"/{ITEMS}/")[0]
 
 
 def _some_keys(store: Store, prefix: str) -> Iterator[str]:
@@ -151,7 +192,7 @@ def _keys(store: Store, prefix: str, begin: str = "") -> Iterator[str]:
         for key in keys:
             folder, count = (folder, count + 1) if _folder(key) == folder else (_folder(key), 1)
             if count > LISTED_OF_ONE:
-                items = f"{folder}items"
+                items = f"{folder}{ITEMS}"
                 after = items if key < items else f"{folder.removesuffix('/')}0"  # "0" follows "/"
                 break
             yield key
@@ -174,20 +215,20 @@ def _collect(coordinator: Coordinator, now: str, liveness: Liveness) -> OlderRun
     moment = datetime.fromisoformat(now)
     state = coordinator.journal.catch_up()
     if state.closing:
-        return OlderRun(state.scope, closed=close_if_due(coordinator, now))
+        return OlderRun(_name(state), closed=close_if_due(coordinator, now))
     if state.n < 0 or state.suspended or not quiet(state, moment):
-        return OlderRun(state.scope)
+        return OlderRun(_name(state))
     keys = beat_keys(coordinator.keys, state)
     liveness.observe(keys)
     alive = liveness.alive(keys)
     if alive is not False:
-        return OlderRun(state.scope, undecided=alive is None)
+        return OlderRun(_name(state), undecided=alive is None)
     if _end_lost_attempts(coordinator) or not over_for_good(state, policy_of(state), moment):
-        return OlderRun(state.scope)
+        return OlderRun(_name(state))
     with contextlib.suppress(CheckpointError):  # a savepoint that cannot be published only keeps the history open
         publish_due(coordinator)
     collected, closed = collect_and_close(coordinator, now)
-    return OlderRun(state.scope, collected.ids, collected.leftovers, closed)
+    return OlderRun(_name(state), collected.ids, collected.leftovers, closed)
 
 
 def _end_lost_attempts(coordinator: Coordinator) -> bool:

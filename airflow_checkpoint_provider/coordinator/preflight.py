@@ -33,7 +33,7 @@ def checkpoint_of(coordinator: Coordinator, source: str) -> str:
     number = point.id if point else next((checkpoint.id for checkpoint in state.newest_first()), None)
     if number is None:
         raise CheckpointNotFound(
-            f"job {state.job!r} has no checkpoint yet. `{wording.command('trigger', state.job, state=state)}` takes one"
+            f"job {state.job!r} has no checkpoint yet. `{wording.command('trigger', state.job, *wording.item_option(state), state=state)}` takes one"
         )
     return str(coordinator.keys.pointer(coordinator.store.uri, number))
 

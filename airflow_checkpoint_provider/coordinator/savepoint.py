@@ -13,7 +13,7 @@ from datetime import datetime
 from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
-from airflow_checkpoint_provider.coordinator.histories import jobs, run_prefixes
+from airflow_checkpoint_provider.coordinator.histories import all_prefixes, jobs
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, Savepoint
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
@@ -237,7 +237,7 @@ def _listed_at(home: Store, pointer: SavepointPointer) -> tuple[Coordinator, int
     for job in jobs(home):
         if not pointer.name.startswith(f"savepoint-{job}-"):
             continue
-        for prefix in (History(job).prefix, *run_prefixes(home, job)):
+        for prefix in all_prefixes(home, job):
             coordinator = open_history(home, prefix)
             for savepoint in coordinator.journal.catch_up().checkpoints:
                 listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from airflow_checkpoint_provider.errors import Damaged, Refused, TooLarge
 from airflow_checkpoint_provider.file_sink.log import LOG, REWOUND, FileSinkLog, SinkFile, SinkFolder, files_in
 from airflow_checkpoint_provider.protocol.fields import Batch, FileName, JobId, SinkEntry, Size, Time, Uid
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
 from airflow_checkpoint_provider.storage.base import LARGEST
 
 MANIFEST, ENTRIES = "_manifest.json", "_log"
@@ -55,6 +55,7 @@ class Manifest(Record):
     by: str
     entries: tuple[SinkEntry, ...]
     files: tuple[RewoundFile, ...]
+    item: str | None = added(None)  # of the job
 
     @property
     def bytes(self) -> int:

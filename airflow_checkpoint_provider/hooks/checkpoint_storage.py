@@ -158,16 +158,16 @@ class CheckpointStorageHook(BaseHook):
         """Return a reader of the checkpoints that a job completes: above the id ``after``, or since its newest launch."""
         return JobProgress(history, after, self._connect(history, owner))
 
-    def get_history(self, job: str, owner: str) -> HistoryReader:
-        """Return a reader of the history that all runs of a job share."""
-        history = History(job)
+    def get_history(self, job: str, owner: str, item: str | None = None) -> HistoryReader:
+        """Return a reader of the history that all runs of a job share, or all runs of one item of it."""
+        history = History(job, item=item)
         return HistoryReader(history, self._connect(history, owner))
 
     def _connect(self, history: History, owner: str) -> Callable[[], Coordinator]:
         return lambda: coordinator_at(self.get_store_of(history.job), history.prefix, owner)
 
-    def suspended(self, job: str) -> dict[str, str] | None:
-        """Return who stopped a job with ``scope="job"``: ``{"at", "by", "savepoint"}``.
+    def suspended(self, job: str, item: str | None = None) -> dict[str, str] | None:
+        """Return who stopped a job with ``scope="job"``, or one item of it: ``{"at", "by", "savepoint"}``.
 
         ``by`` is a task (``dag_id.task_id``) or a person. Return None if the job is not suspended, or never ran where this
         connection leads.
@@ -178,7 +178,7 @@ class CheckpointStorageHook(BaseHook):
             if error.about.get("named"):
                 raise
             return None
-        state = open_history(store, History(job).prefix).journal.catch_up()
+        state = open_history(store, History(job, item=item).prefix).journal.catch_up()
         if state.suspended is None or not state.stops:
             return None
         stop = max(state.stops, key=lambda checkpoint: checkpoint.completed_at)
@@ -204,6 +204,7 @@ class CheckpointStorageHook(BaseHook):
         return {
             "job": opened.seal.job,
             "scope": opened.seal.scope,
+            **({} if opened.seal.item is None else {"item": opened.seal.item}),
             "id": opened.seal.id,
             "pointer": opened.checkpoint.target or str(pointer),
             "sealed": opened.checkpoint.status == RETAINED,

@@ -8,7 +8,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName
-from airflow_checkpoint_provider.protocol.keys import History, Pointer, SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.keys import (
+    History,
+    Pointer,
+    SavepointPointer,
+    check_item,
+    checkpoint_id,
+    pointer_of,
+)
 from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.state import State
 
@@ -62,9 +69,10 @@ class CheckpointReference:
         """Return the reference in the XCom of a trigger, or in a pointer. Raise ``InvalidConfig`` or ``InvalidName``."""
         target = pointer_in(checkpoint)
         if isinstance(checkpoint, Mapping) and isinstance(pointer_of(target), SavepointPointer):
-            job, scope, number = (checkpoint.get(name) for name in ("job", "scope", "id"))
+            job, scope, number, item = (checkpoint.get(name) for name in ("job", "scope", "id", "item"))
             if isinstance(job, str) and isinstance(scope, str) and isinstance(number, int):
-                return cls(History(job, scope or None).prefix, number, job=job, target=target)
+                history = History(job, scope or None, None if item is None else check_item(item))
+                return cls(history.prefix, number, job=job, target=target)
         pointer = Pointer.parse(target)
         return cls(pointer.prefix, pointer.id, root=pointer.root)
 
@@ -111,7 +119,18 @@ def known_at_parse(value: object) -> bool:
 
 def reference(state: State, pointer: Pointer, target: str | None = None) -> dict[str, Any]:
     """Return the XCom of a checkpoint; ``target`` is the directory of a savepoint."""
-    return {"job": state.job, "scope": state.scope, "id": pointer.id, "pointer": target or str(pointer)}
+    return {
+        "job": state.job,
+        "scope": state.scope,
+        **item_in(state),
+        "id": pointer.id,
+        "pointer": target or str(pointer),
+    }
+
+
+def item_in(state: State) -> dict[str, str]:
+    """Return the item of a history as a part of an XCom; nothing for a history without one."""
+    return {} if state.item is None else {"item": state.item}
 
 
 def launch_reference(state: State, launch: Launch, history: str, attempt: int | None) -> dict[str, Any]:
@@ -123,6 +142,7 @@ def launch_reference(state: State, launch: Launch, history: str, attempt: int | 
     return {
         "job": state.job,
         "run": launch.spec.run,
+        **item_in(state),
         "attempt": attempt,
         "history": history,
         "restored": str(point) if point else None,

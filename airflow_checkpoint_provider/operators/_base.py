@@ -88,20 +88,21 @@ def request_of(ti: Any, generation: int) -> str:
     return Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=item, generation=generation).text
 
 
-def history_of(job_id: str | None, scope: str, ti: Any, task_id: str) -> History:
-    """Return the history of the job that task ``task_id`` submits in the DAG run of ``ti``; ``scope`` is rendered.
+def history_of(job_id: str | None, scope: str, ti: Any, task_id: str, item: str | None = None) -> History:
+    """Return the history of the job that task ``task_id`` submits in the DAG run of ``ti``, or of one ``item``; both are rendered.
 
     Raise ``InvalidConfig`` if it was rendered to something else than text, as ``render_template_as_native_obj`` does.
     """
     check_rendered("scope", scope)
     run: str | None = {"run": ti.run_id, "job": None}.get(scope, scope)
-    return History(job_id if job_id is not None else job_id_of(ti.dag_id, task_id), run)
+    return History(job_id if job_id is not None else job_id_of(ti.dag_id, task_id), run, item)
 
 
 def has_launched(store: Store, history: History, ti: Any) -> bool:
     """Return whether the journal knows a launch of this task in this run."""
     run = open_history(store, history.prefix).journal.catch_up().run(ti.run_id)
-    return run is not None and run.owner == owner_of(ti)
+    owner = Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=history.item).owner
+    return run is not None and run.owner == owner
 
 
 def check_rendered(name: str, value: object) -> None:

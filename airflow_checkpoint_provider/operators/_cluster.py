@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.hooks import yarn
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators._items import is_of, of_launch
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 
 DRIVER_KEY = (
@@ -32,25 +33,27 @@ def check(hook: CheckpointedSparkSubmitHook) -> None:
     _airflow.check_attributes(SparkSubmitHook, hook, *names)
 
 
-def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None) -> None:
+def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None, item: str | None = None) -> None:
     """Remember the driver that was submitted, and run the commands that end what runs beside this worker."""
     _airflow.run_post_submit_commands(hook)
-    driver = {"launch": launch, "id": _airflow.spark_driver_id(hook)}
+    driver = of_launch(launch, item) | {"id": _airflow.spark_driver_id(hook)}
     context["task_state_store"].set(DRIVER_KEY, driver, retention=NEVER_EXPIRE)
 
 
-def driver_id(context: Any, launch: int | None) -> str | None:
+def driver_id(context: Any, launch: int | None, item: str | None = None) -> str | None:
     """Return the name of a launch's driver, if it was submitted and named."""
     driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
-    return driver.get("id") if driver.get("launch") == launch else None
+    return driver.get("id") if is_of(driver, launch, item) else None
 
 
-def ask(operator: SparkSubmitOperator, context: Any, launch: int | None) -> tuple[bool | None, str]:
+def ask(
+    operator: SparkSubmitOperator, context: Any, launch: int | None, item: str | None = None
+) -> tuple[bool | None, str]:
     """Return whether the driver of a launch has ended well (None: it has not ended), and the cluster manager's word for it.
 
     The provider asks as it does to reconnect to a driver. Raise its errors, and ``LookupError`` if the driver's name is not known.
     """
-    driver = driver_id(context, launch)
+    driver = driver_id(context, launch, item)
     if not driver:
         raise LookupError("spark-submit has not printed by which name it knows the driver")
     try:

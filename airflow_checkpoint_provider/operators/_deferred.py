@@ -142,5 +142,6 @@ class DeferrableLaunch(BaseOperator):
             application=application,
             xcom=self.do_xcom_push,
             poll_interval=min(EVERY, launch.beats.every),
+            map_index=launch.parameters.map_index,
         )
         self.defer(trigger=trigger, method_name="execute_complete", kwargs={"ask_after": ask_after})

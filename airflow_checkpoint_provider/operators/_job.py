@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import coordinator_at
-from airflow_checkpoint_provider.hooks.references import HistoryReference
+from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse
 from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, generation_of, history_of, owner_of
+from airflow_checkpoint_provider.operators._items import checked_item
 from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
-from airflow_checkpoint_provider.protocol.keys import History, check_job_id, runs_folder
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id, items_folder, runs_folder
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -28,6 +30,7 @@ class JobReference:
     task_id: str | None = None
     scope: str = "job"
     conn_id: str = CheckpointStorageHook.default_conn_name
+    item: Any = None  # as it is written: text, a template, or an argument of a mapped group
 
 
 class JobOperator(KillGuard):
@@ -38,16 +41,19 @@ class JobOperator(KillGuard):
     :param run: with a job id: the run whose history is meant, if each run has its own, e.g. ``"{{ run_id }}"``. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. If it does not
         exist: ``$AIRFLOW_HOME/checkpoints``, if that holds the job.
+    :param item: of a mapped job: the item whose history is meant. By default that of the job's operator, if this task lies in the same
+        mapped task group, or the operator is not mapped. (templated)
     """
 
-    template_fields: Sequence[str] = ("scope", "run")
+    template_fields: Sequence[str] = ("item", "scope", "run")
 
     def __init__(
         self,
         *,
-        job: CheckpointedJobMixin | str,
+        job: CheckpointedJobMixin | MappedOperator | str,
         run: str | None = None,
         checkpoint_conn_id: str | None = None,
+        item: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -58,15 +64,19 @@ class JobOperator(KillGuard):
                 f'run={run!r} needs a job id: write job="dag_id.task_id". A task as job= means its history in this DAG run'
             )
         self.run = run
+        self.item = item if item is not None else self._item_of(job, reference)
+        if isinstance(self.item, str) and known_at_parse(self.item):
+            checked_item(self.item, None)
         self.checkpoint_conn_id = checkpoint_conn_id or reference.conn_id
 
     def _resolve(self, job: object) -> JobReference:
         """Return the fields of ``job`` that this task needs. The operator itself is not kept: a task is no part of another task."""
         if isinstance(job, str):
             return JobReference(check_job_id(job))
-        if isinstance(job, TaskGroup | MappedOperator):
-            raise NotSupportedYet(f"job={job!r}: this version takes one checkpointed task, no group and no mapped one")
-        if not isinstance(job, CheckpointedJobMixin):
+        if isinstance(job, TaskGroup):
+            raise NotSupportedYet(f"job={job!r}: this version takes one checkpointed task, no group")
+        submits = job.operator_class if isinstance(job, MappedOperator) else type(job)
+        if not isinstance(job, CheckpointedJobMixin | MappedOperator) or not issubclass(submits, CheckpointedJobMixin):
             raise InvalidConfig(
                 f"job={job!r}: write a task of this DAG that submits a checkpointed job, or a job id as text"
             )
@@ -75,14 +85,32 @@ class JobOperator(KillGuard):
                 f"job={job.task_id!r} is a task of DAG {job.dag_id!r}; for a job of another DAG write its job id, which"
                 ' means the history that its runs share (scope="job"), and run= if each run has its own'
             )
-        return JobReference(job.own_job_id, job.task_id, job.scope, job.checkpoint_conn_id)
+        if isinstance(job, MappedOperator):
+            given = job.partial_kwargs
+            connection = given.get("checkpoint_conn_id", CheckpointStorageHook.default_conn_name)
+            return JobReference(given.get("job_id"), job.task_id, given.get("scope", "run"), connection)
+        return JobReference(job.own_job_id, job.task_id, job.scope, job.checkpoint_conn_id, job.item)
+
+    def _item_of(self, job: object, reference: JobReference) -> Any:
+        """Return the item of the job's operator, which is rendered for this task. Raise ``InvalidConfig`` if it means nothing here."""
+        group = None if isinstance(job, str) or job is None else job.get_closest_mapped_task_group()  # type: ignore[attr-defined]
+        elsewhere = group is not None and group is not self.get_closest_mapped_task_group()
+        own = isinstance(reference.item, str) and re.search(r"\b(task|ti|task_instance)\b", reference.item)
+        if isinstance(job, MappedOperator) or elsewhere or (own and not known_at_parse(reference.item)):
+            raise InvalidConfig(
+                f'job={reference.task_id!r} has a history for each item. Write which one is meant, as in item="orders"'
+                + (", or put this task into the same mapped task group" if elsewhere else "")
+            )
+        return reference.item
 
     def history(self, ti: Any) -> History:
-        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``."""
+        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``, and
+        ``InvalidName`` for an item that names nothing."""
+        item = None if self.item is None else checked_item(self.item, None)
         if self.run is not None and self.job_id is not None:
             check_rendered("run", self.run)
-            return History(self.job_id, self.run)
-        return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id)
+            return History(self.job_id, self.run, item)
+        return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id, item)
 
     def reference(self, ti: Any) -> HistoryReference:
         return HistoryReference(self.checkpoint_conn_id, self.history(ti).prefix)
@@ -94,6 +122,16 @@ class JobOperator(KillGuard):
     def why_unknown(self, store: Store, ti: Any) -> str:
         """Return why there may be no journal of this history yet."""
         history = self.history(ti)
+        if history.item is not None:
+            of_run = f", run {history.run}" if history.run is not None else ""
+            return (
+                f"there is no history of job {history.job!r}{of_run}, item {history.item!r}, under {store.uri}; check the item, or start the"
+                " job first"
+            )
+        if any(store.folders(items_folder(history))):
+            return (
+                f"job {history.job!r} has a history for each item under {store.uri}: write which one is meant as item="
+            )
         if history.run is not None:
             return (
                 f"there is no history of job {history.job!r}, run {history.run}, under {store.uri}; start the job first"

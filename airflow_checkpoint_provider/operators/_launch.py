@@ -46,6 +46,7 @@ from airflow_checkpoint_provider.hooks.driver_monitor import POLL
 from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Gauges
 from airflow_checkpoint_provider.operators import _memory
+from airflow_checkpoint_provider.operators._items import IndexState, Instance, history_key, unknown_state
 from airflow_checkpoint_provider.operators._restore_age import RestoreAge
 from airflow_checkpoint_provider.policies.memory import MemoryPlan
 from airflow_checkpoint_provider.protocol import commands as c
@@ -55,12 +56,14 @@ from airflow_checkpoint_provider.protocol.events import LaunchPlanned, LaunchSpe
 from airflow_checkpoint_provider.protocol.handover import ExitCode, LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
+from airflow_checkpoint_provider.protocol.launches import is_clear
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, probe, s3_credentials
 from airflow_checkpoint_provider.text import manual_restore, messages, restore_story, summary_table
 from airflow_checkpoint_provider.text.restore_story import Seen
 
+COLLECTS = 10  # of so many instances of a mapped task, one collects: each lists the histories of all items
 LogLines = Callable[[Iterable[str]], None]
 
 
@@ -79,6 +82,7 @@ class LaunchParameters:
     discarded: bool = False  # a clear has discarded what Airflow had stored: for that reason on_clear is "restart"
     durable: bool = True
     incarnation: str | None = None  # of the history to which an earlier try of this task wrote
+    map_index: int | None = None  # of a mapped instance
     connection: str = DEFAULT_CONNECTION
     memory: MemoryPlan | None = None
     restore_age: RestoreAge | None = None  # how old the point may be from which a run starts
@@ -97,13 +101,16 @@ class DriverLaunch:
         log: LogLines,
         beats: Beats | None = None,
         killed: threading.Event | None = None,
+        index_state: IndexState = unknown_state,
     ) -> None:
         self.store, self.parameters, self.log = store, parameters, log
         self.killed = killed or threading.Event()
         self.beats = beats or Beats.configured()
         self.keys = Keys(parameters.history.prefix)
         self.coordinator = Coordinator(self.journal())
-        self.metrics = Gauges(parameters.history.job, parameters.token.dag, parameters.token.task)
+        token = parameters.token
+        self.metrics = Gauges(parameters.history.job, token.dag, token.task, item=parameters.history.item)
+        self.instance = Instance(store, parameters.history, token, parameters.map_index, index_state)
         self.restored = Restored()
         self.kills = OomKills()
         self._old: list[str] = []  # the warning that the run starts from an old point
@@ -124,6 +131,12 @@ class DriverLaunch:
         """Return the number of the launch, once it is planned."""
         return self.record.number if self.record else None
 
+    @property
+    def title(self) -> str:
+        """Return the job, the item and the run, as they are named before there is a journal."""
+        item = f", item {self.parameters.history.item}" if self.parameters.history.item else ""
+        return f"{self.parameters.history.job}{item}, run {self.parameters.token.run}"
+
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Launch:
@@ -135,6 +148,7 @@ class DriverLaunch:
         if state.n < 0:
             probe(self.store)
         self._check_incarnation(state)
+        self.instance.register(self.parameters.try_number)
         self._stop_deferred(state)
         self._append_plan(self._plan_command(state))
         self.record = self.state.current_launch()
@@ -158,24 +172,26 @@ class DriverLaunch:
         """Find the launch that this try planned or adopted before it was deferred. Return False if there is none."""
         state = self.coordinator.journal.catch_up()
         self._check_incarnation(state)
-        token, try_number = self.parameters.token, self.parameters.try_number
+        self.instance.register(self.parameters.try_number)
+        token, latest = self.parameters.token, (self.parameters.map_index, self.parameters.try_number)
         own = [
             launch
             for launch in state.launches
-            if (launch.spec.owner, launch.spec.run, launch.latest_try) == (token.owner, token.run, try_number)
+            if (launch.spec.owner, launch.spec.run) == (token.owner, token.run)
+            and (launch.map_index, launch.latest_try) == latest
         ]
         self.record = own[-1] if own else None
         return self.record is not None
 
     def _stop_deferred(self, state: State) -> None:
         """Ask the driver of a task to stop that was cleared while it was deferred: no process of the task was there to ask."""
-        run, launch = state.run(self.parameters.token.run), state.current_launch()
-        cleared = run is not None and run.generation != self.parameters.token.generation
+        launch, other = state.current_launch(), self.instance.other(state)
+        cleared = is_clear(state.run(self.parameters.token.run), replace(self._plan_command(state), other=other))
         if not cleared or launch is None or launch.spec.run != self.parameters.token.run or launch.stop:
             return
-        if follower_beat(self.store, self.keys, state):
+        if follower_beat(self.store, self.keys, state) and not (other and other.holds):
             with contextlib.suppress(Refused):  # by a later try: the plan is refused, too, and says why
-                self.request_stop("the task was cleared while it was deferred", launch)
+                self.request_stop("the task was cleared while it was deferred", launch, moved=other is not None)
 
     def _plan_command(self, state: State) -> c.PlanLaunch:
         parameters = self.parameters
@@ -204,6 +220,7 @@ class DriverLaunch:
             started_at=self.parameters.now,
             restore=self.parameters.restore,
             connection=self.parameters.connection,
+            map_index=self.parameters.map_index,
         )
 
     @property
@@ -220,12 +237,14 @@ class DriverLaunch:
         if known is not None and known != state.incarnation:
             token = self.parameters.token
             instance = f"dags/{quote(token.dag)}/dagRuns/{quote(token.run, '')}/taskInstances/{quote(token.task)}"
+            key, index = history_key(token.item), self.parameters.map_index
+            of_index = "" if index is None else f"?map_index={index}"
             raise HistoryGone(
                 f"{self.parameters.history.job}: an earlier try of this task wrote to a history at"
                 f" {self.store.uri}/{self.keys.prefix} that is not there any more. Was it deleted, or was the connection"
-                " changed? Put the history back. To start without state, delete the key 'checkpoint_history' in Airflow, tab"
+                f" changed? Put the history back. To start without state, delete the key '{key}' in Airflow, tab"
                 ' Storage of this task, or with `curl -X DELETE -H "Authorization: Bearer $TOKEN"'
-                f" $AIRFLOW/api/v2/{instance}/state-store/checkpoint_history`. Then clear the task"
+                f" $AIRFLOW/api/v2/{instance}/state-store/{key}{of_index}`. Then clear the task"
             )
 
     def _append_plan(self, plan: c.PlanLaunch) -> None:
@@ -242,7 +261,9 @@ class DriverLaunch:
                 raise Refused(f"{self.parameters.history.job}: this task was killed; nothing was planned")
             self._before, self._seen = state, self._observe(state, alive)
             memory = _memory.next_memory(self.parameters.memory, state, plan.spec.run).used
-            command = replace(plan, seen_alive=alive, spec=replace(plan.spec, memory=memory))
+            command = replace(
+                plan, seen_alive=alive, other=self.instance.other(state), spec=replace(plan.spec, memory=memory)
+            )
             self._verify(state, decide(state, command))
             return command
 
@@ -311,8 +332,9 @@ class DriverLaunch:
         current = state.current_launch()
         if current is None:
             raise Fenced(manual_restore.left_by_restore(state))
+        moved = current.map_index != self.parameters.map_index
         later_try = current.latest_try > self.parameters.try_number
-        if self.record is None or current.number != self.record.number or later_try:
+        if self.record is None or current.number != self.record.number or moved or later_try:
             raise Superseded(messages.superseded(state, self.parameters.token.run))
 
     @contextlib.contextmanager
@@ -336,8 +358,8 @@ class DriverLaunch:
         beat = Beat(launch=self.record.number, activity="submitting")
         return Heart(self.store, self.keys.launch_beat(self.record.number), beat, self.beats)
 
-    def request_stop(self, reason: str, launch: Launch | None = None) -> None:
-        """Ask the driver to stop; by default that of this launch.
+    def request_stop(self, reason: str, launch: Launch | None = None, *, moved: bool = False) -> None:
+        """Ask the driver to stop; by default that of this launch. ``moved``: of a launch whose item this instance has now.
 
         ``on_kill`` calls this in a signal handler of the main thread, so it has its own reader.
         """
@@ -349,7 +371,8 @@ class DriverLaunch:
         journal.append(
             c.RequestStop(
                 launch=launch.number,
-                try_number=self.parameters.try_number,
+                try_number=launch.latest_try if moved else self.parameters.try_number,
+                map_index=launch.map_index if moved else self.parameters.map_index,
                 by=self.parameters.token.owner,
                 reason=reason,
             )
@@ -358,10 +381,10 @@ class DriverLaunch:
     def collect_older_runs(self, stop: threading.Event) -> None:
         """Collect the garbage of older runs and close those that are due; log one line if there was any.
 
-        Runs beside the driver, until ``stop`` is set. The next run collects the rest.
+        Runs beside the driver, until ``stop`` is set. The next run collects the rest. Of a mapped task, some instances do it.
         """
-        history = self.parameters.history
-        if history.run is None:
+        history, index = self.parameters.history, self.parameters.map_index
+        if history.run is None or (index is not None and index % COLLECTS):
             return
         by = task_author(self.parameters.token.owner)
         collected: list[OlderRun] = []
@@ -390,8 +413,14 @@ class DriverLaunch:
     def _record_launch_end(self, outcome: str, exit_code: int | None, cause: str) -> None:
         """Record the end of a driver that never attached. This is for readers, so a failure does not change how the task ends."""
         assert self.record is not None
-        number, try_number = self.record.number, self.parameters.try_number
-        end = c.EndLaunch(launch=number, try_number=try_number, outcome=outcome, exit_code=exit_code, cause=cause)
+        end = c.EndLaunch(
+            launch=self.record.number,
+            try_number=self.parameters.try_number,
+            map_index=self.parameters.map_index,
+            outcome=outcome,
+            exit_code=exit_code,
+            cause=cause,
+        )
         with contextlib.suppress(CheckpointError):
             self.coordinator.journal.append(end)
 

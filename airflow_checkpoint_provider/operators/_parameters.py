@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from airflow.sdk import DAG
 
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.references import known_at_parse
@@ -24,11 +25,13 @@ def refuse_fixed_key(task_id: str, scope: object) -> None:
         )
 
 
-def refuse_later(**options: Any) -> None:
-    """Raise ``NotSupportedYet`` for an option that this version does not have."""
-    for name, value in options.items():
-        if value:
-            raise NotSupportedYet(f"{name}={value!r}: this version does not have it; leave it out")
+def refuse_shared_scope(task_id: str, scope: object, dag: DAG) -> None:
+    """Raise ``InvalidConfig`` for a history that all runs share, in a DAG of which several runs may be active."""
+    if scope == "job" and dag.max_active_runs != 1:
+        raise InvalidConfig(
+            f'{task_id}: scope="job" needs max_active_runs=1 on DAG {dag.dag_id} (it is {dag.max_active_runs}):'
+            " two runs cannot continue from one state at the same time"
+        )
 
 
 def refuse_deferral_in_client_mode(deferrable: object, deploy_mode: str | None) -> None:

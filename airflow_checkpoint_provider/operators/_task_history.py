@@ -14,13 +14,13 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse
-from airflow_checkpoint_provider.operators._base import owner_of
 from airflow_checkpoint_provider.operators._link import Linked
+from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.tries import Tries, tries_of
 
-_NAMING = ("scope", "run", "checkpoint")
+_NAMING = ("item", "scope", "run", "checkpoint")
 """The templates of our tasks that name a history."""
 
 
@@ -47,7 +47,8 @@ def read_history(context: Any) -> TaskHistory:
         raise WrongUse(f"task {ti.task_id!r} names no job, so nobody knows which journal to read")
     store = CheckpointStorageHook(reference.connection).get_store_of(Keys(reference.history).job)
     state = open_history(store, reference.history).journal.catch_up()
-    return TaskHistory(reference, state, tries_of(state, ti.run_id, owner_of(ti)))
+    owner = Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=state.item).owner
+    return TaskHistory(reference, state, tries_of(state, ti.run_id, owner))
 
 
 def _rendered(task: Linked, context: Any) -> Linked:

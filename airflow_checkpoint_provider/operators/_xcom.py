@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_checkpoint_provider.hooks.references import launch_reference
+from airflow_checkpoint_provider.hooks.references import item_in, launch_reference
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.events import Point
 
@@ -28,6 +28,7 @@ def of_end(launch: DriverLaunch, checkpoint: Point | None = None) -> dict[str, A
     return {
         "job": state.job,
         "run": run_id,
+        **item_in(state),
         "attempts": sum(attempt.launch in launches for attempt in state.attempts),
         "checkpoint": str(checkpoint) if checkpoint else None,
         "ended": run.outcome if run else None,

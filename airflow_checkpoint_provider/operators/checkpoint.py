@@ -34,6 +34,7 @@ class TriggerCheckpointOperator(RequestOperator):
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection are used; no
         dependency is created), or a job id: the history that all runs of that job share.
     :param run: with a job id: the run whose history is meant, if each run has its own, e.g. ``"{{ run_id }}"``. (templated)
+    :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param kind: "checkpoint", or "full_checkpoint": every state is written again.
     :param gated: only a ``FinalizeCheckpointOperator`` completes the checkpoint.
     :param confirm_commits: the driver writes an entry when it has notified the last participant of the completion.

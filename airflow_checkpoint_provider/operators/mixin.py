@@ -33,7 +33,8 @@ from airflow_checkpoint_provider.operators import _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._driver_end import DriverEnd, Submission
-from airflow_checkpoint_provider.operators._job_parameters import HISTORY_KEY, JobParameters
+from airflow_checkpoint_provider.operators._items import history_key, is_of, of_launch
+from airflow_checkpoint_provider.operators._job_parameters import JobParameters
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._parameters import refuse_inside_preflight
 from airflow_checkpoint_provider.operators.hand_over import HandOver
@@ -67,7 +68,8 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``.
     :param max_restore_age: how old the checkpoint may be from which a *run* starts, e.g. ``timedelta(days=2)``. An older one is refused
         (CKP410), or only logged: ``(timedelta(days=2), "warn")``. Retries and clears continue their run, whatever the age.
-    :param item: not in this version; a value is refused.
+    :param item: what an instance of a mapped task works on, e.g. ``.expand(item=["orders", "payments"])``: the key of its history, because a
+        map index is a position. Other fields may use it: ``{{ task.item }}``. (templated, first)
     :param archive: how this package reaches the driver. "code": as an archive that lies where ``code`` of the connection leads. None: the
         driver's image has the same version of it.
     """
@@ -128,13 +130,13 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     def remember_job(self, context: Any, launch: DriverLaunch) -> None:
         """Remember the job of a driver that has attached, for a later try that adopts it."""
         if job := getattr(self, self.job_attribute, None) if self.job_attribute else None:
-            known = {"launch": launch.number, "job": job}
+            known = of_launch(launch.number, launch.parameters.history.item) | {"job": job}
             context["task_state_store"].set(JOB_KEY, known, retention=NEVER_EXPIRE)
 
     def adopt(self, context: Any, launch: DriverLaunch) -> None:
         """Let ``on_kill`` reach the job of a driver that an earlier try has submitted."""
         known = context["task_state_store"].get(JOB_KEY, None) or {}
-        if self.job_attribute and known.get("launch") == launch.number:
+        if self.job_attribute and is_of(known, launch.number, launch.parameters.history.item):
             setattr(self, self.job_attribute, known.get("job"))
 
     def driver_archive(self) -> str | None:
@@ -165,7 +167,8 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
                 self._output.log(messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
                 return self._end_of(launch).finish()
-            context["task_state_store"].set(HISTORY_KEY, launch.state.incarnation, retention=NEVER_EXPIRE)
+            key = history_key(launch.parameters.history.item)
+            context["task_state_store"].set(key, launch.state.incarnation, retention=NEVER_EXPIRE)
             self.push_launch(ti, launch, None)
             if launch.adopted:
                 self.adopt(context, launch)
@@ -189,7 +192,9 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     def new_launch(self, context: Any) -> DriverLaunch:
         store = self.checkpoint_store()
         s3_credentials.refuse_for_jobs(store)
-        return DriverLaunch(store, self.launch_parameters(context, store), self._output.log, killed=self._was_killed)
+        ti, parameters = context["ti"], self.launch_parameters(context, store)
+        state_of = functools.partial(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id)
+        return DriverLaunch(store, parameters, self._output.log, killed=self._was_killed, index_state=state_of)
 
     def _plan(self, launch: DriverLaunch) -> None:
         """Plan the launch, or log why nothing is submitted."""
@@ -201,9 +206,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             launch.publish_savepoints()
             self._end_of(launch).wait_suspended()
         except CheckpointError as error:
-            self._output.log(
-                messages.refused(f"{launch.parameters.history.job}, run {launch.parameters.token.run}", error)
-            )
+            self._output.log(messages.refused(launch.title, error))
             raise
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import claim_before_resto
 from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, printable
-from airflow_checkpoint_provider.hooks.references import known_at_parse, start_in
+from airflow_checkpoint_provider.hooks.references import item_in, known_at_parse, start_in
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
@@ -36,6 +36,7 @@ class RestoreOperator(JobOperator):
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
+    :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param restore: "latest", "run-start" (where the job's newest run started), "none", an id such as "chk-7", a pointer to a
         checkpoint or to a savepoint's directory, or the output of a task that made one. (templated)
     :param claim_mode: "no_claim": you keep the savepoint. "claim": the job owns a savepoint of another history from now on, and
@@ -90,6 +91,7 @@ class RestoreOperator(JobOperator):
         return {
             "job": state.job,
             "scope": state.scope,
+            **item_in(state),
             "branch": branch.number,
             "next_start": str(branch.base) if branch.base else None,
         }

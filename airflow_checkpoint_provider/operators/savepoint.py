@@ -128,6 +128,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
+    :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param target: folder, as an absolute path or a URI, in which each savepoint gets its own directory. By default
         ``savepoints`` below the root of the checkpoints. (templated)
     :param name: name of the savepoint in lists. (templated)
@@ -219,6 +220,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
 
     :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
+    :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param target: as in ``TriggerSavepointOperator``. (templated)
     :param drain: first let each streaming query read all rows that have arrived. A job without queries is stopped without it.
     :param timeout: the longest time from the barrier to the acknowledgement, before it for the drain, and again from the

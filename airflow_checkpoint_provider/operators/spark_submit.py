@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +52,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
     :param max_restore_age: how old the checkpoint may be from which a *run* starts, e.g. ``timedelta(days=2)``. An older one is refused
         (CKP410), or only logged: ``(timedelta(days=2), "warn")``. Retries and clears continue their run, whatever the age.
-    :param item: not in this version; a value is refused.
+    :param item: what an instance of a mapped task works on, e.g. ``.expand(item=["orders", "payments"])``: the key of its history, because a
+        map index is a position. Other fields may use it: ``application_args=["--table", "{{ task.item }}"]``. (templated, first)
     :param archive: how this package reaches the driver. "code": as an archive that lies where ``code`` of the connection leads, or without
         that on this worker. None: the driver's image has the same version of it.
     :param memory_after_oom: by which factor a retry gets more memory after a death that was proved to be for want of memory: ``"1.5 x"``, or a
@@ -80,13 +82,17 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         _airflow.check_attributes(SparkSubmitOperator, self, "_hook", "_conn_id", "_java_class")
         refuse_deferral_in_client_mode(self.deferrable, self._deploy_mode)
         super().check_parameters()
-        refuse_other_languages(self.application, self._java_class)
-        refuse_own_confs(self.conf)
+        self.check_arguments({"application": self.application, "java_class": self._java_class, "conf": self.conf})
         self._memory_policy()
 
     def _memory_policy(self) -> MemoryPolicy | None:
         arguments = _airflow.spark_hook_arguments(self)
         return _memory.checked_policy(self.memory_after_oom, self.memory_limit, arguments)
+
+    @classmethod
+    def check_arguments(cls, given: Mapping[str, Any]) -> None:
+        refuse_other_languages(given.get("application"), given.get("java_class"))
+        refuse_own_confs(given.get("conf"))
 
     # -- before the launch -------------------------------------------------------------------------------------------
 
@@ -171,7 +177,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
 
     def submitted(self, context: Any, launch: DriverLaunch) -> None:
         if self._defers and (hook := self.submission()):
-            _cluster.submitted(hook, context, launch.number)
+            _cluster.submitted(hook, context, launch.number, self.item)
 
     def attached(self, ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
         super().attached(ti, launch, attempt)
@@ -186,10 +192,10 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
         hook = self.submission()
         on_yarn = hook is not None and hook.in_yarn_cluster
-        return (self._conn_id, _cluster.driver_id(context, launch.number) or "") if on_yarn else ("", "")
+        return (self._conn_id, _cluster.driver_id(context, launch.number, self.item) or "") if on_yarn else ("", "")
 
     def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
-        return _cluster.ask(self, context, launch.number)
+        return _cluster.ask(self, context, launch.number, self.item)
 
     def kill_job(self) -> None:
         if self._hook is not None:  # a new hook would look up its connection, for which there is no time

@@ -43,12 +43,24 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherIndex:
+    """The map index from which an item's newest launch in a run came, as another instance of the task sees it.
+
+    ``holds``: that index has the item still, so two instances have one item. ``cleared``: a person cleared it since that launch.
+    """
+
+    index: int
+    holds: bool
+    cleared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanLaunch(Command):
     """The command to start an attempt of a run, from a submit task or from a script without Airflow.
 
     ``base`` is the point that ``spec.restore`` names, None for "latest" and "none"; ``id_floor`` is the id of a base
     from another history. ``incarnation`` names the history if this is its first entry. ``alone`` marks a script:
-    beside a living process it is refused; it neither adopts nor fences it.
+    beside a living process it is refused; it neither adopts nor fences it. ``other``: the item's newest launch came from another index.
     """
 
     spec: LaunchSpec
@@ -63,6 +75,7 @@ class PlanLaunch(Command):
     seen_alive: bool = False
     durable: bool = True
     alone: bool = False
+    other: OtherIndex | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +107,7 @@ class RequestStop(Command):
     try_number: int
     by: str
     reason: str
+    map_index: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +121,7 @@ class EndLaunch(Command):
     outcome: str
     exit_code: int | None = None
     cause: str = ""
+    map_index: int | None = None
 
     def __post_init__(self) -> None:
         _check_outcome(self.outcome)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_checkpoint_provider.errors import FormatTooNew
+from airflow_checkpoint_provider.errors import FormatTooNew, shortened
 from airflow_checkpoint_provider.protocol.fields import (
     Batch,
     Checkpointing,
@@ -34,6 +34,7 @@ from airflow_checkpoint_provider.protocol.keys import check_savepoint_target
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, Versions
 from airflow_checkpoint_provider.protocol.records import Record, Shared, added, cut
 
+LONGEST_SHOWN = 80  # characters of an item in the name of an owner
 BY_DRIVER = "driver"  # `reported_by` of an end that the driver wrote itself; a release trusts only that
 
 
@@ -60,7 +61,9 @@ class Token(Record):
 
     @property
     def owner(self) -> str:
-        return f"{self.dag}.{self.task}" if self.dag else self.task
+        """Return who asks, for people: ``load_tables.load[orders]`` for a mapped item."""
+        item = f"[{shortened(self.item, LONGEST_SHOWN)}]" if self.item else ""
+        return f"{self.dag}.{self.task}{item}" if self.dag else self.task
 
     @property
     def text(self) -> str:
@@ -112,6 +115,7 @@ class LaunchSpec(Record):
     restore: str = "latest"
     connection: str = added("")  # of Airflow, through which people find the job
     memory: dict[str, MemorySize] = added(factory=dict)  # conf -> what the launch has; empty without memory_after_oom=
+    map_index: Size | None = added(None)  # of the mapped instance; a position, so it may change between two tries
 
 
 class Event(Shared):
@@ -152,6 +156,7 @@ class LaunchAdopted(Event):
     launch: Number
     token: Token
     try_number: Size
+    map_index: Size | None = added(None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,9 @@ JOBS = "jobs"  # the folder below the root in which the histories lie, in a fold
 HISTORY = rf"{JOBS}/[^/]+/(?:job|runs/[^/]+)(?:/items/[^/]+)?"  # a pattern of the prefix of a history
 SAVEPOINTS = "savepoints"  # the folder below the root in which savepoints lie by default
 LONGEST_NAME = 200  # characters
+LONGEST_ITEM = 1000  # characters
+ITEMS = "items"  # the folder below a history in which the histories of mapped items lie
+INDEXES = "indexes"  # the folder beside it in which map indexes are registered with their items
 KEPT_OF_LONG_NAME = 160  # characters; a digest of the whole name follows them
 SEGMENT = 64  # entries of a journal between two boundaries
 ALONE = "-"  # the file name of the application that has no name
@@ -84,6 +87,25 @@ def check_uid(uid: str) -> str:
     return uid
 
 
+def check_item(item: object) -> str:
+    """Return ``item`` if it can be the key of an instance's history: printable text, not blank, at most 1,000 characters. Raises
+    ``InvalidName``.
+    """
+    if not isinstance(item, str):
+        raise InvalidName(
+            f"item={item!r} is not text. Write text that names what the instance works on, such as"
+            ' .expand(item=["orders", "payments"]). Digits become a number with render_template_as_native_obj=True: put a letter before them'
+        )
+    if not item.strip() or len(item) > LONGEST_ITEM or not item.isprintable():
+        shown = item if len(item) <= LONGEST_NAME else f"{item[:LONGEST_NAME]}…"
+        raise InvalidName(
+            f"item={shown!r}: an item is printable text of 1 to {LONGEST_ITEM} characters, not blank. Write what the instance works on,"
+            ' such as .expand(item=["orders", "payments"])'
+        )
+    safe_token(item)  # raises if it is not UTF-8
+    return item
+
+
 @dataclass(frozen=True)
 class History:
     """The identity of a history: a job in job scope (``run`` is None) or one run of it, perhaps for one mapped item."""
@@ -95,8 +117,13 @@ class History:
     @property
     def prefix(self) -> str:
         scope = ("job",) if self.run is None else ("runs", safe_token(self.run))
-        item = () if self.item is None else ("items", safe_token(self.item))
+        item = () if self.item is None else (ITEMS, safe_token(self.item))
         return "/".join((JOBS, safe_token(self.job), *scope, *item))
+
+
+def items_folder(history: History) -> str:
+    """Return the folder of the histories of the items of a job or a run."""
+    return f"{History(history.job, history.run).prefix}/{ITEMS}"
 
 
 def runs_folder(job: str) -> str:

@@ -54,10 +54,17 @@ class Launch(Ends):
     adopted_by: Size = 0  # the latest try that adopted it
     stop: str | None = None  # who asked it to stop, and why
     cause: str = added("")  # of its death, as that of an attempt
+    adopted_index: Size | None = added(None)  # the map index of that try
+
+    @property
+    def map_index(self) -> int | None:
+        """Return the map index of the latest try. An item may move to another index between two tries."""
+        return self.adopted_index if self.adopted_by else self.spec.map_index
 
     @property
     def latest_try(self) -> int:
-        return max(self.spec.try_number, self.adopted_by)
+        """Return the latest try of ``map_index``. Each index counts its own tries."""
+        return self.adopted_by if self.map_index != self.spec.map_index else max(self.spec.try_number, self.adopted_by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +95,7 @@ class Run(Ends):
     started_from: Point | None
     launch: Number  # the newest
     generation: Size = 0  # of its newest launch, or of the try that adopted it last
+    map_index: Size | None = added(None)  # of the same try
     branch: Size | None = None  # the branch in which it counts: it completed something there, or its clear opened it
     rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
 

@@ -86,10 +86,17 @@ def _list_run(state: State, event: e.LaunchPlanned) -> State:
         started_from=event.restore_point,
         launch=event.launch,
         generation=event.spec.token.generation,
+        map_index=event.spec.map_index,
         rename=state.branch.rename if event.restore_point == state.branch.base else {},
     )
     if listed:
-        run = replace(listed, launch=event.launch, generation=event.spec.token.generation, ending=None)
+        run = replace(
+            listed,
+            launch=event.launch,
+            generation=event.spec.token.generation,
+            map_index=event.spec.map_index,
+            ending=None,
+        )
         if state.branch.token == event.spec.token:  # its clear opened the branch: there it comes after the older runs
             run = replace(run, branch=state.branch.number)
     runs = (*(other for other in state.runs if other is not listed), run)
@@ -107,9 +114,11 @@ def adopt_launch(state: State, event: e.LaunchAdopted) -> State:
     launch = state.launch(event.launch)
     if launch is None:
         return state
+    same_index = event.map_index == launch.map_index
     adopted = replace(
         launch,
-        adopted_by=max(launch.adopted_by, event.try_number),
+        adopted_by=max(launch.adopted_by, event.try_number) if same_index else event.try_number,
+        adopted_index=event.map_index,
         ending=None,
         extra=merged_extra(launch, event),
     )
@@ -117,9 +126,13 @@ def adopt_launch(state: State, event: e.LaunchAdopted) -> State:
     return replace(
         state,
         launches=swap(state.launches, launch, adopted),
-        runs=swap(state.runs, run, replace(run, generation=event.token.generation)) if run else state.runs,
+        runs=swap(state.runs, run, _of_adopter(run, event)) if run else state.runs,
         tokens=remember(state.tokens, event.token.launch_text(event.try_number), event.launch),
     )
+
+
+def _of_adopter(run: Run, event: e.LaunchAdopted) -> Run:
+    return replace(run, generation=event.token.generation, map_index=event.map_index)
 
 
 def request_stop(state: State, event: e.StopRequested) -> State:

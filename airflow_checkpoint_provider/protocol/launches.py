@@ -35,7 +35,7 @@ def suspended(state: State) -> Refusal | None:
 
 def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
     """Decide about a launch. The first rule that has an answer decides."""
-    for rule in (_known, _suspended, _other_owner, _earlier_try, _finished, _alive, _older_run):
+    for rule in (_known, _suspended, _other_owner, _other_index, _earlier_try, _finished, _alive, _older_run):
         answer = rule(state, command)
         if answer is not None:
             return answer
@@ -43,8 +43,18 @@ def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
 
 
 def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
-    """Return whether a person cleared the task since the run's newest launch. A clear changes the generation, a retry keeps it."""
+    """Return whether a person cleared the task since the run's newest launch. A clear changes the generation, a retry keeps it.
+
+    Each map index has its own generation. If the item has moved, the index counts that launched it: was that cleared since?
+    """
+    if run is not None and _moved(run, command):
+        return command.other is not None and command.other.cleared
     return run is not None and run.generation != command.spec.token.generation
+
+
+def _moved(run: Run, command: c.PlanLaunch) -> bool:
+    """Return whether an item's newest launch in the run came from another map index. Of an unmapped task none is known."""
+    return None not in (run.map_index, command.spec.map_index) and run.map_index != command.spec.map_index
 
 
 def _known(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -54,7 +64,8 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     launch, attempt = state.launch(number), state.attempt_of(number)
     if attempt and attempt.outcome == "suspended":
         return None  # its task waited until the job was resumed, and submits the application as it is now
-    if number != state.current_launches.get(command.spec.application):
+    elsewhere = launch is not None and launch.map_index != command.spec.map_index  # another instance has adopted it
+    if number != state.current_launches.get(command.spec.application) or elsewhere:
         return refusals.superseded(state, command.spec.run)
     if attempt is None or (launch and launch.adopted_by == command.spec.try_number):
         return DoneAlready(number)
@@ -73,10 +84,20 @@ def _other_owner(state: State, command: c.PlanLaunch) -> Decision | None:
     return refusals.two_owners(state, run.owner, command)
 
 
+def _other_index(state: State, command: c.PlanLaunch) -> Decision | None:
+    """Refuse an instance while another one has its item. The sender looks at the index of the newest launch for each state."""
+    run = state.run(command.spec.run)
+    if run is None or not _moved(run, command):
+        return None
+    if command.other is None or command.other.index != run.map_index or command.other.holds:
+        return refusals.one_item(state, run, command)
+    return None
+
+
 def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
     run = state.run(command.spec.run)
     launch = state.launch(run.launch) if run else None
-    if launch is None or launch.latest_try <= command.spec.try_number:
+    if launch is None or run is None or _moved(run, command) or launch.latest_try <= command.spec.try_number:
         return None
     return refusals.superseded(state, command.spec.run, launch)
 
@@ -100,7 +121,11 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
     restarts = command.on_clear == "restart" and is_clear(state.run(command.spec.run), command)
     if not command.durable or restarts:
         return None
-    return (e.LaunchAdopted(launch=launch.number, token=command.spec.token, try_number=command.spec.try_number),)
+    spec = command.spec
+    adopted = e.LaunchAdopted(
+        launch=launch.number, token=spec.token, try_number=spec.try_number, map_index=spec.map_index
+    )
+    return (adopted,)
 
 
 def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
@@ -299,7 +324,7 @@ def request_stop(state: State, command: c.RequestStop) -> Decision:
     launch = state.launch(command.launch)
     if launch and launch.stop:
         return DoneAlready(launch.number)
-    if not _is_latest(state, launch, command.try_number):
+    if not _is_latest(state, launch, command):
         return refusals.launch_not_ours(state, command.launch)
     return (e.StopRequested(launch=command.launch, by=command.by, reason=command.reason),)
 
@@ -314,16 +339,18 @@ def end_launch(state: State, command: c.EndLaunch) -> Decision:
         return DoneAlready(launch.number)
     if attempt := state.attempt_of(command.launch):
         return refusals.launch_attached(state, attempt.epoch)
-    if not _is_latest(state, launch, command.try_number):
+    if not _is_latest(state, launch, command):
         return refusals.launch_not_ours(state, command.launch)
     return (
         e.LaunchEnded(launch=command.launch, outcome=command.outcome, exit_code=command.exit_code, cause=command.cause),
     )
 
 
-def _is_latest(state: State, launch: Launch | None, try_number: int) -> bool:
-    """Return whether a launch is current and no later try has adopted it."""
-    return launch is not None and launch.number in state.current_launches.values() and launch.latest_try <= try_number
+def _is_latest(state: State, launch: Launch | None, command: c.RequestStop | c.EndLaunch) -> bool:
+    """Return whether a launch is current, and neither a later try nor another map index has adopted it."""
+    if launch is None or launch.number not in state.current_launches.values():
+        return False
+    return launch.map_index == command.map_index and launch.latest_try <= command.try_number
 
 
 def end_attempt(state: State, command: c.EndAttempt) -> Decision:

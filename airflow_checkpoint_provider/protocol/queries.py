@@ -66,9 +66,10 @@ def runs(state: State, undone: str) -> errors.JobAlreadyRunning | None:
     attempt = next(state.living(), None)
     if attempt is None:
         return None
+    stop = wording.command("stop", state.job, *wording.item_option(state), state=state)
     return errors.JobAlreadyRunning(
         f"attempt {attempt.epoch} of {state.job} runs, or nobody has said how it ended; {undone}. Stop the job:"
-        f" `{wording.command('stop', state.job, state=state)}`. If its driver is gone: `{wording.restore(state, 'latest')}`"
+        f" `{stop}`. If its driver is gone: `{wording.restore(state, 'latest')}`"
     )
 
 

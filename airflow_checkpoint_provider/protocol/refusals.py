@@ -50,6 +50,17 @@ def two_owners(state: State, owner: str, command: PlanLaunch) -> Refusal:
     return Refusal(errors.TwoOwners(text, owners=(owner, spec.owner)))
 
 
+def one_item(state: State, run: Run, command: PlanLaunch) -> Refusal:
+    """Refuse an instance of a mapped task whose item another instance has."""
+    spec = command.spec
+    text = (
+        f"{wording.title(state, spec.run)}: map index {run.map_index} has this item, and map index {spec.map_index} is asked to run it, too."
+        " Nothing was submitted. If the list holds it twice, take one out. If the list was changed: this is tried again, and goes on as soon"
+        f" as index {run.map_index} has begun with another item; so clear that one, too"
+    )
+    return Refusal(errors.OneItemTwice(text, indexes=(run.map_index, spec.map_index)))
+
+
 def already_finished(run: Run, command: PlanLaunch) -> Refusal:
     """Refuse to submit a run that has finished."""
     text = f"{command.job}, run {run.key}: finished at {run.ended_at}; nothing to submit"

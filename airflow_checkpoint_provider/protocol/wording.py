@@ -22,6 +22,12 @@ def title(state: State, run: str = "") -> str:
     return f"{state.job}{item}" + (f", run {run}" if run else "")
 
 
+def item_option(state: State) -> list[str]:
+    """Return the option that names the item of a history on a command line; nothing for a history without one. It is one word, because
+    somebody may have called an item ``--yes``."""
+    return [f"--item={state.item}"] if state.item else []
+
+
 def not_attached(state: State, launch: Launch) -> str:
     """Say that a driver is starting: ``orders: launched 2026-11-20 02:14 by try 1, not attached yet``."""
     return f"{title(state, state.scope)}: launched {starting_since(launch)}"
@@ -88,13 +94,13 @@ def _quoted(word: str) -> str:
 
 def show(state: State, run: str) -> str:
     """Return the command that prints the table of a run again."""
-    return command("show", Name(state.job), Name(state.scope or run), state=state)
+    return command("show", Name(state.job), Name(state.scope or run), *item_option(state), state=state)
 
 
 def restore(state: State, where: str, *options: str) -> str:
     """Return the command that restores this history, and no other history of its job, from ``where``."""
     run = [Name(state.scope)] if state.scope else []
-    return command("restore", Name(state.job), *run, "--from", where, *options, state=state)
+    return command("restore", Name(state.job), *run, *item_option(state), "--from", where, *options, state=state)
 
 
 def suspension(state: State) -> str:
@@ -121,7 +127,7 @@ def rewound(sink: str, *options: str) -> str:
 
 def list_of(job: str, state: State | None = None) -> str:
     """Return the command that lists the checkpoints of a job. ``state``: of a history of that job."""
-    return command("list", job, state=state)
+    return command("list", job, *(item_option(state) if state else ()), state=state)
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:

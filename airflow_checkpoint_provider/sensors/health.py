@@ -30,6 +30,7 @@ class CheckpointHealthSensor(JobOperator, BaseSensorOperator):
 
     :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
+    :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param max_age: how old the newest completed checkpoint may be: seconds, a ``timedelta``, or text such as ``"30 min"``.
     :param unprotected: how much work a crash of the running driver may cost by its newest heartbeat, written in the same way. It is the
         gauge ``unprotected_seconds``. By default it is not looked at.

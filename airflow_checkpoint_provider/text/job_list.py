@@ -18,6 +18,7 @@ class JobLine:
 
     job: str
     run: str
+    item: str | None
     state: str
     attempt: int
     last_checkpoint: str | None
@@ -36,6 +37,7 @@ def job_line(found: FoundHistory, now: str, *, silent: bool) -> JobLine:
     return JobLine(
         job=state.job,
         run=found.newest_run,
+        item=state.item,
         state=_state(found) + (", no heartbeat" if silent else ""),
         attempt=state.last_epoch,
         last_checkpoint=f"chk-{last.id}" if last else None,

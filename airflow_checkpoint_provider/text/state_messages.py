@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, R
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import Name, command, rewound
+from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, rewound
 from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -157,7 +157,7 @@ def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
 
 def query_adopted(uid: str, uri: str, state: State) -> str:
     """Say that a query is taken over from a location of its own, and how to undo that."""
-    back = f"`{command('release', Name(state.job), Name(uid), '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
+    back = f"`{command('release', Name(state.job), Name(uid), *item_option(state), '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
     return coded(
         f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
         "CKP125",

@@ -50,19 +50,30 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
     :param job: the id of a job whose runs share one history.
     :param kinds: "checkpoint", "savepoint", or both.
     :param checkpoint_conn_id: connection by which the triggerer finds the store.
+    :param item: of a mapped job: the item.
     """
 
-    def __init__(self, *, job: str, kinds: Sequence[str], checkpoint_conn_id: str, poll_interval: float) -> None:
+    def __init__(
+        self,
+        *,
+        job: str,
+        kinds: Sequence[str],
+        checkpoint_conn_id: str,
+        poll_interval: float,
+        item: str | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.item = item
         self.job, self.kinds, self.checkpoint_conn_id = job, list(kinds), checkpoint_conn_id
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("job", "kinds", "checkpoint_conn_id", "poll_interval")
+        names = ["job", "kinds", "checkpoint_conn_id", "poll_interval"]
+        names += ["item"] if self.item is not None else []  # Airflow knows a trigger by its arguments
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        reader = CheckpointStorageHook(self.checkpoint_conn_id).get_history(self.job, "triggerer")
+        reader = CheckpointStorageHook(self.checkpoint_conn_id).get_history(self.job, "triggerer", self.item)
         trouble = RepeatedError(self.log)
         stored: Sent | None = None
         sent: Sent | None = None  # None: the checkpoints that exist now have no event

@@ -42,7 +42,8 @@ class DeferredLaunch:
         self._after = after
         self.state = self.journal().catch_up()
         spec = self.record.spec if self.record else None
-        self.metrics = Gauges(self.state.job, spec.token.dag if spec else "", spec.token.task if spec else "")
+        dag, task = (spec.token.dag, spec.token.task) if spec else ("", "")
+        self.metrics = Gauges(self.state.job, dag, task, item=self.state.item)
 
     @property
     def record(self) -> Launch | None:
@@ -64,10 +65,17 @@ class DeferredLaunch:
 class LaunchMonitor(DriverMonitor):
     """Reads journal and heartbeat of the driver, and says when the task must look. Keeps a heartbeat for the launch."""
 
-    def __init__(self, launch: DeferredLaunch, try_number: int, deferred_at: str, on_attach: OnAttach) -> None:
+    def __init__(
+        self,
+        launch: DeferredLaunch,
+        try_number: int,
+        deferred_at: str,
+        on_attach: OnAttach,
+        map_index: int | None = None,
+    ) -> None:
         super().__init__(launch, on_attach, log_checkpoints=True)
         self._logged = launch.logged()
-        self._deferred, self._try_number = launch, try_number
+        self._deferred, self._try_number, self._map_index = launch, try_number, map_index
         self._heart = follower_heart(launch.store, launch.keys, launch.number, deferred_at)
         self._pulsed = float("-inf")
         self._waiting = Repetition()
@@ -86,7 +94,9 @@ class LaunchMonitor(DriverMonitor):
         current, launch = state.current_launch(), state.launch(self._deferred.number)
         if attempt and attempt.outcome:
             return ENDED
-        if launch is None or current is None or current.number != launch.number or launch.latest_try > self._try_number:
+        if launch is None or current is None or current.number != launch.number:
+            return REPLACED
+        if launch.map_index != self._map_index or launch.latest_try > self._try_number:
             return REPLACED
         if self.newest and self.newest.refusal:
             return REFUSED
@@ -133,6 +143,7 @@ class LaunchTrigger(BaseTrigger):
     :param application: YARN's id of the application, about which the manager is asked here; empty elsewhere.
     :param xcom: keep the XCom ``launch`` of the task up to date.
     :param poll_interval: seconds between two polls.
+    :param map_index: of the instance of a mapped task; None for other tasks.
     """
 
     def __init__(
@@ -150,18 +161,28 @@ class LaunchTrigger(BaseTrigger):
         application: str,
         xcom: bool,
         poll_interval: float,
+        map_index: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.checkpoint_conn_id, self.job, self.history = checkpoint_conn_id, job, history
         self.launch, self.try_number, self.deferred_at, self.after = launch, try_number, deferred_at, after
         self.ask_after, self.spark_conn_id, self.application = ask_after, spark_conn_id, application
-        self.xcom, self.poll_interval = xcom, poll_interval
+        self.xcom, self.poll_interval, self.map_index = xcom, poll_interval, map_index
         self._monitor: LaunchMonitor | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = (
             *("checkpoint_conn_id", "job", "history", "launch", "try_number"),
-            *("deferred_at", "after", "ask_after", "spark_conn_id", "application", "xcom", "poll_interval"),
+            *(
+                "deferred_at",
+                "after",
+                "ask_after",
+                "spark_conn_id",
+                "application",
+                "xcom",
+                "poll_interval",
+                "map_index",
+            ),
         )
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -192,7 +213,7 @@ class LaunchTrigger(BaseTrigger):
         ti = self.task_instance
         if ti is None:
             return
-        state = await asyncio.to_thread(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id)
+        state = await asyncio.to_thread(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id, self.map_index)
         if state in OVER:
             await asyncio.to_thread(self._end)
             await asyncio.to_thread(self._request_stop, f"{ti.dag_id}.{ti.task_id}", state)
@@ -211,7 +232,11 @@ class LaunchTrigger(BaseTrigger):
                     self._store(), self.history, self.launch, self.after, lambda line: self.log.info("%s", line)
                 )
                 self._monitor = LaunchMonitor(
-                    launch, self.try_number, self.deferred_at, lambda attempt: self._push_xcom(launch, attempt)
+                    launch,
+                    self.try_number,
+                    self.deferred_at,
+                    lambda attempt: self._push_xcom(launch, attempt),
+                    self.map_index,
                 )
             why = self._monitor.over()
             if not why and self._monitor.waits_for_a_driver and unattached.over(self._monitor.state):
@@ -227,7 +252,7 @@ class LaunchTrigger(BaseTrigger):
         token = launch.record.spec.token
         value = launch_reference(launch.state, launch.record, f"{launch.store.uri}/{self.history}", attempt)
         try:
-            _airflow.push_xcom(token.dag, token.run, token.task, "launch", value)
+            _airflow.push_xcom(token.dag, token.run, token.task, "launch", value, self.map_index)
         except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client, and the XCom is for readers
             self.log.warning("The XCom `launch` could not be written: %s", error)
 
@@ -237,6 +262,7 @@ class LaunchTrigger(BaseTrigger):
             c.RequestStop(
                 launch=self.launch,
                 try_number=self.try_number,
+                map_index=self.map_index,
                 by=owner,
                 reason=f"the task was marked {state} while it was deferred",
             )

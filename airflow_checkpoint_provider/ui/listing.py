@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFou
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
+from airflow_checkpoint_provider.text.job_list import on_call
 from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
@@ -22,6 +23,7 @@ from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPag
 _log = logging.getLogger(__name__)
 
 RUNS = 5  # newest histories of a job that are read
+ITEMS = 100  # histories of items that are read, of the newest run
 JOBS = 200  # of a connection that are read
 MORE = "more jobs"  # for users who may not know how many there are
 
@@ -101,19 +103,43 @@ async def _histories(polls: Polls, connection: str, job: str) -> list[HistoryRea
     """Return the history that all runs share and those of the newest runs, the last changed first, and errors for the others."""
     try:
         newest, *older = ((await polls.runs(connection, job)) or [History(job).prefix])[:RUNS]
+        shared = History(job).prefix
+        items = (await polls.items(connection, shared))[:ITEMS]
     except CheckpointError as error:
         return [error]
     answers = await asyncio.gather(
         polls.listed(connection, newest),
-        *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, History(job).prefix} - {newest}),
+        *(polls.listed(connection, prefix) for prefix in items),
+        *(polls.history(connection, prefix, within=SELDOM) for prefix in {*older, shared} - {newest}),
         return_exceptions=True,
     )
+    if isinstance(answers[0], CheckpointNotFound) and newest != shared:  # the run has a history for each item
+        answers += await _items(polls, connection, newest)
     readings = [answer for answer in answers if isinstance(answer, HistoryReading)]
     readings.sort(key=lambda reading: last_moved(reading.found.state), reverse=True)
+    if readings and readings[0].found.state.item:
+        newest_run = readings[0].found.newest_run
+        readings.sort(key=lambda reading: _urgency(reading, newest_run), reverse=True)
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if unexpected := next((error for error in errors if not isinstance(error, CheckpointError)), None):
         raise unexpected
     return [*readings, *(e for e in errors if isinstance(e, CheckpointError) and not isinstance(e, CheckpointNotFound))]
+
+
+async def _items(polls: Polls, connection: str, run: str) -> list[HistoryReading | BaseException]:
+    """Return the histories of the items of a run, or their errors."""
+    try:
+        items = (await polls.items(connection, run))[:ITEMS]
+    except CheckpointError as error:
+        return [error]
+    reads = (polls.listed(connection, prefix) for prefix in items)
+    return await asyncio.gather(*reads, return_exceptions=True)
+
+
+def _urgency(reading: HistoryReading, run: str) -> tuple[bool, bool, str]:
+    """Return the key by which the histories of a mapped task are listed: items of ``run`` first, of them those that run or wait."""
+    found = reading.found
+    return found.state.item is not None and found.newest_run == run, *on_call(found)
 
 
 def _rows(viewer: Viewer, connection: str, readings: list[HistoryReading], most: int) -> list[JobRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import math
 import threading
@@ -176,6 +177,11 @@ class Polls:
         return await self._ask(
             connection, ("runs", job), lambda: histories.run_prefixes(self._store(connection), job), SELDOM
         )
+
+    async def items(self, connection: str, prefix: str) -> list[str]:
+        """Return the prefixes of the histories of the items of a run, or of all runs. Raise ``CheckpointError``."""
+        store = functools.partial(self._store, connection)
+        return await self._ask(connection, ("items", prefix), lambda: histories.item_prefixes(store(), prefix), SELDOM)
 
     # -- in a thread -------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ STARTED = pytest.StashKey[dict[str, Future[None]]]()
 REFUSED = {
     "scope": 'scope="job"',
     "deferrable": 'deferrable=True, deploy_mode="client"',
-    "item": 'item="a"',
+    "item": 'item=" "',
 }
 DAG_FILE = """
 from airflow.sdk import DAG

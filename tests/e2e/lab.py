@@ -94,7 +94,10 @@ class Lab:
         return Journal(self.store(history), Keys(history.prefix), By("test", "test", ""))
 
     def store(self, history: History) -> Store:
-        return self.s3 if "_s3." in history.job else self._local
+        return self.store_of(history.job)
+
+    def store_of(self, job: str) -> Store:
+        return self.s3 if "_s3." in job else self._local
 
 
 class Run:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
-from airflow_checkpoint_provider.cli.request import WaitOptions, WantedCheckpoint, ask
+from airflow_checkpoint_provider.cli.request import Names, WaitOptions, WantedCheckpoint, ask
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History
@@ -119,7 +119,7 @@ def _query_is_shown(tab: FrameLocator) -> None:
 
 
 def _savepoint_is_shown(tab: FrameLocator, run: Run) -> None:
-    report = ask(run.store, run.history.job, None, WantedCheckpoint(kind=SAVEPOINT), WaitOptions(seconds=PATIENCE))
+    report = ask(run.store, Names(run.history.job), WantedCheckpoint(kind=SAVEPOINT), WaitOptions(seconds=PATIENCE))
     saved = tab.locator(f"tr:has(> th:text-is('chk-{report.data['id']}'))")
     for text in ("savepoint", "completed"):
         expect(saved).to_contain_text(text, timeout=ENOUGH)

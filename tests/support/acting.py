@@ -28,9 +28,9 @@ RUN = "manual__1"
 class Job:
     """One history and its newest driver. ``scope`` is None for the job scope."""
 
-    def __init__(self, store: Store, job: str = "orders", scope: str | None = None) -> None:
-        self.store, self.job, self.scope = store, job, scope
-        self.keys = Keys(History(job, scope).prefix)
+    def __init__(self, store: Store, job: str = "orders", scope: str | None = None, item: str | None = None) -> None:
+        self.store, self.job, self.scope, self.item = store, job, scope, item
+        self.keys = Keys(History(job, scope, item).prefix)
         self.coordinator = Coordinator(Journal(store, self.keys, By("test", job, "here")))
 
     @property
@@ -53,7 +53,7 @@ class Job:
 
     def plan(self, try_number: int = 1, generation: int = 0, run: str = RUN) -> Token:
         """A launch, whose driver has not attached yet."""
-        asks = Token(dag="etl", run=run, task="job", generation=generation)
+        asks = Token(dag="etl", run=run, task="job", item=self.item, generation=generation)
         self.coordinator.journal.append(
             c.PlanLaunch(
                 spec=LaunchSpec(
@@ -67,6 +67,7 @@ class Job:
                 job=self.job,
                 incarnation=f"of {self.job}",
                 scope=self.scope or "",
+                item=self.item,
             )
         )
         return asks

@@ -48,6 +48,7 @@ def launch(
         started_at=other.pop("started_at", "2026-11-20T00:00:00Z"),
         application=other.pop("application", ""),
         restore=other.pop("restore", "latest"),
+        map_index=other.pop("map_index", None),
     )
     return c.PlanLaunch(spec=spec, **{"incarnation": "1ncarnation", "job": JOB} | other)
 

@@ -30,12 +30,19 @@ def at(time: str, day: str = DAY) -> str:
 
 
 class Recorded:
-    """One job's history, written through the journal by real commands. ``scope`` "" is the job scope."""
+    """One job's history, or that of one item, written through the journal by real commands. ``scope`` "" is the job scope."""
 
-    def __init__(self, store: Store | None = None, job: str = "flights_etl.delays", scope: str = RUN) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        job: str = "flights_etl.delays",
+        scope: str = RUN,
+        item: str | None = None,
+        map_index: int | None = None,
+    ) -> None:
         self.store = store or MemoryStore("recorded")
-        self.job, self.scope = job, scope
-        self.keys = Keys(History(job, scope or None).prefix)
+        self.job, self.scope, self.item, self.map_index = job, scope, item, map_index
+        self.keys = Keys(History(job, scope or None, item).prefix)
         self.clock = at("22:00:20")
         nonces = itertools.count()
         journal = Journal(
@@ -59,7 +66,7 @@ class Recorded:
 
     def token(self, run: str = "", generation: int = 0) -> Token:
         dag, _, task = self.job.rpartition(".")
-        return Token(dag=dag, run=run or self.scope, task=task, generation=generation)
+        return Token(dag=dag, run=run or self.scope, task=task, item=self.item, generation=generation)
 
     def launched(self, time: str, try_number: int = 1, run: str = "", generation: int = 0, **other: Any) -> Launch:
         """As ``CheckpointedSparkSubmitOperator`` plans: look at the restore point, then one entry."""
@@ -76,9 +83,11 @@ class Recorded:
                 started_at=self.clock,
                 restore=other.pop("restore", "latest"),
                 memory=other.pop("memory", {}),
+                map_index=self.map_index,
             ),
             incarnation="1ncarnation",
             job=self.job,
+            item=self.item,
             scope=self.scope,
             **other,
         )

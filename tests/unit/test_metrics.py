@@ -288,3 +288,11 @@ def test_unprotected_seconds_rise_while_the_store_is_silent(sent: Sent, monkeypa
         expected = sent.values["unprotected_seconds"]
         sent.wait("unprotected_seconds", lambda seconds: seconds > expected + 0.2)
         silent.clear()
+
+
+def test_gauges_of_an_item_have_it_as_a_tag_and_a_level(sent: Sent) -> None:
+    Gauges(JOB, "flights_etl", "delays", item="s3://lake/orders").update(finished().state)
+    values = sent.values
+    assert values["totalnumberofcheckpoints"] == 6
+    assert sent.tags["totalnumberofcheckpoints"] == {**TAGS, "item": "s3://lake/orders"}
+    assert values[f"{LEVEL}.s3___lake_orders.totalnumberofcheckpoints"] == 6

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import Name, without_names_as_options
+from airflow_checkpoint_provider.protocol.wording import Name, item_option, without_names_as_options
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class ShownCommand:
 
 
 DRY_RUN = "--dry-run"
+ITEM = "--item="  # before the names: behind an option, argparse takes no further name
 SCRIPT = ("--", "spark-submit", "app.py")
 
 
@@ -53,7 +54,8 @@ class Commands:
     def __init__(self, connection: str, state: State, run: str = "") -> None:
         self._connection = connection
         self._job, self._state = Name(state.job), state
-        self._names = (self._job, *map(Name, filter(None, [state.scope])))
+        self._item = tuple(item_option(state))
+        self._names = (self._job, *map(Name, filter(None, [state.scope])), *self._item)
         self._shown = (*self._names, Name(run)) if not state.scope and state.run(run) else self._names
 
     def of_job(self) -> list[ShownCommand]:
@@ -113,7 +115,7 @@ class Commands:
     def _of_queries(self) -> list[ShownCommand]:
         """Return the commands for streaming queries, which need one history for all runs."""
         return [
-            self._reads("Check another script against the newest checkpoint, whose code runs", "preflight", self._job, *SCRIPT),
+            self._reads("Check another script against the newest checkpoint, whose code runs", "preflight", self._job, *self._item, *SCRIPT),
             *(self._release(f"Continue query '{query.uid}' without this package", query.uid) for query in self._state.queries),
             *(command for query in self._state.queries for command in self._of_sink(query)),
             self._release("Give back a query that adopt= has fenced, and that has never started here", "QUERY", "--adopted", "LOCATION"),
@@ -132,7 +134,7 @@ class Commands:
         ]
 
     def _release(self, purpose: str, uid: str, *more: str) -> ShownCommand:
-        return self._changes(purpose, "release", self._job, Name(uid), "--to", "FOLDER", *more, DRY_RUN)
+        return self._changes(purpose, "release", self._job, Name(uid), *self._item, "--to", "FOLDER", *more, DRY_RUN)
 
     def _of_going_back(self, checkpoint: Checkpoint, name: str) -> list[ShownCommand]:
         restore = ("restore", *self._names, "--from", name)
@@ -143,7 +145,7 @@ class Commands:
         if any(entry.batch is not None for entry in checkpoint.states):
             commands += [
                 self._changes("Restore it; moves files that its queries have written since out of their sinks", *restore, "--rewind-sink", DRY_RUN),
-                self._reads("Check another script against it, whose code runs", "preflight", self._job, "--from", name, *SCRIPT),
+                self._reads("Check another script against it, whose code runs", "preflight", self._job, *self._item, "--from", name, *SCRIPT),
             ]  # fmt: skip
         return commands
 
@@ -163,5 +165,6 @@ class Commands:
 def _line(connection: str, words: tuple[str, ...]) -> str:
     named = () if connection == CheckpointStorageHook.default_conn_name else ("--conn-id", connection)
     verb, *rest = words
-    first, last = without_names_as_options(rest)
-    return shlex.join(("airflow", "checkpoints", verb, *named, *first, *last))
+    item = [word for word in rest if word.startswith(ITEM) and not isinstance(word, Name)]
+    first, last = without_names_as_options([word for word in rest if word not in item])
+    return shlex.join(("airflow", "checkpoints", verb, *named, *item, *first, *last))

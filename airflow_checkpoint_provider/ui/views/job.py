@@ -157,7 +157,7 @@ def job_page(reference: HistoryReference, reading: HistoryReading, now: str, val
         for checkpoint in shown[:LISTED]
     ]
     attempts, about = _attempts(state, reference.run, commands), job_row(reference.connection, reading, now)
-    beat = running_beat(reading) if _is_newest(reference, about) else Beat()
+    beat = running_beat(reading) if _is_newest(reference, reading) else Beat()
     return JobPage(
         reference=reference,
         moves=about.state.text not in OVER,
@@ -206,16 +206,16 @@ def on_timeline(state: State, run: str) -> tuple[Sequence[AttemptRecord], list[C
 
 def _head(reference: HistoryReference, reading: HistoryReading, about: JobRow) -> Head:
     state = reading.found.state
-    label = about.state if _is_newest(reference, about) else Label.of(status(state, state.run(reference.run)))
+    label = about.state if _is_newest(reference, reading) else Label.of(status(state, state.run(reference.run)))
     keyed = bool(not reference.run and state.scope and not state.of_one_run)
     return Head(
         state.job, reference.run or state.scope, keyed, not state.of_one_run, label, _facts(reference, reading, about)
     )
 
 
-def _is_newest(reference: HistoryReference, about: JobRow) -> bool:
+def _is_newest(reference: HistoryReference, reading: HistoryReading) -> bool:
     """Return whether the page is about the newest run: heartbeats and the problems of now belong to that run."""
-    return reference.run in ("", about.run)
+    return reference.run in ("", reading.found.newest_run)
 
 
 def _facts(reference: HistoryReference, reading: HistoryReading, about: JobRow) -> list[Fact]:
@@ -225,7 +225,8 @@ def _facts(reference: HistoryReference, reading: HistoryReading, about: JobRow) 
     launch = next(launches, None) if reference.run else state.current_launch()
     shown = shown_checkpoints(state, reference.run)
     facts = [
-        *(_facts_of_newest_run(reading, about) if _is_newest(reference, about) else ()),
+        Fact("Item", state.item or ""),
+        *(_facts_of_newest_run(reading, about) if _is_newest(reference, reading) else ()),
         _last_checkpoint(shown),
         Fact("Next attempt starts from", about.next_start or _no_start(reading)),
         Fact("Task", _task(state, launch, reference.run), links=links.of_task(launch)),

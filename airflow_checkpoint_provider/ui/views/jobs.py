@@ -32,7 +32,7 @@ class Label:
 
 @dataclass(frozen=True)
 class JobRow:
-    """The newest run of a job. Empty texts are unknown, or never happened."""
+    """The newest run of a job, or an item of it. Empty texts are unknown, or never happened."""
 
     reference: HistoryReference
     job: str
@@ -123,7 +123,7 @@ def job_row(connection: str, reading: HistoryReading, now: str) -> JobRow:
     return JobRow(
         reference=HistoryReference(connection, found.keys.prefix),
         job=line.job,
-        run=line.run,
+        run=line.run + (f", item {line.item}" if line.item else ""),
         state=Label(LAST_SEEN, "busy", last_seen) if last_seen else Label.of(line.state, wrong=silent),
         attempt=line.attempt,
         checkpoint=line.last_checkpoint or "",

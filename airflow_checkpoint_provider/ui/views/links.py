@@ -25,7 +25,8 @@ def of_task(launch: Launch | None) -> Sequence[Link]:
         return ()
     token = launch.spec.token
     dag_run = f"../dags/{quote(token.dag, safe='')}/runs/{quote(token.run, safe='')}"
-    task = f"{dag_run}/tasks/{quote(token.task, safe='')}?try_number={launch.latest_try}"
+    index = "" if launch.map_index is None else f"/mapped/{launch.map_index}"
+    task = f"{dag_run}/tasks/{quote(token.task, safe='')}{index}?try_number={launch.latest_try}"
     return (Link(f"task and log of try {launch.latest_try}", task), Link("DAG run", dag_run))
 
 

@@ -32,9 +32,10 @@ def ran(
     retention: Retention | None = None,
     checkpoints: int = 1,
     job: str = JOB,
+    item: str | None = None,
 ) -> Recorded:
     """A run of so many checkpoints; ``outcome`` None: nobody said that it ended."""
-    recorded = Recorded(store, job, run)
+    recorded = Recorded(store, job, run, item)
     recorded.launched("22:00:00")
     config = CheckpointConfig(retention=retention or KeepLatest(2)).to_json()
     recorded.attached("22:00:10", **config)

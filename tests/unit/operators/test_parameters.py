@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, task_group
+from airflow.sdk import DAG
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
@@ -20,7 +20,7 @@ def operator(max_active_runs: int = 16, **options: Any) -> CheckpointedSparkSubm
         return CheckpointedSparkSubmitOperator(**{"task_id": "job", "application": "job.py", **options})
 
 
-@pytest.mark.parametrize("options", [{"deferrable": True, "deploy_mode": "client"}, {"item": "a"}])
+@pytest.mark.parametrize("options", [{"deferrable": True, "deploy_mode": "client"}])
 def test_unsupported_parameter_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(NotSupportedYet, match=next(iter(options))):
         operator(**options)
@@ -111,20 +111,6 @@ def test_ids_of_airflow_that_are_no_job_id_are_accepted() -> None:
             CheckpointedSparkSubmitOperator(task_id="t" * 250, application="job.py")
 
 
-def test_mapped_task_is_refused_where_it_is_written() -> None:
-    with DAG("etl", schedule=None), pytest.raises(NotSupportedYet, match=r"'job': a mapped .* one task per item"):
-        CheckpointedSparkSubmitOperator.partial(task_id="job", application="job.py").expand(name=["a", "b"])
-
-
-def test_task_in_a_mapped_group_is_refused_where_it_is_written() -> None:
-    @task_group
-    def each(name: str) -> None:
-        CheckpointedSparkSubmitOperator(task_id="job", application="job.py", name=name)
-
-    with DAG("etl", schedule=None), pytest.raises(NotSupportedYet, match=r"each\.job: a mapped .* one task per item"):
-        each.expand(name=["a", "b"])
-
-
 @pytest.mark.parametrize(("first", "second"), [("tally", "tally"), (None, "etl.first"), ("etl.second", None)])
 def test_two_tasks_with_one_job_id_are_refused(first: str | None, second: str | None) -> None:
     with DAG("etl", schedule=None):
@@ -188,7 +174,8 @@ def test_scope_and_restore_are_templates_and_job_id_is_not() -> None:
 
 def test_history_is_shown_with_the_rendered_templates(folder: Path) -> None:
     task = operator(conn_id="local", scope="{{ ti.run_id }}", job_id="orders")
-    task.render_template_fields({"ti": TaskInstance()})
+    context: Any = {"ti": TaskInstance(), "task": task}
+    task.render_template_fields(context)
     assert task.history == f"file://{folder}/checkpoints/{History('orders', 'manual__1').prefix}"
     assert "history" in CheckpointedSparkSubmitOperator.template_fields
 
@@ -196,5 +183,6 @@ def test_history_is_shown_with_the_rendered_templates(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_unknown_connection_does_not_fail_the_rendering() -> None:
     task = operator(conn_id="local", checkpoint_conn_id="mistyped")
-    task.render_template_fields({"ti": TaskInstance()})
+    context: Any = {"ti": TaskInstance(), "task": task}
+    task.render_template_fields(context)
     assert task.history is None

@@ -431,12 +431,12 @@ def test_template_as_job_id_is_refused() -> None:
         trigger("{{ params.job }}")
 
 
-def test_task_groups_and_mapped_tasks_are_refused() -> None:
+def test_task_groups_and_mapped_tasks_of_another_kind_are_refused() -> None:
     with DAG("etl", schedule=None):
         with pytest.raises(NotSupportedYet, match="no group"):
             TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))
         mapped = SparkSubmitOperator.partial(task_id="m", application="job.py").expand(name=["a", "b"])
-        with pytest.raises(NotSupportedYet, match="no mapped one"):
+        with pytest.raises(InvalidConfig, match="write a CheckpointedSparkSubmitOperator of this DAG"):
             TriggerCheckpointOperator(task_id="b", job=mapped)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.coordinator import liveness, savepoint_target
+from airflow_checkpoint_provider.coordinator import indexes, liveness, savepoint_target
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.protocol import (
@@ -160,6 +160,7 @@ READERS: dict[str, type[Record]] = {
     "Claim": savepoint_target.ClaimLock,
     "Stub of a savepoint": savepoint_target.DisposedStub,
     "Manifest of a sink": rewinding.Manifest,
+    "Registration": indexes.Registration,
 }
 EXPLAINED: dict[str, type] = {
     "A query that has **gone back**": events.GoneBack,

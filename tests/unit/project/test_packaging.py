@@ -112,7 +112,8 @@ def test_example_dags_of_the_wheel_are_parsed_and_find_their_jobs(wheel: Path, t
     assert bag.import_errors == {}
     files = {dag.fileloc for dag in bag.dags.values()}
     assert files == {str(file) for file in folder.glob("*.py")}
-    jobs = [task.application for dag in bag.dags.values() for task in dag.tasks if hasattr(task, "application")]
+    arguments = [getattr(task, "partial_kwargs", None) or vars(task) for dag in bag.dags.values() for task in dag.tasks]
+    jobs = [str(given["application"]) for given in arguments if "application" in given]
     assert {Path(job) for job in jobs if "{{" not in job} >= {*(folder / "jobs").glob("*.py")}
 
 

@@ -44,6 +44,7 @@ ARGUMENTS: dict[str, Any] = {
     "application": "",
     "xcom": False,
     "poll_interval": 0.01,
+    "map_index": None,
 }
 
 
@@ -203,8 +204,8 @@ def test_xcom_of_the_launch_names_the_attempt(job: Job, monkeypatch: pytest.Monk
     monkeypatch.setattr(_airflow, "push_xcom", lambda *about: pushed.append(about))
     put_beat(job.store, job.keys.attempt_beat(1), attached_at="2026-11-20T02:14:00.000Z")
     fired(follows(job, xcom=True), meanwhile=job.end)
-    ((dag, run, task, key, value),) = pushed
-    assert (dag, run, task, key) == ("etl", RUN, "job", "launch")
+    ((dag, run, task, key, value, index),) = pushed
+    assert (dag, run, task, key, index) == ("etl", RUN, "job", "launch", None)
     assert (value["job"], value["run"], value["attempt"], value["restored"]) == ("orders", RUN, 1, None)
     assert value["history"] == f"{job.store.uri}/{job.keys.prefix}"
 
@@ -214,7 +215,7 @@ def test_xcom_of_the_launch_names_the_attempt(job: Job, monkeypatch: pytest.Monk
 
 def killed(trigger: LaunchTrigger, monkeypatch: pytest.MonkeyPatch, state: str | None) -> None:
     """Call ``on_kill`` when the task is in that state."""
-    monkeypatch.setattr(_airflow, "task_state", lambda dag, run, task: state)
+    monkeypatch.setattr(_airflow, "task_state", lambda dag, run, task, index: state)
     trigger._task_instance = SimpleNamespace(dag_id="etl", run_id=RUN, task_id="job")
     asyncio.run(trigger.on_kill())
 

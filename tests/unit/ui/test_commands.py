@@ -30,6 +30,7 @@ HOW = {
     "--no-wait",
     "--request-id",
     "--conn-id",
+    "--item",  # names a history, as a run does: below
 }
 """Options that say how a command runs or prints, not what it does."""
 POINTER = "s3://lake/savepoints/savepoint-a-7-b"
@@ -89,6 +90,20 @@ def test_run_that_is_called_like_an_option_is_a_run(parser: argparse.ArgumentPar
         assert parsed.run == run or run not in words(command), command
         assert not getattr(parsed, "yes", False)
         assert not getattr(parsed, "rewind_sink", False) or "moves files" in command.purpose
+
+
+@pytest.mark.parametrize("scope", ["scheduled__1", ""])
+@pytest.mark.parametrize("item", ["orders", "--yes", "a 'b'"])
+def test_each_command_of_an_item_names_it(parser: argparse.ArgumentParser, item: str, scope: str) -> None:
+    recorded = Recorded(scope=scope, item=item)
+    three_stages(recorded)
+    commands = Commands("in_s3", recorded.state)
+    checkpoint = recorded.state.retained[-1]
+    for command in (*commands.of_job(), *commands.of_attempt(1), *commands.of_checkpoint(checkpoint, POINTER)):
+        parsed = parser.parse_args(words(command)[1:])
+        by_pointer = POINTER in words(command)
+        assert by_pointer or parsed.item == item, command
+        assert not getattr(parsed, "yes", False)
 
 
 def test_each_verb_is_shown_with_all_that_it_can_do() -> None:

@@ -13,9 +13,10 @@ from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import listing
 from airflow_checkpoint_provider.ui.access import Viewer
 from airflow_checkpoint_provider.ui.polling import HistoryReading, Polls
+from airflow_checkpoint_provider.ui.views.job import job_page
 from airflow_checkpoint_provider.ui.views.jobs import JobRow, JobsPage, Storage, job_row
 from tests.support.faults import FaultyStore, served
-from tests.support.recorded import RUN, Recorded, finished_and_running, second_attempt, three_stages
+from tests.support.recorded import RUN, Recorded, at, finished_and_running, second_attempt, three_stages
 from tests.support.viewers import CONNECTION, Reads
 
 FLIGHTS, ORDERS, BROKEN = "flights_etl.delays", "orders.totals", "flights_etl.broken"
@@ -263,3 +264,46 @@ def test_what_runs_or_is_suspended_stands_first_as_on_the_command_line(
             recorded.suspended(time) if job == "a.stopped" else recorded.ended(time, "failed", 1)
     storage = only(listed(store, Reads("a"), monkeypatch))
     assert [row.job for row in storage.rows] == ["a.stopped", "a.starting", "a.new", "a.old"]
+
+
+# -- items -----------------------------------------------------------------------------------------------------------------
+
+
+def test_row_of_a_mapped_job_is_the_item_that_a_person_wants_to_see(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest run has no history of its own, only those of its items."""
+    for index, item in enumerate(("orders", "payments", "stock")):
+        recorded = Recorded(store, FLIGHTS, RUN, item, index)
+        three_stages(recorded)
+        if item != "payments":
+            recorded.ended("03:30:00", "failed", 1)
+    (row,) = only(listed(store, Reads("flights_etl"), monkeypatch)).rows
+    assert (row.run, row.state.text) == (f"{RUN}, item payments", "running, last seen")
+    assert row.reference.history == f"jobs/{FLIGHTS}/runs/{RUN}/items/payments"
+
+
+def test_other_items_are_other_runs_of_the_page(store: MemoryStore) -> None:
+    for item in ("orders", "payments"):
+        three_stages(Recorded(store, FLIGHTS, RUN, item))
+    three_stages(Recorded(store, FLIGHTS, "", "shared"))
+
+    async def others() -> list[JobRow]:
+        polls = Polls(lambda _: store, every=0.0, limit=60)
+        reference = HistoryReference(CONNECTION, f"jobs/{FLIGHTS}/runs/{RUN}/items/orders")
+        reading = await polls.history(CONNECTION, reference.history)
+        return await listing.other_runs(polls, Reads("flights_etl"), reference, reading)
+
+    assert {row.reference.history.rsplit("/", 1)[1] for row in asyncio.run(others())} == {"payments", "shared"}
+
+
+def test_page_of_an_item_names_it_and_leads_to_its_instance(store: MemoryStore) -> None:
+    recorded = Recorded(store, FLIGHTS, RUN, "orders", 7)
+    three_stages(recorded)
+    reference = HistoryReference(CONNECTION, recorded.keys.prefix)
+    reading = asyncio.run(Polls(lambda _: store, every=0.0, limit=60).history(CONNECTION, reference.history))
+    page = job_page(reference, reading, at("04:00:00"))
+    facts = {fact.label: fact for fact in page.head.facts}
+    assert facts["Item"].text == "orders"
+    assert facts["Task"].text == "flights_etl.delays[orders], try 1"
+    assert facts["Task"].links[0].address.endswith(f"/runs/{RUN}/tasks/delays/mapped/7?try_number=1")

@@ -156,7 +156,8 @@ class Locations:
         return Reading(own, position, batch, left, restored=back or not (query or adopted))
 
     def _way(self, location: str, gone_back: GoneBack, number: int) -> WayBack:
-        return WayBack(self._attempt.journal.state.job, location, gone_back, number)
+        state = self._attempt.journal.state
+        return WayBack(state.job, location, gone_back, number, state.item)
 
     def _new_path(self, uid: str) -> str:
         return location_path(uid, self._attempt.epoch, secrets.token_hex(8))

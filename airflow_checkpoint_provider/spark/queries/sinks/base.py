@@ -30,6 +30,7 @@ class WayBack:
     location: str
     gone_back: GoneBack
     number: int
+    item: str | None = None  # of the job
 
 
 class Sink:

@@ -131,6 +131,7 @@ class FileSink(CountingSink):
             return
         manifest = Manifest(
             job=way.job,
+            item=way.item,
             uid=self.uid,
             batch=way.gone_back.batch,
             number=way.number,

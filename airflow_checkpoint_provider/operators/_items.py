@@ -1,0 +1,103 @@
+"""The item of an instance of a mapped task, and the instance that had it before. Runs in Airflow (worker).
+
+A map index is a position: it means another item after the list was changed. So an instance's history is that of its *item*. An item
+moves to another index if the index that launched it has another item now, or waits for a try that will say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
+from airflow_checkpoint_provider.coordinator.journal import utc_now
+from airflow_checkpoint_provider.errors import InvalidName
+from airflow_checkpoint_provider.protocol.commands import OtherIndex
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History, check_item, safe_token
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.storage import Store
+
+IndexState = Callable[[int], str | None]
+"""Returns Airflow's state of another instance of the task; None if it has none, or does not exist."""
+CLEARED = (None, "scheduled", "queued", "removed")  # such an index was cleared, or the list has become shorter
+RETRIES = ("up_for_retry", "up_for_reschedule")
+HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
+
+
+def history_key(item: str | None) -> str:
+    """Return the key in the state store of a task, which all items of its map index share."""
+    return HISTORY_KEY if item is None else f"{HISTORY_KEY}.{safe_token(item)}"
+
+
+def of_launch(launch: int | None, item: str | None) -> dict[str, Any]:
+    """Return a launch as a part of what is kept in the state store of a task. Each item counts its own launches."""
+    return {"launch": launch} | ({} if item is None else {"item": item})
+
+
+def is_of(known: Mapping[str, Any], launch: int | None, item: str | None) -> bool:
+    """Return whether what is kept in the state store is of this launch of this item."""
+    return (known.get("launch"), known.get("item")) == (launch, item)
+
+
+def index_of(ti: Any) -> int | None:
+    """Return the map index of a task instance; None for a task that is not mapped."""
+    return ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
+
+
+def checked_item(item: object, map_index: int | None) -> str:
+    """Return the rendered item of an instance. Raise ``InvalidName`` for one that names nothing."""
+    known = check_item(item)
+    if map_index is not None and known == str(map_index):
+        raise InvalidName(
+            f"item={known!r} is the map index, which is a position: after an insertion into the list, this instance would continue another"
+            ' one\'s history. Write what the instance works on, such as item="{{ task.table }}"; if that is a number, put a word before it'
+        )
+    return known
+
+
+def unknown_state(index: int) -> str | None:
+    """Say that Airflow cannot be asked about another instance."""
+    raise LookupError(f"nobody knows the state of map index {index}")
+
+
+class Instance:
+    """An instance of a mapped task, with its item. Of a task without a map index or an item, nothing is registered."""
+
+    def __init__(
+        self, store: Store, history: History, token: Token, map_index: int | None, state_of: IndexState = unknown_state
+    ) -> None:
+        self._token, self._index, self._state_of = token, map_index, state_of
+        self._item = history.item
+        self._indexes = Indexes(store, history, token)
+
+    def register(self, try_number: int) -> None:
+        """Register the item of the map index in this try. Raise ``Superseded``, ``OneItemTwice``, and the errors of the store."""
+        if self._index is not None and self._item is not None:
+            registration = Registration(item=self._item, generation=self._token.generation, at=utc_now())
+            self._indexes.register(self._index, try_number, registration)
+
+    def other(self, state: State) -> OtherIndex | None:
+        """Return the index from which the item's newest launch in this run came, if it is not this one."""
+        run = state.run(self._token.run)
+        if run is None or None in (run.map_index, self._index) or run.map_index == self._index:
+            return None
+        index = run.map_index
+        assert index is not None
+        registered = self._indexes.registered(index)
+        if registered is None:  # forgotten with another run; a driver that lives is adopted in any case
+            return OtherIndex(index=index, holds=False, cleared=True)
+        if registered.item != self._item:
+            return OtherIndex(index=index, holds=False, cleared=registered.generation != run.generation)
+        return self._waiting(index)
+
+    def _waiting(self, index: int) -> OtherIndex:
+        """Return whether an index that is registered with the item still has it. An index that waits for its next try will register anew,
+        and is refused there if it then has the same item.
+        """
+        try:
+            state = self._state_of(index)
+        except Exception:  # noqa: BLE001 - Airflow raises any error of its client; a retry asks again
+            return OtherIndex(index=index, holds=True)
+        waits = state in CLEARED or state in RETRIES
+        return OtherIndex(index=index, holds=not waits, cleared=state in CLEARED)
