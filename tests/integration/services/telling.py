@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def script(folder: Path) -> str:
     return str(file)
 
 
+@functools.cache
 def archive() -> str:
     """Return the file that must travel with the job."""
     return str(driver_archive())

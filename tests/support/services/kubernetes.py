@@ -175,6 +175,8 @@ class Kubernetes(Service):
     # -- lists and logs ----------------------------------------------------------------------------------------------
 
     def _list(self, request: Request, plural: str, namespace: str) -> Object:
+        if _true(request.args.get("watch")):
+            raise ApiError(400, "BadRequest", "this server tells no changes: ask again")
         labels = selects_labels(request.args.get("labelSelector", ""))
         fields = selects_fields(request.args.get("fieldSelector", ""))
         items = [body for body in self.objects.listed(plural, namespace) if labels(body) and fields(body)]

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from tests.support.services.hosts import Host, Hosted
@@ -28,17 +29,19 @@ class RunningPod:
     finished: str | None = None
     deleted: bool = False
     seen: list[tuple[float, str]] = field(default_factory=list)
+    _looking: Lock = field(default_factory=Lock)
 
     def look(self) -> bool:
         """Read the log further. Return whether the process lives."""
-        lives = self.hosted.code is None  # asked before the log: what it wrote before its end, is read
-        whole = self.hosted.said().splitlines(keepends=True)
-        if whole and lives and not whole[-1].endswith("\n"):
-            whole.pop()
-        self.seen += [(time.time(), line.rstrip("\n")) for line in whole[len(self.seen) :]]
-        if not lives and self.finished is None:
-            self.finished = now()
-        return lives
+        with self._looking:  # a log that is followed is read beside other requests
+            lives = self.hosted.code is None  # asked before the log: what it wrote before its end, is read
+            *whole, last = self.hosted.said().split("\n")
+            if last and not lives:
+                whole.append(last)
+            self.seen += [(time.time(), line) for line in whole[len(self.seen) :]]
+            if not lives and self.finished is None:
+                self.finished = now()
+            return lives
 
     @property
     def phase(self) -> str:

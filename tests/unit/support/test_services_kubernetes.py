@@ -177,7 +177,8 @@ def test_what_it_does_not_have_is_refused(client: Client, host: Host) -> None:
         client.create(APPLICATIONS, application("/x", restartPolicy={"type": "Always"})),
         client.create(APPLICATIONS, application("/x", {"envSecretKeyRefs": {"A": {"name": "absent", "key": "key"}}})),
         client.call("GET", PODS, labelSelector="a in (b,c)"),
+        client.call("GET", PODS, watch="true"),
     ]
-    assert [answer.status_code for answer in refused] == [422, 422, 404, 422, 404, 400]
+    assert [answer.status_code for answer in refused] == [422, 422, 404, 422, 404, 400, 400]
     assert not host.started
     assert not client.call("GET", PODS).json()["items"]
