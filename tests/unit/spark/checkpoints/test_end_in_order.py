@@ -142,6 +142,17 @@ def test_savepoint_is_not_copied_any_further(
     assert capsys.readouterr().out.count(f"ABORTED chk-{number}") == 1
 
 
+def test_copy_of_a_savepoint_ends_before_the_last_entry(driver: Driver, target: MemoryStore) -> None:
+    number = ask(driver, target)
+    copied = Copied("counts", wait_for=threading.Event())
+    driver.pin(copied)
+    driver.checkpointer.checkpoint("stage 'a'")
+    assert copied.began.wait(10)
+    assert driver.checkpointer.save_rows(BOUND)
+    wait_until(lambda: not driver.checkpointer.savepoints.taken, say="it is still copied", every=0.05)
+    assert driver.listed(number).status == PENDING
+
+
 def test_full_checkpoint_gives_way_to_a_plain_one(driver: Driver) -> None:
     number = driver.asked("full_checkpoint")
     copied = Copied("counts", wait_for=threading.Event())
