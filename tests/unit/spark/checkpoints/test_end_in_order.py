@@ -12,7 +12,7 @@ import pytest
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.faults import Call, Fault, FaultyStore, Time
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, ask
 
@@ -162,6 +162,13 @@ def test_full_checkpoint_gives_way_to_a_plain_one(driver: Driver) -> None:
     terminated(driver, BOUND)
     assert outcomes(driver) == [(ABORTED, "attempt ended"), (RETAINED, "")]
     assert number == 1
+
+
+def test_driver_whose_rows_are_saved_ends_at_once(store: FaultyStore) -> None:
+    driver = Driver(store, clock=Time().monotonic)  # no limit is ever reached
+    saved = beside(lambda: driver.checkpointer.save_rows(LIMIT))
+    saved.join(BOUND)
+    assert not saved.is_alive()
 
 
 # -- a store that does not answer ----------------------------------------------------------------------------------------
