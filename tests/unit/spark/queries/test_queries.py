@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from airflow_checkpoint_provider.errors import Declined
+from airflow_checkpoint_provider.errors import Declined, WrongUse
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
@@ -24,7 +25,13 @@ class Played:
 
     def __init__(self, uid: str, running: Driver, calls: list[str]) -> None:
         self.uid, self._running, self._calls = uid, running, calls
-        self.caught_up, self.handled = True, threading.Event()
+        self.caught_up, self.handled, self.error = True, threading.Event(), cast(Exception | None, None)
+
+    def runs(self) -> bool:
+        return not self.error
+
+    def failed(self) -> Exception | None:
+        return self.error
 
     def drain(self, check: Check) -> None:
         self._calls.append(str(self._running.attempt.activity))
@@ -62,6 +69,20 @@ def in_time() -> None:
 
 def late() -> None:
     raise TooLate
+
+
+def test_query_needs_a_history_that_all_runs_share(running: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running.attempt.journal, "state", replace(running.attempt.journal.state, scope="run"))
+    queries = Queries(cast(Any, None), running.attempt, running.states, CheckpointConfig())
+    with pytest.raises(WrongUse, match="query 'rows' needs a history that all runs share"):
+        queries.start("rows", cast(Any, None))
+
+
+def test_script_that_waits_gets_the_error_of_a_query_while_another_one_runs(queries: Queries) -> None:
+    failed: Any = queries._running["totals"]
+    failed.error = ValueError("no more disk")
+    with pytest.raises(ValueError, match="no more disk"):
+        queries.wait()
 
 
 def test_queries_stop_before_their_upstreams(queries: Queries, calls: list[str]) -> None:
