@@ -170,10 +170,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         return hook.returncode if (hook := self.submission()) else None
 
     def goes_on_alone(self, launch: DriverLaunch) -> str | None:
-        hook, attempt = self.submission(), launch.attempt()
-        if hook is None or attempt is None or attempt.outcome or not hook.may_run_on():
-            return None
-        return messages.goes_on_alone_on_yarn(hook.yarn_application)
+        hook = self.submission()
+        return _cluster.outlives_submit(hook, launch, self._output) if hook is not None else None
 
     def submitted(self, context: Any, launch: DriverLaunch) -> None:
         if self._defers and (hook := self.submission()):
