@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.hooks import yarn
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators._items import is_of, of_launch
-from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchedDriver
 from airflow_checkpoint_provider.text import messages
 
 DRIVER_KEY = (
@@ -68,7 +68,7 @@ def ask(
     return ended, f"{status} of {driver}"
 
 
-def outlives_submit(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, output: SparkOutput) -> str | None:
+def outlives_submit(hook: CheckpointedSparkSubmitHook, launch: LaunchedDriver, output: SparkOutput) -> str | None:
     """Return a line for the log if a driver on YARN goes on, though its ``spark-submit`` failed. End an application whose driver has not
     attached: nobody would follow it, and the next try submits another.
     """
@@ -82,7 +82,7 @@ def outlives_submit(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, out
     return messages.goes_on_alone_on_yarn(hook.yarn_application) if lives and attempt is not None else None
 
 
-def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:
+def remember_application(hook: CheckpointedSparkSubmitHook, launch: LaunchedDriver, epoch: int | None) -> None:
     """Let ``on_kill`` reach the application of a driver that another process has submitted."""
     with contextlib.suppress(StoreError):
         beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None

@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.coordinator.liveness import RefusedStart, read_
 from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, printable
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.operators import _memory, _xcom
-from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchedDriver
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.text import messages
@@ -48,7 +48,7 @@ class DriverEnd:
     ``in_cluster``: the driver runs in a cluster, so the exit code of ``spark-submit`` is not the driver's.
     """
 
-    launch: DriverLaunch
+    launch: LaunchedDriver
     output: SparkOutput
     log: Log
     submission: Submission | None
