@@ -94,7 +94,8 @@ class JobOperator(KillGuard):
     def _item_of(self, job: object, reference: JobReference) -> Any:
         """Return the item of the job's operator, which is rendered for this task. Raise ``InvalidConfig`` if it means nothing here."""
         group = None if isinstance(job, str) or job is None else job.get_closest_mapped_task_group()  # type: ignore[attr-defined]
-        elsewhere = group is not None and group is not self.get_closest_mapped_task_group()
+        own_group = self.get_closest_mapped_task_group()  # perhaps a weak reference to the same one
+        elsewhere = group is not None and (own_group is None or own_group.group_id != group.group_id)
         own = isinstance(reference.item, str) and re.search(r"\b(task|ti|task_instance)\b", reference.item)
         if isinstance(job, MappedOperator) or elsewhere or (own and not known_at_parse(reference.item)):
             raise InvalidConfig(

@@ -34,31 +34,24 @@ OOM_EXIT, KILLED = 52, 137  # of Spark's JVM after an OutOfMemoryError; after SI
 # -- the next launch ---------------------------------------------------------------------------------------------------
 
 
-def checked_policy(after_oom: object, limit: object, arguments: Mapping[str, Any]) -> MemoryPolicy | None:
-    """Return the policy of a task. ``arguments`` are those of its hook. Raise ``InvalidConfig``, also for a limit below what they name."""
+def check(after_oom: object, limit: object, arguments: Mapping[str, Any]) -> None:
+    """Raise ``InvalidConfig`` for parameters that cannot be, and for a limit below what ``arguments`` name, which are those of the hook."""
     policy = memory_policy(after_oom, limit)
     if policy is not None:
         conf = arguments["conf"] if isinstance(arguments["conf"], Mapping) else {}
         policy.check(literal_memory({**conf, **_given(arguments)}))
-    return policy
 
 
-def memory_plan(
-    policy: MemoryPolicy | None, arguments: Mapping[str, Any], hook: CheckpointedSparkSubmitHook
-) -> MemoryPlan | None:
-    """Return the plan of a task that submits now. Raise ``InvalidConfig`` if its limit is below what is configured anywhere."""
-    if policy is None:
-        return None
+def memory_plan(policy: MemoryPolicy, arguments: Mapping[str, Any], hook: CheckpointedSparkSubmitHook) -> MemoryPlan:
+    """Return the plan of a task, which is not checked against what is configured on this worker."""
     environment = {conf: os.environ[name] for conf, name in _VARIABLES.items() if os.environ.get(name)}
     cluster = hook.deploy_mode == "cluster"
-    plan = MemoryPlan(
+    return MemoryPlan(
         policy,
         {**environment, **hook.confs, **_given(arguments)},
         SHARE_ON_KUBERNETES if cluster and "k8s" in hook.master else SHARE,
         () if cluster else (OVERHEADS["driver"],),
     )
-    plan.check()
-    return plan
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, str]:

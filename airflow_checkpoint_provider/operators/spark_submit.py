@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.operators._parameters import (
 )
 from airflow_checkpoint_provider.operators.hand_over import HandOver
 from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
-from airflow_checkpoint_provider.policies.memory import MemoryPolicy
+from airflow_checkpoint_provider.policies.memory import MemoryPlan, memory_policy
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
@@ -83,11 +83,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         refuse_deferral_in_client_mode(self.deferrable, self._deploy_mode)
         super().check_parameters()
         self.check_arguments({"application": self.application, "java_class": self._java_class, "conf": self.conf})
-        self._memory_policy()
-
-    def _memory_policy(self) -> MemoryPolicy | None:
-        arguments = _airflow.spark_hook_arguments(self)
-        return _memory.checked_policy(self.memory_after_oom, self.memory_limit, arguments)
+        _memory.check(self.memory_after_oom, self.memory_limit, _airflow.spark_hook_arguments(self))
 
     @classmethod
     def check_arguments(cls, given: Mapping[str, Any]) -> None:
@@ -116,6 +112,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()
+        if plan := self._memory_plan(hook):
+            plan.check()
 
     def _whether_to_defer(self, hook: CheckpointedSparkSubmitHook) -> bool:
         """Return whether to release the worker while the driver runs. Say that a default does not hold in client mode."""
@@ -135,9 +133,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         return super().new_launch(context)
 
     def launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
-        arguments = _airflow.spark_hook_arguments(self)
-        plan = _memory.memory_plan(self._memory_policy(), arguments, self._made_hook())
-        return replace(super().launch_parameters(context, store), memory=plan)
+        return replace(super().launch_parameters(context, store), memory=self._memory_plan(self._made_hook()))
+
+    def _memory_plan(self, hook: CheckpointedSparkSubmitHook) -> MemoryPlan | None:
+        policy = memory_policy(self.memory_after_oom, self.memory_limit)
+        return _memory.memory_plan(policy, _airflow.spark_hook_arguments(self), hook) if policy else None
 
     # -- the submit --------------------------------------------------------------------------------------------------
 
@@ -170,10 +170,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         return hook.returncode if (hook := self.submission()) else None
 
     def goes_on_alone(self, launch: DriverLaunch) -> str | None:
-        hook, attempt = self.submission(), launch.attempt()
-        if hook is None or attempt is None or attempt.outcome or not hook.may_run_on():
-            return None
-        return messages.goes_on_alone_on_yarn(hook.yarn_application)
+        hook = self.submission()
+        return _cluster.outlives_submit(hook, launch, self._output) if hook is not None else None
 
     def submitted(self, context: Any, launch: DriverLaunch) -> None:
         if self._defers and (hook := self.submission()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
 from airflow_checkpoint_provider.coordinator.outcomes import Awaited
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -55,7 +57,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
         self,
         *,
         checkpoint: Any = None,
-        job: CheckpointedJobMixin | str | None = None,
+        job: CheckpointedJobMixin | MappedOperator | str | None = None,
         after: Any = None,
         count: int = 1,
         **kwargs: Any,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, beat_keys, read_beat
@@ -40,7 +41,7 @@ class CheckpointHealthSensor(JobOperator, BaseSensorOperator):
     def __init__(
         self,
         *,
-        job: CheckpointedJobMixin | str,
+        job: CheckpointedJobMixin | MappedOperator | str,
         max_age: str | float | timedelta,
         unprotected: str | float | timedelta | None = None,
         **kwargs: Any,

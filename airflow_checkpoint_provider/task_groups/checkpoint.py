@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import TaskGroup
 from airflow.sdk.definitions._internal.mixins import DependencyMixin
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.operators import (
@@ -36,7 +37,7 @@ class CheckpointTaskGroup(TaskGroup):
         self,
         group_id: str = "checkpoint",
         *,
-        job: CheckpointedJobMixin | str,
+        job: CheckpointedJobMixin | MappedOperator | str,
         kind: str = "checkpoint",
         gate: Callable[[Any], Any] | None = None,
         **trigger: Any,

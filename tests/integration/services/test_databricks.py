@@ -16,10 +16,8 @@ from tests.support.services.hosts import Host
 from tests.support.services.tiny_submit import TINY
 from tests.support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-]  # test_services_databricks.py starts the same without the provider
+# test_services_databricks.py starts the same without the provider
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SUBMIT = "airflow.providers.databricks.operators.databricks:DatabricksSubmitRunOperator"
 
 

@@ -17,10 +17,8 @@ from tests.support.services.kubernetes import Kubernetes
 from tests.support.services.tiny_submit import TINY
 from tests.support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-]  # test_services_kubernetes.py starts the same without the provider
+# test_services_kubernetes.py starts the same without the provider
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 OPERATORS = "airflow.providers.cncf.kubernetes.operators"
 SPARK, POD = f"{OPERATORS}.spark_kubernetes:SparkKubernetesOperator", f"{OPERATORS}.pod:KubernetesPodOperator"
 SECRETS = "api/v1/namespaces/default/secrets"

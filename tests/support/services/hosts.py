@@ -114,6 +114,7 @@ class Host:
     started: list[Hosted] = field(default_factory=list)
     _crashes: list[tuple[str, str]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _over: bool = False
     _one_at_a_time: RLock = field(default_factory=RLock)
 
     def __post_init__(self) -> None:
@@ -130,6 +131,7 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         with self._one_at_a_time:
+            self._over = True
             for hosted in self.started:
                 hosted.end(0)
 
@@ -165,18 +167,13 @@ class Host:
         return self.run([*self.spark_submit, *submission.words()], submission.environment)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Hosted:
-        """Start a command with more variables. Raise ``OSError`` if the machine does not have it."""
+        """Start a command with more variables. Raise ``OSError`` if the machine does not have it, and ``RuntimeError`` after its end."""
         with self._one_at_a_time:
+            if self._over:  # a service may still carry out a request
+                raise RuntimeError("this host is gone")
             folder = self.folder / f"process-{next(self._numbers)}"
             folder.mkdir()
             have = {**self.environment, **environment}
-            hosted = Hosted(_found(command, have["PATH"]), have, folder)
+            hosted = Hosted(command, have, folder)
             self.started.append(hosted)
             return hosted
-
-
-def _found(command: Sequence[str], path: str) -> list[str]:
-    """Return the command with the place of its program in the machine's own path. Python would look in that of the tests."""
-    from shutil import which
-
-    return [which(command[0], path=path) or command[0], *command[1:]]

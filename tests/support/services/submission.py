@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
+from urllib.parse import urlsplit
 
 HERE = ("--master", "local[2]", "--deploy-mode", "client")
 """Where each driver runs, whatever the request says: an option wins over a conf, and the last of two equal options over the first."""
@@ -63,8 +64,9 @@ class Submission:
         return (options.get("--deploy-mode") or self.confs.get("spark.submit.deployMode")) == "cluster"
 
     def below(self, wrapper: str, *arguments: str) -> Self:
-        """Return the same, run by a script that is given the application and its arguments behind its own."""
-        return replace(self, application=wrapper, arguments=[*arguments, self.application, *self.arguments])
+        """Return the same, run by a script that is given the application, as a path, and its arguments behind its own."""
+        path = urlsplit(self.application).path if self.application.startswith(("local:", "file:")) else self.application
+        return replace(self, application=wrapper, arguments=[*arguments, path, *self.arguments])
 
 
 def listed(option: str, values: Iterable[str] | None) -> list[str]:

@@ -6,7 +6,9 @@ The journal, the registrations, the launches and the decisions are real. Airflow
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -17,12 +19,13 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Process
-from airflow_checkpoint_provider.errors import AlreadyFinished, Fenced, OneItemTwice, Refused, Superseded
+from airflow_checkpoint_provider.errors import AlreadyFinished, Fenced, HistoryGone, OneItemTwice, Refused, Superseded
 from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import MemoryStore, Store
+from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.acknowledgements import acknowledgement, value
 from tests.support.recorded import at
 
@@ -410,3 +413,34 @@ def test_try_that_was_deferred_keeps_its_item() -> None:
     )
     with pytest.raises(OneItemTwice, match="began try 1 with item 'orders', and has item 'payments' now"):
         DriverLaunch(world.store, changed, lambda _: None, BEATS, index_state=world.state_of).resume()
+
+
+# -- other refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_history_of_an_item_that_is_gone_is_named_with_its_index() -> None:
+    world = World(["orders"])
+    world.begin(0)
+    launch = world.instances[0].launch
+    assert launch
+    parameters = replace(launch.parameters, try_number=2, incarnation="another one")
+    with pytest.raises(HistoryGone) as error:
+        DriverLaunch(world.store, parameters, lambda _: None, BEATS).plan()
+    assert "/taskInstances/load/state-store/checkpoint_history.orders?map_index=0`" in str(error.value)
+    assert launch.title == f"{JOB}, item orders, run {RUN}"
+
+
+def test_one_of_ten_instances_cleans_up() -> None:
+    class Counting(MemoryStore):
+        listed = 0
+
+        def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+            self.listed += prefix == f"jobs/{JOB}/runs"
+            return super().list(prefix, after)
+
+    store = Counting("counted")
+    world = World([f"table {number}" for number in range(21)], store=store)
+    for index in range(21):
+        world.instances[index].item = world.items[index]
+        world._launch(index).collect_older_runs(threading.Event())
+    assert store.listed == 3

@@ -46,10 +46,16 @@ def test_group_outlives_its_first_process(host: Host) -> None:
     assert ran.left() == []
 
 
+def test_nothing_starts_after_the_end(host: Host) -> None:
+    host.__exit__()
+    with pytest.raises(RuntimeError, match="gone"):
+        host.run(["true"], {})
+
+
 def test_driver_is_crashed_once_at_a_named_step(host: Host, tmp_path: Path) -> None:
     app = tmp_path / "app.py"
     app.write_text("")
     host.crash_next("kill", "stage/a/rows-written")
-    first, second = (host.submit(Submission(application=str(app), arguments=["x"])) for _ in range(2))
+    first, second = (host.submit(Submission(application=f"local://{app}", arguments=["x"])) for _ in range(2))
     assert first.command[-5:] == [str(CRASH), "kill", "stage/a/rows-written", str(app), "x"]
-    assert second.command[-2:] == [str(app), "x"]
+    assert second.command[-2:] == [f"local://{app}", "x"]

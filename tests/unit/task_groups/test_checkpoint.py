@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, TaskGroup, task
+from airflow.sdk import DAG, TaskGroup, task, task_group
 from airflow.sdk.bases.operator import BaseOperator
 
 from airflow_checkpoint_provider.errors import InvalidConfig
@@ -98,3 +98,23 @@ def test_kind_savepoint_is_refused() -> None:
 def test_wait_for_completion_is_refused() -> None:
     with DAG("etl", schedule=None), pytest.raises(InvalidConfig, match="wait_for_completion"):
         CheckpointTaskGroup(job="orders", gate=audit, wait_for_completion=True)
+
+
+def test_group_in_a_mapped_group_works_on_the_item_of_its_instance() -> None:
+    @task_group
+    def each(table: str) -> None:
+        load = CheckpointedSparkSubmitOperator(task_id="load", application="job.py", item=table)
+        load >> CheckpointTaskGroup(job=load)
+
+    with DAG("audited", schedule=None) as dag:
+        each.expand(table=["orders", "payments"])
+    trigger = task_of(dag, "each.checkpoint.trigger")
+    assert trigger.item is task_of(dag, "each.load").item
+    assert trigger.job_task_id == "each.load"
+
+
+def test_group_takes_the_item_that_is_written() -> None:
+    with DAG("audited", schedule=None) as dag:
+        load = CheckpointedSparkSubmitOperator.partial(task_id="load", application="job.py").expand(item=["a", "b"])
+        CheckpointTaskGroup(job=load, item="b")
+    assert task_of(dag, "checkpoint.trigger").item == "b"

@@ -119,6 +119,12 @@ def test_later_try_wakes_the_task(job: Job) -> None:
     assert fired(follows(job), meanwhile=lambda: job.plan(2)) == ["replaced"]
 
 
+def test_launch_that_another_map_index_follows_wakes_the_task(job: Job) -> None:
+    """Its item has moved. The indexes count their tries each for itself."""
+    job.beat()
+    assert fired(follows(job, map_index=3, try_number=9)) == ["replaced"]
+
+
 def test_launch_of_another_history_wakes_the_task(job: Job) -> None:
     assert fired(follows(job, launch=7)) == ["replaced"]
 
@@ -218,6 +224,15 @@ def killed(trigger: LaunchTrigger, monkeypatch: pytest.MonkeyPatch, state: str |
     monkeypatch.setattr(_airflow, "task_state", lambda dag, run, task, index: state)
     trigger._task_instance = SimpleNamespace(dag_id="etl", run_id=RUN, task_id="job")
     asyncio.run(trigger.on_kill())
+
+
+def test_instance_of_a_mapped_task_asks_for_its_own_state(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(_airflow, "task_state", lambda *about: asked.append(about))
+    trigger = follows(job, map_index=3)
+    trigger._task_instance = SimpleNamespace(dag_id="etl", run_id=RUN, task_id="job")
+    asyncio.run(trigger.on_kill())
+    assert asked == [("etl", RUN, "job", 3)]
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped"])
