@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.errors import CheckpointError, printable, shortened, without_userinfo
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.tries import Tries
-from airflow_checkpoint_provider.protocol.wording import Name, command, of_connection, title, typed
+from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, of_connection, title, typed
 from airflow_checkpoint_provider.text.summary_table import last_sign
 from airflow_checkpoint_provider.text.units import (
     ago,
@@ -40,7 +40,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
 def stuck(state: State, tries: Tries) -> str:
     """Say why the task is failed although it has retries left, and what to do."""
     numbers = some([f"try {launch.latest_try}" for launch in tries.stuck])
-    look = command("story", Name(state.job), Name(tries.newest.spec.run), state=state)
+    look = command("story", Name(state.job), Name(tries.newest.spec.run), *item_option(state), state=state)
     return coded(
         f"{title(state, tries.newest.spec.run)}: {in_a_row(state, tries)} ({numbers}). Another one would repeat the same work."
         f" Mend the cause, then clear the task. `{look}` tells what happened",
@@ -177,4 +177,4 @@ def _commands(state: State, run: str) -> Iterator[str]:
     names = [Name(state.job), *([Name(run)] if run else [])]
     for number, verb in enumerate(("story", "show", "list")):
         words = names if verb != "list" else names[:1]
-        yield labelled("" if number else "to look", command(verb, *words, state=state))
+        yield labelled("" if number else "to look", command(verb, *words, *item_option(state), state=state))

@@ -242,6 +242,7 @@ EXPORTS = {  # public names; a name here stays
         "Damaged",
         "Declined",
         "InvalidConfig",
+        "InvalidName",
         "JobAlreadyRunning",
         "JobSuspended",
         "KeepAll",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.tries import Tries, tries_of
@@ -78,6 +80,17 @@ def test_notification_of_a_lost_worker(golden: Golden) -> None:
     lost = failed(1, retried=True, reason="")
     last = failed(4, reason="")
     golden("notification_lost", [*told(recorded, lost, "02:56:10"), *told(recorded, last, "02:56:10")])
+
+
+def test_commands_name_the_item_of_a_mapped_task() -> None:
+    recorded = stuck()
+    state, found = replace(recorded.state, item="orders"), tries_in(recorded)
+    told = tries.notification(failed(), state, RUN, found, at("03:33:30"))
+    assert [line.strip() for line in told[-2:]] == [
+        f"airflow checkpoints show {TASK} {RUN} --item=orders",
+        f"airflow checkpoints list {TASK} --item=orders",
+    ]
+    assert f"`airflow checkpoints story {TASK} {RUN} --item=orders`" in tries.stuck(state, found)
 
 
 def test_notification_without_the_journal(golden: Golden) -> None:
