@@ -144,7 +144,7 @@ def test_launch_is_handed_over_as_confs_and_archive(task: Task, tmp_path: Path) 
 
 
 def test_template_fields_are_those_of_the_other_operator_and_those_of_a_job() -> None:
-    assert tuple(Checkpointed.template_fields) == ("conf", "scope", "restore", "history")
+    assert tuple(Checkpointed.template_fields) == ("item", "conf", "scope", "restore", "history")
 
 
 def test_driver_that_dies_fails_the_try_and_the_next_one_continues(task: Task) -> None:
