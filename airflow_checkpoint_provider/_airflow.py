@@ -267,6 +267,15 @@ def run_post_submit_commands(hook: SparkSubmitHook) -> None:
     hook._run_post_submit_commands()
 
 
+def yarn_diagnostics(hook: SparkSubmitHook, application: str) -> str:
+    """Return what YARN says about the end of an application; empty if it does not answer, or if the provider has changed."""
+    with contextlib.suppress(
+        *CHANGED, ValueError, RuntimeError
+    ):  # what the provider raises for an answer that it cannot use
+        return str(hook._query_yarn_application_status(application)[2])
+    return ""
+
+
 def masked(line: str) -> str:
     """Return a line of Spark's output without the values after words with "secret" or "password", as the hook's errors show it. If the
     provider has changed, end the line there."""

@@ -381,5 +381,6 @@ def _story_data(state: State, launch: Launch, attempt: AttemptRecord | None, res
         "stop": launch.stop,
         "outcome": attempt.outcome if attempt else None,
         "exit_code": attempt.exit_code if attempt else None,
+        "cause": ((attempt or launch).cause) or None,
         "ended_at": (attempt and attempt.ended_at) or None,
     }

@@ -73,6 +73,12 @@ class SparkOutput:
             log(FOLD)
             self._end_fold = lambda: log(END)
 
+    @property
+    def last(self) -> list[str]:
+        """Return the last lines of Spark."""
+        with self._lock:
+            return [*self._last]
+
     def log_last_lines(self) -> None:
         """Log the last lines of Spark again, outside of a fold, and its last error."""
-        self.log(spark_output.last_lines([_airflow.masked(line) for line in self._last]))
+        self.log(spark_output.last_lines([_airflow.masked(line) for line in self.last]))

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import InvalidConfig, NotInstalled
+from airflow_checkpoint_provider.hooks import yarn
 from airflow_checkpoint_provider.hooks.connections import find_connection
 from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES, submitted_confs
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
@@ -27,6 +28,7 @@ KUBERNETES = "airflow.providers.cncf.kubernetes"
 OVERRIDDEN = ("_resolve_connection", "_build_spark_submit_command", "_process_spark_submit_log")
 READ = ("_conn_id", "_conf", "_properties_file", "_env_vars", "_deploy_mode")  # while the parent's constructor runs
 WAITS = "spark.yarn.submit.waitAppCompletion"
+_YARN_FORGOT = re.compile(r"Application application_\w+ not found")
 _YARN_SAID_ENDED = re.compile(r"Application report for application_\w+ \(state: (FINISHED|FAILED|KILLED)\)")
 
 
@@ -61,6 +63,8 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         self._output = output or SparkOutput(self.log.info)
         self.refusal: str | None = None
         """The reason for exit code 3 that a driver in client mode has printed."""
+        self.forgotten = False
+        """Whether YARN does not know the application, which its resource manager has accepted. Its driver may live for a while."""
         self._application_ended = False
         if self._is_yarn_cluster_mode:
             with contextlib.suppress(ValueError):  # now: when the task is killed, there is no time for a look-up
@@ -129,6 +133,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
         return mode
 
     @property
+    def confs(self) -> dict[str, str]:
+        """Return the confs that hold where the command line has no option."""
+        return self._confs
+
+    @property
     def pid(self) -> int | None:
         """Return the process id of ``spark-submit``, in client mode of the driver's JVM. None before ``submit``."""
         process = _airflow.spark_submit_process(self)
@@ -179,6 +188,11 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             f" ends. Leave the conf out, or write {'yarn_track_via_rm_api=True' if wanted == 'true' else 'false'}"
         )
 
+    def diagnostics(self) -> str:
+        """Return what YARN says about the end of the application; empty if it cannot be asked."""
+        application, asked = self._yarn_application_id, self._is_yarn_cluster_mode and self._yarn_rm_base_url
+        return _airflow.yarn_diagnostics(self, application) if application and asked else ""
+
     def has_ended(self) -> bool:
         """Return whether YARN says that the application has ended."""
         return self.yarn_application is not None and not self.may_run_on()
@@ -191,8 +205,14 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             return True
         try:
             return self.query_yarn_application_status(self._yarn_application_id) not in ("SUCCEEDED", "FAILED")
-        except RuntimeError:
+        except RuntimeError as error:
+            self.forgotten |= yarn.not_known(str(error))
             return True
+
+    def kill_application(self) -> None:
+        """Kill the application in cluster mode, if ``spark-submit`` has printed its id."""
+        if self._yarn_application_id is not None:
+            self._kill_yarn_application(self._yarn_application_id)
 
     def _kill_yarn_application(self, application_id: str) -> None:
         """Kill the application by the REST API of the resource manager, else by the command ``yarn``; the parent does not know the second
@@ -231,6 +251,7 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
             super()._process_spark_submit_log(lines)
 
     def _read(self, line: str) -> str:
+        self.forgotten |= bool(_YARN_FORGOT.search(line))
         self._application_ended |= bool(_YARN_SAID_ENDED.search(line))
         self.refusal = messages.refusal_in(line.partition(self._output.mark)[2].strip()) or self.refusal
         return line

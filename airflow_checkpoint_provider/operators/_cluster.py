@@ -13,9 +13,11 @@ from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.hooks import yarn
+from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators._items import is_of, of_launch
-from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchedDriver
+from airflow_checkpoint_provider.text import messages
 
 DRIVER_KEY = (
     "checkpoint_driver"  # in the task's state store: the launch, and its driver as the cluster manager names it
@@ -66,7 +68,21 @@ def ask(
     return ended, f"{status} of {driver}"
 
 
-def remember_application(hook: CheckpointedSparkSubmitHook, launch: DriverLaunch, epoch: int | None) -> None:
+def outlives_submit(hook: CheckpointedSparkSubmitHook, launch: LaunchedDriver, output: SparkOutput) -> str | None:
+    """Return a line for the log if a driver on YARN goes on, though its ``spark-submit`` failed. End an application whose driver has not
+    attached: nobody would follow it, and the next try submits another.
+    """
+    attempt = launch.attempt()
+    lives = (attempt is None or not attempt.outcome) and hook.may_run_on()
+    if hook.forgotten:
+        output.log([messages.forgotten(hook.yarn_application)])
+    elif lives and attempt is None and hook.yarn_application is not None:
+        output.log([messages.not_awaited(hook.yarn_application)])
+        hook.kill_application()
+    return messages.goes_on_alone_on_yarn(hook.yarn_application) if lives and attempt is not None else None
+
+
+def remember_application(hook: CheckpointedSparkSubmitHook, launch: LaunchedDriver, epoch: int | None) -> None:
     """Let ``on_kill`` reach the application of a driver that another process has submitted."""
     with contextlib.suppress(StoreError):
         beat = read_beat(launch.store, launch.keys.attempt_beat(epoch)) if epoch else None

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_checkpoint_provider.coordinator.liveness import RefusedStart, read_beat
 from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, printable
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
-from airflow_checkpoint_provider.operators import _xcom
-from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators import _memory, _xcom
+from airflow_checkpoint_provider.operators._launched import LaunchedDriver
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.text import messages
@@ -34,6 +34,9 @@ class Submission(Protocol):
     refusal: str | None
     """Why the driver refused to run, if it has printed that."""
 
+    def diagnostics(self) -> str:
+        """Return what the cluster manager says about the end of the driver; empty if it cannot be asked."""
+
     def has_ended(self) -> bool:
         """Return whether the cluster manager says that the driver has ended, so it cannot go on without its task."""
 
@@ -45,7 +48,7 @@ class DriverEnd:
     ``in_cluster``: the driver runs in a cluster, so the exit code of ``spark-submit`` is not the driver's.
     """
 
-    launch: DriverLaunch
+    launch: LaunchedDriver
     output: SparkOutput
     log: Log
     submission: Submission | None
@@ -57,7 +60,7 @@ class DriverEnd:
         if attempt is None:
             self._wait_if_stopped()
             launch.raise_if_replaced()
-            launch.record_end("lost", None)
+            launch.record_end("lost", None, self._cause(None, None, None))
             self.output.log(launch.summary())
             raise AirflowException(
                 f"{driver_ended(launch.attempt(), 'lost')}: its heartbeat has stopped. The next try continues from its latest"
@@ -84,7 +87,7 @@ class DriverEnd:
             return self._succeed(attempt)
         ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
         if not ended_itself:
-            launch.record_end("failed", exit_code)
+            launch.record_end("failed", exit_code, self._cause(attempt, exit_code, failure))
         self._log_failure(attempt, exit_code)
         # In client mode the parent's error says no more, and names a signal by another number than the journal
         raise self._error(exit_code) from (failure if self.in_cluster else None)
@@ -147,6 +150,14 @@ class DriverEnd:
         self.output.log(messages.suspended(self.launch.state))
         again = datetime.now(UTC) + timedelta(seconds=self.launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
+
+    def _cause(self, attempt: AttemptRecord | None, exit_code: int | None, failure: BaseException | None) -> str:
+        """Return of which memory the driver died, as its task sees it; empty if it was not memory."""
+        if self.in_cluster:
+            asked = self.submission.diagnostics() if self.submission else ""
+            said = [*self.output.last, str(failure or ""), asked]
+            return _memory.cause_in_cluster(attempt, "\n".join(said))
+        return _memory.cause_in_client(attempt, exit_code, self.output.last, self.launch.kills)
 
     # -- what the driver has said ------------------------------------------------------------------------------------
 

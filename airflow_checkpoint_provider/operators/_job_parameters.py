@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference, known
 from airflow_checkpoint_provider.operators import _mapped
 from airflow_checkpoint_provider.operators._base import generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._items import checked_item, history_key, index_of
-from airflow_checkpoint_provider.operators._launch import LaunchParameters
+from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.operators._link import Linked
 from airflow_checkpoint_provider.operators._parameters import refuse_fixed_key, refuse_shared_scope
 from airflow_checkpoint_provider.operators._restore_age import RestoreAge

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_checkpoint_provider.hooks.references import item_in, launch_reference
-from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchedDriver
 from airflow_checkpoint_provider.protocol.events import Point
 
 
-def push_launch(ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
+def push_launch(ti: Any, launch: LaunchedDriver, attempt: int | None) -> None:
     """Push the XCom while the driver runs. Log a failure: the XCom is for readers, and the driver goes on."""
     assert launch.record is not None
     try:
@@ -19,7 +19,7 @@ def push_launch(ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
         launch.log([f"The XCom `launch` could not be written: {error}"])
 
 
-def of_end(launch: DriverLaunch, checkpoint: Point | None = None) -> dict[str, Any]:
+def of_end(launch: LaunchedDriver, checkpoint: Point | None = None) -> dict[str, Any]:
     """Return the task's result; ``checkpoint`` is its newest restore point, None if the script opened no ``CheckpointedJob``."""
     state = launch.state
     run_id = launch.parameters.token.run

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from airflow.configuration import conf as airflow_conf
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
@@ -158,12 +159,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     def execute(self, context: Any) -> Any:
         ti = context["ti"]
         with failing_for_good():
-            self.check_parameters()
-            self.refuse_instance(context)
-            refuse_inside_preflight(os.environ)
-            self._output.log(messages.untried(_airflow.untried()))
-            self.prepare()
-            archive = self.driver_archive()
+            archive = self._prepared(context)
             self._launch = launch = self.new_launch(context)
             try:
                 self._plan(launch)
@@ -180,6 +176,18 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             settings = launch.settings(self.checkpointing, check_allowance(self.allow_non_restored_state))
             self.hand_over(HandOver(settings.to_confs(), archive))
             return self._submit(context, launch)
+
+    def _prepared(self, context: Any) -> str | None:
+        """Check all that is known before anything is planned, and return where the driver finds this package."""
+        self.check_parameters()
+        self.refuse_instance(context)
+        refuse_inside_preflight(os.environ)
+        self._output.log(messages.untried(_airflow.untried()))
+        by_default = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
+        if by_default and "deferrable" in self.needs:
+            self._output.log([f"not deferred: {type(self).__name__} waits for its driver in this version"])
+        self.prepare()
+        return self.driver_archive()
 
     def new_launch(self, context: Any) -> DriverLaunch:
         store = self.checkpoint_store()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow.configuration import conf as airflow_conf
@@ -11,8 +12,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster
+from airflow_checkpoint_provider.operators import _cluster, _memory
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.operators._parameters import (
     refuse_deferral_in_client_mode,
     refuse_no_application,
@@ -21,6 +23,8 @@ from airflow_checkpoint_provider.operators._parameters import (
 )
 from airflow_checkpoint_provider.operators.hand_over import HandOver
 from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
+from airflow_checkpoint_provider.policies.memory import MemoryPlan, memory_policy
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
 from airflow_checkpoint_provider.text import messages
 
@@ -53,16 +57,22 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         map index is a position. Other fields may use it: ``application_args=["--table", "{{ task.item }}"]``. (templated, first)
     :param archive: how this package reaches the driver. "code": as an archive that lies where ``code`` of the connection leads, or without
         that on this worker. None: the driver's image has the same version of it.
+    :param memory_after_oom: by which factor a retry gets more memory after a death that was proved to be for want of memory: ``"1.5 x"``, or a
+        number. None: never.
+    :param memory_limit: the largest value that ``memory_after_oom`` gives a conf, such as ``"16g"``. None: no limit.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
     :param deferrable: release the worker while the driver runs. Cluster mode only.
     """
 
     from_this_host = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(
+        self, *, memory_after_oom: str | float | None = None, memory_limit: str | None = None, **kwargs: Any
+    ) -> None:
         # No parameter of its own, so that it is not taken from default_args, where it means the DAG's other tasks.
         self.deferrable = kwargs.pop("deferrable", None)
         self._handed: HandOver | None = None
+        self.memory_after_oom, self.memory_limit = memory_after_oom, memory_limit
         super().__init__(**kwargs)
         self._in_cluster = False  # until the connection has been looked up
         self._default_deferrable = (kwargs.get("default_args") or {}).get("deferrable")
@@ -74,6 +84,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         refuse_deferral_in_client_mode(self.deferrable, self._deploy_mode)
         super().check_parameters()
         self.check_arguments({"application": self.application, "java_class": self._java_class, "conf": self.conf})
+        _memory.check(self.memory_after_oom, self.memory_limit, _airflow.spark_hook_arguments(self))
 
     @classmethod
     def check_arguments(cls, given: Mapping[str, Any]) -> None:
@@ -102,6 +113,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()
+        if plan := self._memory_plan(hook):
+            plan.check()
 
     def _whether_to_defer(self, hook: CheckpointedSparkSubmitHook) -> bool:
         """Return whether to release the worker while the driver runs. Say that a default does not hold in client mode."""
@@ -120,6 +133,13 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         self._in_cluster = self._made_hook().deploy_mode == "cluster"
         return super().new_launch(context)
 
+    def launch_parameters(self, context: Any, store: Store) -> LaunchParameters:
+        return replace(super().launch_parameters(context, store), memory=self._memory_plan(self._made_hook()))
+
+    def _memory_plan(self, hook: CheckpointedSparkSubmitHook) -> MemoryPlan | None:
+        policy = memory_policy(self.memory_after_oom, self.memory_limit)
+        return _memory.memory_plan(policy, _airflow.spark_hook_arguments(self), hook) if policy else None
+
     # -- the submit --------------------------------------------------------------------------------------------------
 
     def hand_over(self, launch: HandOver) -> None:
@@ -133,6 +153,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         if self._launch is None or self._handed is None:
             return CheckpointedSparkSubmitHook(**arguments, output=self._output)
         arguments["conf"] = self._handed.with_confs(self.conf)
+        if self._launch.record is not None:
+            _memory.raise_memory(arguments, self._launch.parameters.memory, self._launch.record.spec.memory)
         if self._defers:
             arguments["conf"] |= _cluster.WITHOUT_WAITING
             arguments["track_driver_via_k8s_api"] = True  # else the hook misses the driver's exit code
@@ -149,10 +171,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         return hook.returncode if (hook := self.submission()) else None
 
     def goes_on_alone(self, launch: DriverLaunch) -> str | None:
-        hook, attempt = self.submission(), launch.attempt()
-        if hook is None or attempt is None or attempt.outcome or not hook.may_run_on():
-            return None
-        return messages.goes_on_alone_on_yarn(hook.yarn_application)
+        hook = self.submission()
+        return _cluster.outlives_submit(hook, launch, self._output) if hook is not None else None
 
     def submitted(self, context: Any, launch: DriverLaunch) -> None:
         if self._defers and (hook := self.submission()):
@@ -162,6 +182,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         super().attached(ti, launch, attempt)
         if hook := self.submission():
             _cluster.remember_application(hook, launch, attempt)
+
+    def end_followed(self, launch: DriverLaunch, attempt: AttemptRecord | None) -> dict[str, Any]:
+        if hook := self.submission():  # in the process of a task that was deferred, it knows no application yet
+            _cluster.remember_application(hook, launch, launch.state.last_epoch or None)
+        return super().end_followed(launch, attempt)
 
     def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
         hook = self.submission()

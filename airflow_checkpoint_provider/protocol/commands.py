@@ -120,6 +120,7 @@ class EndLaunch(Command):
     try_number: int
     outcome: str
     exit_code: int | None = None
+    cause: str = ""
     map_index: int | None = None
 
     def __post_init__(self) -> None:
@@ -129,7 +130,7 @@ class EndLaunch(Command):
 @dataclass(frozen=True, kw_only=True)
 class EndAttempt(Command):
     """The command to end an attempt. ``from_task``: the task saw the exit code; only it may turn *finished* into
-    *failed*.
+    *failed*, and add the ``cause`` of a death that its driver could not see.
     """
 
     epoch: int
@@ -137,6 +138,7 @@ class EndAttempt(Command):
     exit_code: int | None = None
     reported_by: str = BY_DRIVER
     from_task: bool = False
+    cause: str = ""
 
     def __post_init__(self) -> None:
         _check_outcome(self.outcome)

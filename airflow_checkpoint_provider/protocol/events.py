@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     JobId,
     KindName,
     LocationPath,
+    MemorySize,
     Number,
     Outcome,
     Plan,
@@ -113,6 +114,7 @@ class LaunchSpec(Record):
     application: str = ""
     restore: str = "latest"
     connection: str = added("")  # of Airflow, through which people find the job
+    memory: dict[str, MemorySize] = added(factory=dict)  # conf -> what the launch has; empty without memory_after_oom=
     map_index: Size | None = added(None)  # of the mapped instance; a position, so it may change between two tries
 
 
@@ -171,6 +173,7 @@ class LaunchEnded(Event):
     launch: int
     outcome: Outcome  # finished, failed, lost
     exit_code: int | None
+    cause: str = added("")  # of its death, if memory was used up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,10 +190,13 @@ class AttemptStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnded(Event):
+    """An attempt ended. A task may write the ``cause`` of its death later, in a second entry with the same outcome."""
+
     epoch: Number
     outcome: Outcome
     exit_code: int | None
     reported_by: str
+    cause: str = added("")  # of its death, if memory was used up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,9 @@ Number = Annotated[
 """An id, an epoch, a launch."""
 Size = Annotated[int, Check(lambda number: number >= 0, "size")]
 """Bytes, rows, or another count."""
+MemorySize = Annotated[
+    str, Check(lambda text: bool(re.fullmatch(r"[1-9][0-9]{0,11}[mg]", text)), "size of memory, such as 16g")
+]
 Seconds = Annotated[float, Check(lambda number: number >= 0, "duration in seconds")]
 Rate = Annotated[float, Check(lambda number: number >= 0, "number of rows per second")]
 Time = Annotated[str, Check(_is_time, "time with a zone")]

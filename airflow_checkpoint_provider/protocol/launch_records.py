@@ -53,6 +53,7 @@ class Launch(Ends):
     branch: Size
     adopted_by: Size = 0  # the latest try that adopted it
     stop: str | None = None  # who asked it to stop, and why
+    cause: str = added("")  # of its death, as that of an attempt
     adopted_index: Size | None = added(None)  # the map index of that try
 
     @property
@@ -80,6 +81,9 @@ class AttemptRecord(Ends):
     first_completed: Number | None = None  # its first own completed checkpoint
     held_file_sets: tuple[Number, ...] = ()  # the file sets of its restore point, by number
     application_parts: dict[str, str] = added(factory=dict)  # of the newest two attempts only
+    cause: str = added(
+        ""
+    )  # of its death, if memory was used up: a name in ``policies.memory.RAISED``, or of a later version
 
 
 @dataclass(frozen=True, kw_only=True)

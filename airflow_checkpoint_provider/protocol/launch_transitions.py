@@ -140,7 +140,8 @@ def request_stop(state: State, event: e.StopRequested) -> State:
 
 
 def end_launch(state: State, event: e.LaunchEnded) -> State:
-    return _change_launch(state, event, ending=EndRecord(outcome=event.outcome, at=state.at, exit_code=event.exit_code))
+    ending = EndRecord(outcome=event.outcome, at=state.at, exit_code=event.exit_code)
+    return _change_launch(state, event, ending=ending, cause=event.cause)
 
 
 def _change_launch(state: State, event: e.StopRequested | e.LaunchEnded, **changes: Any) -> State:
@@ -185,14 +186,20 @@ def end_attempt(state: State, event: e.AttemptEnded) -> State:
     attempt = state.attempt(event.epoch)
     if attempt is None:
         return state
-    ending = EndRecord(outcome=event.outcome, at=state.at, exit_code=event.exit_code, reported_by=event.reported_by)
-    ended = replace(attempt, ending=ending, extra=merged_extra(attempt, event))
+    again = attempt.outcome == event.outcome  # only its cause is new
+    ending = EndRecord(
+        outcome=event.outcome,
+        at=attempt.ended_at if again else state.at,
+        exit_code=event.exit_code,
+        reported_by=event.reported_by,
+    )
+    ended = replace(attempt, ending=ending, cause=event.cause or attempt.cause, extra=merged_extra(attempt, event))
     state = replace(state, attempts=swap(state.attempts, attempt, ended))
     run = state.run_of(attempt.epoch)
     if run is None or run.launch != attempt.launch:
         return state
     return replace(
-        state, runs=swap(state.runs, run, replace(run, ending=EndRecord(outcome=event.outcome, at=state.at)))
+        state, runs=swap(state.runs, run, replace(run, ending=EndRecord(outcome=event.outcome, at=ending.at)))
     )
 
 

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol import refusals
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.kinds import ACKNOWLEDGE, REPLACED
-from airflow_checkpoint_provider.protocol.launch_records import Launch, Run
+from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import apply
 
@@ -341,7 +341,9 @@ def end_launch(state: State, command: c.EndLaunch) -> Decision:
         return refusals.launch_attached(state, attempt.epoch)
     if not _is_latest(state, launch, command):
         return refusals.launch_not_ours(state, command.launch)
-    return (e.LaunchEnded(launch=command.launch, outcome=command.outcome, exit_code=command.exit_code),)
+    return (
+        e.LaunchEnded(launch=command.launch, outcome=command.outcome, exit_code=command.exit_code, cause=command.cause),
+    )
 
 
 def _is_latest(state: State, launch: Launch | None, command: c.RequestStop | c.EndLaunch) -> bool:
@@ -355,7 +357,7 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
     """Decide how an attempt ended. Only its task may turn *finished* into *failed*."""
     attempt = state.attempt(command.epoch)
     if attempt and attempt.outcome == command.outcome:
-        return DoneAlready(command.epoch)
+        return _cause_added(state, attempt, command) or DoneAlready(command.epoch)
     failed_after = (
         attempt is not None
         and attempt.outcome == "finished"
@@ -366,7 +368,31 @@ def end_attempt(state: State, command: c.EndAttempt) -> Decision:
     if state.over(command.epoch) and not failed_after:
         return refusals.over(state, command.epoch)
     ended = e.AttemptEnded(
-        epoch=command.epoch, outcome=command.outcome, exit_code=command.exit_code, reported_by=command.reported_by
+        epoch=command.epoch,
+        outcome=command.outcome,
+        exit_code=command.exit_code,
+        reported_by=command.reported_by,
+        cause=command.cause,
     )
     pending = (checkpoint for checkpoint in state.pending if command.epoch in checkpoint.epochs)
     return (ended, *abort_all(pending, f"attempt {command.outcome}"))
+
+
+def _cause_added(state: State, attempt: AttemptRecord, command: c.EndAttempt) -> tuple[e.AttemptEnded, ...]:
+    """Return the entry that adds the cause of its death to an attempt that has ended without one; empty if there is nothing to add.
+
+    A driver that lost its JVM ends in order, and only its task sees the exit code of the JVM. What the driver wrote stays.
+    """
+    current = state.current_launches.get(attempt.application) == attempt.launch
+    if not command.cause or not command.from_task or not current or attempt.ending is None or attempt.cause:
+        return ()
+    was = attempt.ending
+    return (
+        e.AttemptEnded(
+            epoch=attempt.epoch,
+            outcome=was.outcome,
+            exit_code=was.exit_code,
+            reported_by=was.reported_by,
+            cause=command.cause,
+        ),
+    )

@@ -116,6 +116,14 @@ class State(Record):
         """Return the newest attempt of a launch."""
         return next((attempt for attempt in reversed(self.attempts) if attempt.launch == launch), None)
 
+    def causes_of(self, launch: Launch) -> frozenset[str]:
+        """Return of which memory the drivers of a launch died: names in ``policies.memory.RAISED``, or of a later version."""
+        ends: tuple[Launch | AttemptRecord, ...] = (
+            launch,
+            *(attempt for attempt in self.attempts if attempt.launch == launch.number),
+        )
+        return frozenset(end.cause for end in ends if end.cause)
+
     def starting(self, application: str = "") -> Launch | None:
         """Return the current launch if its driver has not attached yet. It may be dead: ask its heartbeat."""
         launch = self.current_launch(application)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.ending import DEPLOY_MODE, timeout_in
+from airflow_checkpoint_provider.spark.attempt.memory import cause_of_jvm_death
 from airflow_checkpoint_provider.spark.attempt.progress import Progress
 from airflow_checkpoint_provider.spark.attempt.settings import Launched, Settings, script
 from airflow_checkpoint_provider.spark.attempt.start import Program, begin
@@ -47,7 +49,7 @@ class AttemptRun(JobRun):
 
     def __init__(self, spark: SparkSession, settings: Settings, task: Launched | None) -> None:
         super().__init__(spark)
-        self._task = task
+        self._task, self._kills = task, OomKills()
         for line in settings.notes:
             say(line)
         application = digest(spark, script(), sys.argv[1:])
@@ -90,6 +92,7 @@ class AttemptRun(JobRun):
             self._timer,
             self._task,
             settings.allow_non_restored_state,
+            self._kills,
         )
 
     def _attach(self, job: str, application: Application) -> None:
@@ -132,7 +135,8 @@ class AttemptRun(JobRun):
     # -- the end from outside ----------------------------------------------------------------------------------------
 
     def _jvm_died(self) -> NoReturn:
-        self._end_in_order("failed", ExitCode.FAILED, "its JVM is gone, and the driver cannot work without it")
+        why, cause = "its JVM is gone, and the driver cannot work without it", cause_of_jvm_death(self._kills)
+        self._end_in_order("failed", ExitCode.FAILED, why, cause)
 
     def _terminated(self) -> NoReturn:
         self._end_in_order("failed", TERMINATED, "SIGTERM")
@@ -140,8 +144,8 @@ class AttemptRun(JobRun):
     def _stopped(self, reason: str) -> NoReturn:
         self._end_in_order("cancelled", ExitCode.OVER, f"stopped: {reason}")
 
-    def _end_in_order(self, outcome: str, code: int, why: str) -> NoReturn:
-        self.attempt.end.in_order(outcome, code, why, self._save_rows, self._end_timeout_s)
+    def _end_in_order(self, outcome: str, code: int, why: str, cause: str = "") -> NoReturn:
+        self.attempt.end.in_order(outcome, code, why, self._save_rows, self._end_timeout_s, cause)
 
     def _save_rows(self, timeout_s: float) -> bool:
         """Return whether all proved rows are saved. A driver may be terminated before its states are read: then it has none."""

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed, undecided
+from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.damage import damage_of
+from airflow_checkpoint_provider.spark.attempt.memory import cause_of
 from airflow_checkpoint_provider.spark.attempt.settings import Launched
 from airflow_checkpoint_provider.spark.attempt.start import tell_task
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
@@ -45,6 +47,7 @@ class JobEnd:
     timer: CheckpointTimer
     launched: Launched | None
     allow_non_restored_state: Allowed
+    kills: OomKills
 
     @property
     def _session_stopped(self) -> bool:
@@ -123,7 +126,7 @@ class JobEnd:
         self.checkpointer.close()
         damage = damage_of(error, self.attempt, self.states.complete_records())
         cause = damage or error
-        self.attempt.end.failed(exit_code(cause, self.launched))
+        self.attempt.end.failed(exit_code(cause, self.launched), cause_of(error, self.spark, self.kills))
         self.checkpointer.close_objects()
         if isinstance(cause, CheckpointError):
             refuse_retry(cause, self.launched)

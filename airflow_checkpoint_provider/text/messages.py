@@ -56,7 +56,9 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP503": "The command spark-submit has ended, but not its application on YARN. The task follows the driver.",
     "CKP504": "The application on YARN could not be killed. Its driver is asked to stop through the journal.",
     "CKP505": "The operator that has submitted a driver has failed, but not the driver. The task follows it.",
-    "CKP506": "A job on Kubernetes has its checkpoints in a folder. It must be one volume for Airflow, driver and executors.",
+    "CKP520": "A job on Kubernetes has its checkpoints in a folder. It must be one volume for Airflow, driver and executors.",
+    "CKP521": "YARN has forgotten the application: its resource manager was restarted without its state. The next try continues.",
+    "CKP522": "The command spark-submit has ended before its driver attached. The task kills the application, and the next try submits again.",
 }
 
 
@@ -77,7 +79,7 @@ def folder_on_kubernetes(master: str, root: str) -> list[str]:
         " volume, mounted under this path in the pods of driver and executors and where Airflow's workers run. Otherwise the"
         " task does not see its driver, and a retry starts from zero"
     )
-    return [coded(text, "CKP506")]
+    return [coded(text, "CKP520")]
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -412,6 +414,22 @@ def goes_on_alone_on_yarn(application: str | None) -> str:
     """Say that the task follows a driver whose ``spark-submit`` is gone."""
     text = f"spark-submit has ended, but {application or 'the application'} may still run on YARN. This task follows its driver"
     return coded(f"{text} through the journal.", "CKP503")
+
+
+def forgotten(application: str | None) -> str:
+    """Say why YARN does not know an application that it has accepted."""
+    text = (
+        f"YARN does not know {application or 'the application'} any more: its resource manager was started without the state of the one"
+        " before, and ends the application. The next try continues from the newest checkpoint. With"
+        " yarn.resourcemanager.recovery.enabled, applications outlive a restart"
+    )
+    return coded(text, "CKP521")
+
+
+def not_awaited(application: str) -> str:
+    """Say that an application is killed because nobody waits for it."""
+    text = f"spark-submit has ended before the driver of {application} attached, so nobody waits for it on YARN. This task kills it"
+    return coded(f"{text}; the next try submits again", "CKP522")
 
 
 def not_killed(application: str) -> str:

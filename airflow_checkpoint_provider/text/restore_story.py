@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, L
 from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import command, restore, title
-from airflow_checkpoint_provider.text import query_progress, work
+from airflow_checkpoint_provider.text import out_of_memory, query_progress, work
 from airflow_checkpoint_provider.text.messages import closed
 from airflow_checkpoint_provider.text.units import (
     ago,
@@ -224,6 +224,7 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
     return [
         headline(head, "CKP101"),
         labelled("event", _event(state, launch, before, seen)),
+        *out_of_memory.memory_lines(state, before, launch),
         *_fenced(before, attempt),
         *candidates,
         labelled("continues", _continuation(state, launch, attempt, restored, seen)),
@@ -391,6 +392,8 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
     if attempt is None:
         if launch.outcome:
             yield labelled("since", f"the driver {_launch_ended(launch, '')} before it attached")
+            if cause := out_of_memory.in_words({launch.cause}):
+                yield labelled("cause", cause)
             return
         yield labelled(
             "since", "no driver has attached" if launch is state.current_launch() else "no driver ever attached"
@@ -409,6 +412,8 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
     if len(aborted) > SHOWN_REJECTED:
         yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")
     yield labelled("ended", _ending(state, launch, attempt))
+    if cause := out_of_memory.in_words({attempt.cause}):
+        yield labelled("cause", cause)
 
 
 def _ending(state: State, launch: Launch, attempt: AttemptRecord) -> str:

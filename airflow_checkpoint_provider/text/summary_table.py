@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, R
 from airflow_checkpoint_provider.protocol.metadata import QUERY, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import show, starting_since, title
+from airflow_checkpoint_provider.text import out_of_memory
 from airflow_checkpoint_provider.text.units import (
     NONE,
     batch,
@@ -78,8 +79,8 @@ class Summary:
     """The numbers of one run.
 
     ``waited_s`` are the seconds that its stages waited at their barriers. ``ran_s`` are the seconds that its attempts ran. ``saved_s`` are
-    the seconds of work that a restore did not repeat. ``stages_wrote`` and ``queries_copied`` are bytes. Savepoints are counted apart:
-    ``completed`` and ``aborted`` are without them.
+    the seconds of work that a restore did not repeat. ``out_of_memory`` are the attempts that died of it. ``stages_wrote`` and
+    ``queries_copied`` are bytes. Savepoints are counted apart: ``completed`` and ``aborted`` are without them.
     """
 
     job: str
@@ -96,6 +97,7 @@ class Summary:
     queries_copied: int
     ran_s: float
     saved_s: float
+    out_of_memory: int
     next_start: Point | None
 
 
@@ -123,6 +125,7 @@ def summarize(state: State, run: str) -> Summary:
         queries_copied=sum(entry.measures.new_bytes for entry in new if entry.kind == QUERY),
         ran_s=sum(between(attempt.at, last_sign(state, attempt)) for attempt in attempts),
         saved_s=sum(seconds(reused_stages(state, attempt, run) or ()) for attempt in attempts),
+        out_of_memory=sum(bool(out_of_memory.in_words({attempt.cause})) for attempt in attempts),
         next_start=None if record and record.outcome == "finished" and state.of_one_run else state.restore_point(),
     )
 
@@ -130,7 +133,7 @@ def summarize(state: State, run: str) -> Summary:
 def summary(state: State, run: str, shown: int = SHOWN) -> list[str]:
     """Return the table of the newest ``shown`` checkpoints, and its last lines."""
     about = summarize(state, run)
-    headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}", "CKP202")
+    headed = coded(f"CHECKPOINTS {title(state, run)}: {_headline(state, about)}{_died(state, about)}", "CKP202")
     left_out = len(about.rows) - shown
     rows = table(HEADER, [line.cells() for line in about.rows[-shown:]])
     lines = [headed, *(rows or ["no checkpoint was taken"])]
@@ -249,6 +252,15 @@ def _headline(state: State, about: Summary) -> str:
     return f"{about.status.upper()}{code} in {plural(about.attempts, 'attempt')}"
 
 
+def _died(state: State, about: Summary) -> str:
+    """Return of which memory the newest driver of a run died; empty if that was not its end."""
+    record = state.run(about.run)
+    launch = state.launch(record.launch) if record else None
+    newest = (state.attempt_of(launch.number) or launch) if launch else None
+    died = out_of_memory.in_words({newest.cause}) if newest and about.status in ("failed", "lost") else ""
+    return f"; {died}" if died else ""
+
+
 def _totals(about: Summary) -> str:
     """Return the counts and the measures. The time in which a stage writes its rows cannot be told from its work."""
     parts = [", ".join(_counted(about))]
@@ -259,6 +271,8 @@ def _totals(about: Summary) -> str:
         parts.append(f"checkpoints copied {size(about.queries_copied)} of the files of queries")
     if about.attempts > 1:
         parts.append(f"restore saved {duration(about.saved_s) if about.saved_s else 'nothing'}")
+    if about.out_of_memory:
+        parts.append(f"{plural(about.out_of_memory, 'attempt')} ran out of memory")
     return " · ".join(parts)
 
 

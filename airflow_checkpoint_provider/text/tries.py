@@ -110,12 +110,11 @@ def notification(failed: FailedTask, state: State, run: str, tries: Tries | None
     if state.n < 0:
         return [*lines, labelled("reason", _reason(failed, state, tries)), labelled("job", "has no history yet")]
     lines += [
-        labelled("job", title(state, run)),
+        labelled("job", title(state, run or state.scope)),
         labelled("reason", _reason(failed, state, tries)),
         labelled("checkpoint", _newest(state, now)),
     ]
-    over = "" if failed.retried else "no other try follows; "
-    lines += [labelled("next", f"{over}{_next(state, tries, now)}")] if tries else []
+    lines += [labelled("next", _next(failed, state, tries, now))] if tries else []
     lines += [labelled("no further", in_a_row(state, tries))] if tries and tries.stuck else []
     return [*lines, *_commands(state, state.scope or run)]
 
@@ -156,16 +155,22 @@ def _newest(state: State, now: str) -> str:
     return f"chk-{found.id}, completed {day_and_time(found.completed_at)} at {where}, {age} ago"
 
 
-def _next(state: State, tries: Tries, now: str) -> str:
+def _next(failed: FailedTask, state: State, tries: Tries, now: str) -> str:
     """Return where the next attempt starts, and how much work it repeats."""
     start = state.restore_point(tries.newest.spec.application) or "nothing"
-    attempt = tries.attempt
+    attempt, over = tries.attempt, "" if failed.retried else "no other try follows; "
     if attempt is None:
-        return f"the next attempt continues from {start}. No driver of this try has attached, so no work is repeated"
+        return (
+            f"{over}the next attempt continues from {start}. No driver of this try has attached, so no work is repeated"
+        )
     if not tries.over:
-        return f"attempt {attempt.epoch} has not recorded its end. If it still runs, the next try follows it; else it continues from {start}"
+        after = "The next try follows it then; else it" if failed.retried else "After it, the job"
+        return (
+            f"{over}attempt {attempt.epoch} has not recorded its end, and may still run. {after} continues from {start}"
+        )
     saved = max((one.completed_at for one in state.checkpoints_of(attempt.epoch)), default="") or attempt.at
-    return f"the next attempt continues from {start}, and repeats {duration(between(saved, last_sign(state, attempt) or now))} of work"
+    work = duration(between(saved, last_sign(state, attempt) or now))
+    return f"{over}the next attempt continues from {start}, and repeats {work} of work"
 
 
 def _commands(state: State, run: str) -> Iterator[str]:

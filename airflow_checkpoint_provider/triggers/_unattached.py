@@ -11,10 +11,8 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import deferral
 from airflow_checkpoint_provider.triggers.checkpoint import Repetition
 
-FIRST, EVERY = (
-    10.0,
-    30.0,
-)  # seconds until the resource manager is asked: a driver that need not wait has attached by then
+FIRST, EVERY = 10.0, 30.0  # seconds between two questions; a driver that need not wait has attached before the first
+FORGOTTEN = 60.0  # seconds; a resource manager that starts answers before it has recovered its applications
 
 
 class Unattached:
@@ -30,20 +28,20 @@ class Unattached:
 
     def __init__(self, conn_id: str, application: str, patience: float, log: Callable[[str], object]) -> None:
         self._conn_id, self._application, self._patience, self._log = conn_id, application, patience, log
-        self._since = time.monotonic()
-        self._ask_at = self._since + FIRST
+        self._since = self._known = time.monotonic()  # of the last sign; of the last word that the application exists
+        self._ask_at = self._since + min(FIRST, patience / 2)
         self._address: str | None = None
         self._said = Repetition()
 
     def over(self, state: State) -> bool:
         """Return whether the task must ask."""
         if self._application and time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + EVERY
-            word = self._ask(state)
-            if word and word not in yarn.LIVES:
+            self._ask_at = time.monotonic() + min(EVERY, self._patience / 2)
+            word, now = self._ask(state), time.monotonic()
+            if word in yarn.LIVES:
+                self._since = self._known = now
+            elif word and (word != yarn.NOT_KNOWN or now - self._known >= FORGOTTEN):
                 return True
-            if word:
-                self._since = time.monotonic()
         return time.monotonic() - self._since >= self._patience
 
     def _ask(self, state: State) -> str:
@@ -55,9 +53,8 @@ class Unattached:
                 return ""
             word = yarn.state_of(self._address, self._application)
         except (CheckpointError, *yarn.ERRORS) as error:
-            line = deferral.no_answer(
-                state, type(error).__name__
-            )  # its text may hold the address, with a password in it
+            # Its text may hold the address, with a password in it.
+            line = deferral.no_answer(state, type(error).__name__)
             word = ""
         else:
             line = deferral.asked(state, f"{word} of {self._application}")

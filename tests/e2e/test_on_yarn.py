@@ -13,7 +13,7 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
 from airflow_checkpoint_provider.storage import LocalStore, S3Settings, S3Store
-from tests.e2e.lab import RESULT, TASK, Lab, Run, adopt_orphans, kill, parent
+from tests.e2e.lab import PATIENCE, RESULT, TASK, Lab, Run, adopt_orphans, kill, parent, wait_gone
 from tests.support.clusters import SMALL
 from tests.support.jars import NoJars
 from tests.support.stack import Stack
@@ -31,7 +31,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "orchestrate" / "on-yarn.md"
 @pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
     try:
-        yarn = Yarn(tmp_path_factory.mktemp("yarn") / "yarn")
+        yarn = Yarn(tmp_path_factory.mktemp("yarn") / "yarn", recovers=True)
     except NoJars as error:
         pytest.skip(str(error))
     with yarn:
@@ -49,7 +49,7 @@ def on_yarn(yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     no_bucket = S3Store("none", "ckp", S3Settings())
     with Stack(folder / "airflow", folder / "dags", _environment(yarn, folder / "checkpoints")) as stack:
         stack.run("airflow", *_command_of_the_page(yarn.webapp))
-        wait_until(lambda: len(stack.client.call("GET", "/api/v2/dags")["dags"]) == 4, 300, "DAG files are not read")
+        wait_until(lambda: len(stack.client.call("GET", "/api/v2/dags")["dags"]) == 8, 300, "DAG files are not read")
         yield Lab(stack, local, no_bucket, folder / "runs", folder / "airflow")
 
 
@@ -115,6 +115,101 @@ def _the_log_tells(run: Run, try_number: int) -> None:
     for words in ("RESTORE", "[CKP101]", "driver says attached", "chk-2 completed", f"CHECKPOINTS {run.dag}.job"):
         assert words in log, log
     assert log.index("[CKP101]") < log.index("driver says") < log.index("CHECKPOINTS ")
+
+
+def test_application_outlives_its_spark_submit(on_yarn: Lab, yarn: Yarn) -> None:
+    run = on_yarn.at_two("on_yarn")
+    before = len(yarn.applications())
+    kill(run.jvm())
+    run.wait_logged("[CKP503]", 1)
+    run.open("two")
+    run.ended("success", 1)
+    assert len(yarn.applications()) == before
+    assert run.results == [{"attempt": 1, **RESULT}]
+    assert [launch.number for launch in run.state.launches] == [1]
+
+
+def test_in_client_mode_a_killed_driver_is_followed_and_mark_failed_ends_the_next(on_yarn: Lab, yarn: Yarn) -> None:
+    run = on_yarn.at_two("on_yarn_client", "three")
+    kill(run.driver())
+    run.wait_at("two", attempt=2)
+    run.open("two")
+    run.wait_stored("two")
+    second, processes = application(run), (run.driver(), run.jvm())
+    run.mark_failed()
+    for process in processes:
+        wait_gone(process)
+    wait_until(lambda: state_of(yarn, second) not in ("ACCEPTED", "RUNNING"), 120, run.report)
+    run.ended("failed", 2)
+    run.open("three")
+    run.clear()
+    run.ended("success", 3)
+    assert run.results == [{"attempt": 3, **RESULT}]
+    assert [run.computed(number) for number in (1, 2, 3)] == [["one"], ["two"], ["three"]]
+    assert run.state.launches[1].stop is not None
+    assert run.attempt(2).outcome in ("failed", "cancelled")  # SIGTERM and the journal tell the driver to end
+
+
+def test_queued_application_is_asked_for_by_the_trigger(on_yarn: Lab, yarn: Yarn) -> None:
+    holder = on_yarn.at_two("on_yarn")
+    run = on_yarn.start("on_yarn_queued")
+    wait_queued(run, 1)
+    yarn.end(newest(yarn))
+    wait_queued(run, 2)
+    assert "the cluster manager says FAILED" in run.log(1)
+    holder.open("two")
+    holder.ended("success", 1)
+    run.ended("success", 2)
+    assert run.results == [{"attempt": 1, **RESULT}]
+    assert [launch.outcome for launch in run.state.launches] == ["failed", None]
+
+
+def wait_queued(run: Run, try_number: int) -> None:
+    """Wait until a task is deferred whose trigger has heard of the resource manager that its application waits."""
+    run.client.wait_for_task(run.dag, run.id, TASK, {"deferred"}, try_number, PATIENCE)
+    run.lab.wait_until(lambda: "the cluster manager says ACCEPTED" in run.log(try_number), run.report)
+
+
+def newest(yarn: Yarn) -> str:
+    return str(yarn.applications()[-1]["id"])
+
+
+def test_application_that_waits_without_its_spark_submit_is_killed(on_yarn: Lab, yarn: Yarn) -> None:
+    holder = on_yarn.at_two("on_yarn")
+    run = on_yarn.start("on_yarn_queued_submit")
+    run.wait_logged("(state: ACCEPTED)", 1)
+    first = newest(yarn)
+    kill(run.jvm())
+    run.wait_logged("(state: ACCEPTED)", 2)
+    assert "[CKP522]" in run.log(1)
+    assert state_of(yarn, first) == "KILLED"
+    holder.open("two")
+    holder.ended("success", 1)
+    run.ended("success", 2)
+    assert run.results == [{"attempt": 1, **RESULT}]
+
+
+def test_application_goes_on_when_the_resource_manager_is_restarted(on_yarn: Lab, yarn: Yarn) -> None:
+    run = on_yarn.at_two("on_yarn")
+    first, before = application(run), len(yarn.applications())
+    yarn.restart()
+    wait_until(lambda: state_of(yarn, first) == "RUNNING", 120, run.report)
+    run.open("two")
+    run.ended("success", 1)
+    wait_until(lambda: state_of(yarn, first) == "FINISHED", 120, run.report)
+    assert len(yarn.applications()) == before
+    assert run.results == [{"attempt": 1, **RESULT}]
+
+
+def test_application_that_a_restart_has_forgotten_is_followed_by_another(on_yarn: Lab, yarn: Yarn) -> None:
+    run = on_yarn.at_two("on_yarn")
+    yarn.restart(forgets=True)
+    run.wait_at("two", attempt=2)
+    assert "[CKP521]" in run.log(1)
+    run.open("two")
+    run.ended("success", 2)
+    assert run.results == [{"attempt": 2, **RESULT}]
+    assert (run.computed(1), run.computed(2)) == (["one"], ["two", "three"])
 
 
 def test_killed_application_master_is_started_again_by_the_cluster(on_yarn: Lab, yarn: Yarn) -> None:

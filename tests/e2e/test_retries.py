@@ -67,12 +67,12 @@ def test_task_that_the_scheduler_fails_is_told_by_the_dag_processor(lab: Lab) ->
     run.ended("failed", 1)
     lab.wait_until(lambda: told(run.folder), lambda: f"nobody was told: {run.report()}")
     kill(driver)
-    (text,) = told(run.folder)
+    text = told(run.folder)[0]  # Airflow may call a second time
     assert text.startswith(f"Subject: FAILED lost_s3.job, run {run.id}: try 1 of 1 failed")
     for words in (
         "Airflow lost the process of this try, which has reported nothing",
         "checkpoint  chk-1, completed ",
-        "attempt 1 has not recorded its end. If it still runs, the next try follows it; else it continues from chk-1",
+        "attempt 1 has not recorded its end, and may still run. After it, the job continues from chk-1",
         "--conn-id in_s3",
     ):
         assert words in text, text

@@ -26,6 +26,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Any: st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner, max_size=2), max_leaves=3),
     stored.Number: st.integers(1, 2**40),
     stored.Size: st.integers(0, 2**59),  # an id after it must still be a number
+    stored.MemorySize: st.sampled_from(["3g", "576m"]),
     stored.Seconds: st.floats(0, 1e9),
     stored.Time: st.just("2026-11-22T10:00:00.000Z"),
     stored.TimeOrEmpty: st.sampled_from(["", "2026-11-22T10:00:00.000Z"]),

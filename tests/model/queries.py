@@ -104,7 +104,7 @@ def take_over(process: Process, epoch: int, kind: Kind, memory: Memory) -> Next 
         try:
             writer = cast(Any, Writer(lambda key: kind.spark(process, epoch, key)))
             sink = sink_of(cast(Any, None), UID, Target("parquet", "sink"), writer)
-            query = mine._started(UID, writer, sink, {}, None)
+            query = mine._started(UID, writer, sink, {}, None, rescale=False)
             mine._catch_up(query)
             at = kind.spark(process, epoch, query.located.own.key).start()
         except (Failed, CheckpointError) as error:

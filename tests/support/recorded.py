@@ -82,6 +82,7 @@ class Recorded:
                 run_after=None,
                 started_at=self.clock,
                 restore=other.pop("restore", "latest"),
+                memory=other.pop("memory", {}),
                 map_index=self.map_index,
             ),
             incarnation="1ncarnation",
@@ -117,7 +118,12 @@ class Recorded:
         return self.attached(time)
 
     def ended(
-        self, time: str, outcome: str = "finished", exit_code: int | None = 0, reported_by: str = BY_DRIVER
+        self,
+        time: str,
+        outcome: str = "finished",
+        exit_code: int | None = 0,
+        reported_by: str = BY_DRIVER,
+        cause: str = "",
     ) -> None:
         self.clock = at(time)
         self.coordinator.journal.append(
@@ -127,15 +133,18 @@ class Recorded:
                 exit_code=exit_code,
                 reported_by=reported_by,
                 from_task=reported_by == "task",
+                cause=cause,
             )
         )
 
-    def launch_ended(self, time: str, outcome: str = "failed", exit_code: int | None = 1) -> None:
+    def launch_ended(self, time: str, outcome: str = "failed", exit_code: int | None = 1, cause: str = "") -> None:
         """The driver of the current launch ended before it attached."""
         self.clock = at(time)
         launch = self.state.current_launch()
         assert launch
-        end = c.EndLaunch(launch=launch.number, try_number=launch.latest_try, outcome=outcome, exit_code=exit_code)
+        end = c.EndLaunch(
+            launch=launch.number, try_number=launch.latest_try, outcome=outcome, exit_code=exit_code, cause=cause
+        )
         self.coordinator.journal.append(end)
 
     def told_to_stop(self, time: str, reason: str = "the task was killed") -> None:

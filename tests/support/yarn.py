@@ -48,10 +48,14 @@ log4j.appender.console.layout=org.apache.log4j.SimpleLayout
 
 
 class Yarn:
-    """``webapp`` is the address of the resource manager's REST API. All is below ``home``. Raises ``NoJars``."""
+    """``webapp`` is the address of the resource manager's REST API. All is below ``home``. Raises ``NoJars``.
 
-    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
-        self.home, self._settings, self._jars = home, dict(settings or {}), fetched("yarn")
+    With ``recovers`` the resource manager keeps its state there, and has it again after a restart.
+    """
+
+    def __init__(self, home: Path, settings: Mapping[str, str] | None = None, *, recovers: bool = False) -> None:
+        self.home, self._jars = home, fetched("yarn")
+        self._settings = {**(self._recovery if recovers else {}), **(settings or {})}
         self._ports = {name: free_port() for name in LISTENING}
         self.webapp = f"http://127.0.0.1:{self._ports['webapp.address']}"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -90,6 +94,15 @@ class Yarn:
         daemon.kill()
         daemon.wait(START)
 
+    def restart(self, *, forgets: bool = False) -> None:
+        """Kill the resource manager, and start it again; without the state of the one before if it ``forgets``."""
+        manager = DAEMONS[0]
+        self.kill(manager)
+        if forgets:
+            shutil.rmtree(self._state)
+        self.start(manager)
+        wait_until(self._nodes, START, self._said)
+
     def _configure(self) -> None:
         self._conf.mkdir(parents=True)
         (self._conf / "log4j.properties").write_text(LOG4J)
@@ -119,6 +132,20 @@ class Yarn:
             "yarn.nodemanager.local-dirs": str(self.home / "local"),
             "yarn.nodemanager.log-dirs": str(self.home / "logs"),
         }
+
+    @property
+    def _recovery(self) -> dict[str, str]:
+        return {
+            "yarn.resourcemanager.recovery.enabled": "true",
+            "yarn.resourcemanager.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore",
+            "yarn.resourcemanager.fs.state-store.uri": f"file://{self._state}",
+            "yarn.resourcemanager.connect.max-wait.ms": "120000",
+            "yarn.resourcemanager.connect.retry-interval.ms": "1000",
+        }
+
+    @property
+    def _state(self) -> Path:
+        return self.home / "state"
 
     @property
     def _conf(self) -> Path:

@@ -20,7 +20,8 @@ from airflow_checkpoint_provider import metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, QueryProgress
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.metrics import EVERY, Gauges, gauges, query_gauges
-from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import Fault, FaultyStore

@@ -47,12 +47,12 @@ class AttemptEnd:
         self._heart, self._leaving = heart, leaving
         self._only = threading.Lock()  # taken by the thread that ends the process, for good
 
-    def write(self, outcome: str, exit_code: int) -> None:
-        """Write the last entry. Raises ``StoreError`` and ``CommitStateUnknown``."""
+    def write(self, outcome: str, exit_code: int, cause: str = "") -> None:
+        """Write the last entry. ``cause``: of which memory the attempt died. Raises ``StoreError`` and ``CommitStateUnknown``."""
         self._leaving.if_begun()
         self._leaving.begun.set()
         self._heart.stop()
-        ended = c.EndAttempt(epoch=self._record.epoch, outcome=outcome, exit_code=exit_code)
+        ended = c.EndAttempt(epoch=self._record.epoch, outcome=outcome, exit_code=exit_code, cause=cause)
         with self._writer.exclusive() as coordinator:
             try:
                 coordinator.end_attempt(ended)
@@ -71,12 +71,12 @@ class AttemptEnd:
             problem = error.message
         leave(ExitCode.OVER, last_line(problem))
 
-    def failed(self, exit_code: int) -> None:
+    def failed(self, exit_code: int, cause: str = "") -> None:
         """Write the last entry of a driver that fails. An error of the store is logged."""
         if self._finished:  # the answer was lost; the task decides by the exit code
             return
         try:
-            self.write(self._outcome_in(self._journal.state, "failed"), exit_code)
+            self.write(self._outcome_in(self._journal.state, "failed"), exit_code, cause)
         except CheckpointError as error:
             say(f"the end of attempt {self._record.epoch} could not be written ({error}). The next attempt writes it.")
 
@@ -85,15 +85,15 @@ class AttemptEnd:
         listed = self._journal.state.attempt(self._record.epoch)
         return listed is not None and listed.outcome == "finished"
 
-    def in_order(self, outcome: str, code: int, why: str, save: Save, timeout_s: float) -> NoReturn:
+    def in_order(self, outcome: str, code: int, why: str, save: Save, timeout_s: float, cause: str = "") -> NoReturn:
         """End the process when the rows that are proved are in a checkpoint. Do not call it in a thread that takes checkpoints."""
-        self._end(outcome, code, why, save, timeout_s)
+        self._end(outcome, code, why, save, timeout_s, cause)
 
     def now(self, outcome: str, code: int, why: str) -> NoReturn:
         """End the process from any thread. Write the last entry if the store answers in time."""
         self._end(outcome, code, why, lambda _: True, CLIENT_TIMEOUT)
 
-    def _end(self, outcome: str, code: int, why: str, save: Save, timeout_s: float) -> NoReturn:
+    def _end(self, outcome: str, code: int, why: str, save: Save, timeout_s: float, cause: str = "") -> NoReturn:
         if not self._only.acquire(blocking=False):
             threading.Event().wait()  # until the thread that was first has ended the process
         self._leaving.begun.set()
@@ -103,7 +103,7 @@ class AttemptEnd:
         def write() -> None:
             if save(timeout_s - LAST_ENTRY):
                 del missing[0]
-            if self._written(outcome, code, deadline):
+            if self._written(outcome, code, deadline, cause):
                 del missing[-1]
 
         writing = threading.Thread(target=write, name="checkpoint-end", daemon=True)
@@ -112,11 +112,12 @@ class AttemptEnd:
         lines = [f"attempt {self._record.epoch} of {self._journal.state.job} ends: {why}"]
         leave(code, "\n".join([*lines, *messages.not_written_in_time(missing, timeout_s)]))
 
-    def _written(self, outcome: str, code: int, deadline: float) -> bool:
+    def _written(self, outcome: str, code: int, deadline: float, cause: str) -> bool:
         """Write the last entry. Log the checkpoints that it aborts, or the error that refuses it. Return False if it is not written."""
 
         def last(state: State) -> c.EndAttempt:
-            return c.EndAttempt(epoch=self._record.epoch, outcome=self._outcome_in(state, outcome), exit_code=code)
+            how = self._outcome_in(state, outcome)
+            return c.EndAttempt(epoch=self._record.epoch, outcome=how, exit_code=code, cause=cause)
 
         pending = self._journal.state.pending
         try:

@@ -147,7 +147,7 @@ class Queries:
         reads: Mapping[str, Sequence[Source]],
         adopt: str | None,
         *,
-        rescale: bool = False,
+        rescale: bool,
     ) -> RunningQuery:
         start = Start(
             uid=uid,

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import INLINE
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.text import query_progress
+from airflow_checkpoint_provider.text import out_of_memory, query_progress
 from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.text.restore_story import SHOWN_OLDER, doing, retold
 from airflow_checkpoint_provider.text.summary_table import SPREAD, attempts_of, causes, spreads, status
@@ -339,7 +339,7 @@ def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, comman
         epoch=attempt.epoch if attempt else None,
         run=launch.spec.run,
         try_number=launch.latest_try,
-        state=Label.of(_outcome(state, launch, attempt)),
+        state=_label(_outcome(state, launch, attempt), (attempt or launch).cause),
         started_at=attempt.at if attempt else launch.at,
         ended_at=attempt.ended_at if attempt else launch.ended_at,
         started_from=str(point) if point else "nothing",
@@ -350,6 +350,12 @@ def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, comman
         candidates=_candidates(state, launch, attempt),
         commands=commands.of_attempt(attempt.epoch) if attempt else (),
     )
+
+
+def _label(outcome: str, cause: str) -> Label:
+    """Return how an attempt ended, and of which memory it died, if it did."""
+    label, died = Label.of(outcome), out_of_memory.in_words({cause})
+    return replace(label, text=f"{outcome}: {died}") if died else label
 
 
 def _outcome(state: State, launch: Launch, attempt: AttemptRecord | None) -> str:

@@ -29,6 +29,7 @@ CONFS = {
     "spark.yarn.maxAppAttempts": "1",
     **json.loads(os.environ.get("CONFS_OF_YARN", "{}")),
 }
+LARGE = {"spark.driver.memory": "6g"}  # its container waits until the node runs no other job
 
 
 def submits(dag_id: str, job: str = "stages", spark: dict[str, str] | None = None, **options: Any) -> None:
@@ -48,6 +49,10 @@ def submits(dag_id: str, job: str = "stages", spark: dict[str, str] | None = Non
 submits("on_yarn")
 submits("on_yarn_twice", spark={"spark.yarn.maxAppAttempts": "2"})
 submits("on_yarn_refuses", job="twice")
+submits("on_yarn_client", conn_id="yarn", deploy_mode="client")
+submits("on_yarn_deferred", deferrable=True)
+submits("on_yarn_queued", spark=LARGE, deferrable=True)
+submits("on_yarn_queued_submit", spark=LARGE)
 submits(
     "on_yarn_by_conf",
     conn_id="yarn",  # which names no deploy mode

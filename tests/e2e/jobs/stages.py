@@ -1,7 +1,7 @@
-"""Three small stages; at a closed gate the driver waits, so that a test decides how far the job has got. Runs in the Spark driver.
+"""Small stages; at a closed gate the driver waits, so that a test decides how far the job has got. Runs in the Spark driver.
 
-``stages.py FOLDER``: a gate is closed while ``FOLDER/closed-<gate>`` is there; ``FOLDER/at-<gate>-<attempt>`` says that an
-attempt waits. Each attempt that reaches the end adds its line to ``FOLDER/results``.
+``stages.py FOLDER [STAGE ...]``, by default one, two and three: a gate is closed while ``FOLDER/closed-<gate>`` is there;
+``FOLDER/at-<gate>-<attempt>`` says that an attempt waits. Each attempt that reaches the end adds its line to ``FOLDER/results``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def gate(folder: Path, name: str, attempt: int) -> None:
         time.sleep(0.05)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     with CheckpointedJob() as job:
         seen = job.value("seen", [])
         rows = job.spark.range(1000).toDF("n")
-        for name in ("one", "two", "three"):
+        for name in names:
             gate(folder, name, job.attempt)
             rows = job.stage(name, rows.selectExpr("n + 1 as n"))
             seen.set([*seen.get(), name])
@@ -40,4 +40,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] or ["one", "two", "three"])

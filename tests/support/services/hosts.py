@@ -9,11 +9,12 @@ What did not travel with the request is not there by luck: neither a variable, n
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from threading import RLock
 from typing import Self
 
 from tests.support.drivers import fast_confs, quick_jvms
-from tests.support.processes import find
+from tests.support.processes import environment, find
 from tests.support.runs import CRASH
 from tests.support.services.submission import Submission
 from tests.support.waiting import wait_until
@@ -67,13 +68,15 @@ class Hosted:
         return self.said().splitlines()
 
     def left(self) -> list[int]:
-        """Return the living processes of the group."""
-        return list(find(lambda pid: os.getpgid(pid) == self.pid))
+        """Return the living processes of the group. Its number may be another's by now: they have this host's configuration, too."""
+        mark = f"SPARK_CONF_DIR={self.environment['SPARK_CONF_DIR']}"
+        return list(find(lambda pid: os.getpgid(pid) == self.pid and mark in environment(pid)))
 
     def kill(self, sig: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the whole group, as a cluster manager does that ends a container."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, sig)
+        if self.code is None or self.left():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, sig)
 
     def end(self, grace: float = GRACE) -> None:
         """Send SIGTERM, after ``grace`` seconds SIGKILL, and wait until nothing of the group lives."""
@@ -110,6 +113,8 @@ class Host:
     spark_submit: Sequence[str] = ("spark-submit",)
     started: list[Hosted] = field(default_factory=list)
     _crashes: list[tuple[str, str]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _over: bool = False
     _one_at_a_time: RLock = field(default_factory=RLock)
 
     def __post_init__(self) -> None:
@@ -126,6 +131,7 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         with self._one_at_a_time:
+            self._over = True
             for hosted in self.started:
                 hosted.end(0)
 
@@ -161,18 +167,13 @@ class Host:
         return self.run([*self.spark_submit, *submission.words()], submission.environment)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Hosted:
-        """Start a command with more variables. Raise ``OSError`` if the machine does not have it."""
+        """Start a command with more variables. Raise ``OSError`` if the machine does not have it, and ``RuntimeError`` after its end."""
         with self._one_at_a_time:
-            folder = self.folder / f"process-{len(self.started) + 1}"
+            if self._over:  # a service may still carry out a request
+                raise RuntimeError("this host is gone")
+            folder = self.folder / f"process-{next(self._numbers)}"
             folder.mkdir()
             have = {**self.environment, **environment}
-            hosted = Hosted(_found(command, have["PATH"]), have, folder)
+            hosted = Hosted(command, have, folder)
             self.started.append(hosted)
             return hosted
-
-
-def _found(command: Sequence[str], path: str) -> list[str]:
-    """Return the command with the place of its program in the machine's own path. Python would look in that of the tests."""
-    from shutil import which
-
-    return [which(command[0], path=path) or command[0], *command[1:]]

@@ -3,7 +3,8 @@
     with Host(folder) as host, Livy(host) as livy:
         monkeypatch.setenv("AIRFLOW_CONN_LIVY_DEFAULT", livy.connection)
 
-It is kinder than Livy in what it does not check: users, and the folders of local files that Livy may submit.
+Its drivers have the variables of YARN's cluster mode. It is kinder than Livy in what it does not check: users, and the folders of
+local files that Livy may submit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from werkzeug.wrappers import Request, Response
 from tests.support.services.answers import json_response
 from tests.support.services.hosts import Host, Hosted
 from tests.support.services.service import Service
-from tests.support.services.submission import Submission, given, listed
+from tests.support.services.submission import ON_YARN, Submission, given, listed
 
 KEPT = 200  # lines of a driver's output that Livy keeps, as by default
 BLACKLIST = ("spark.master", "spark.submit.deployMode")
@@ -166,9 +167,10 @@ def _submission(body: Mapping[str, Any]) -> Submission:
     ]
     py_files = listed("--py-files", filter(None, [confs.pop(LISTS["pyFiles"], "")]))
     arguments: Sequence[str] = body.get("args") or ()
-    return Submission(
+    asked = Submission(
         application=_resolved(body["file"]), arguments=arguments, confs=confs, options=[*options, *py_files]
     )
+    return asked.with_variables_of(ON_YARN)
 
 
 def _resolved(uri: str) -> str:

@@ -41,6 +41,7 @@ class Service(ABC):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.requests: list[tuple[str, str]] = []
+        self.listens = False
         self._faults: list[Refusal | Loss] = []
         self._one_at_a_time = RLock()
         self._port = free_port()
@@ -76,9 +77,11 @@ class Service(ABC):
         self._server = make_server("127.0.0.1", self._port, self._serve, threaded=True, request_handler=_Handler)
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
+        self.listens = True
 
     def stop(self) -> None:
         """Die: refuse connections. What runs goes on."""
+        self.listens = False
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

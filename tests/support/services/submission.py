@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
+from urllib.parse import urlsplit
 
 HERE = ("--master", "local[2]", "--deploy-mode", "client")
 """Where each driver runs, whatever the request says: an option wins over a conf, and the last of two equal options over the first."""
+ON_YARN = "spark.yarn.appMasterEnv."
+"""Begins the names of confs that are variables of a driver in YARN's cluster mode."""
 FLAGS = {"--verbose", "-v", "--supervise", "--help", "-h", "--version", "--usage-error"}
 """The options of ``spark-submit`` that take no value."""
 
@@ -26,7 +30,7 @@ class Submission:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_words(cls, words: Sequence[str], environment: Mapping[str, str] | None = None) -> Submission:
+    def of_words(cls, words: Sequence[str], environment: Mapping[str, str] | None = None) -> Self:
         """Return what the words behind ``spark-submit`` say. Raise ``ValueError`` if they name no application."""
         rest, options, confs = list(words), list[str](), dict[str, str]()
         while rest and rest[0].startswith("-"):
@@ -48,9 +52,21 @@ class Submission:
         confs = [word for name, value in self.confs.items() for word in ("--conf", f"{name}={value}")]
         return [*self.options, *confs, *HERE, self.application, *self.arguments]
 
-    def below(self, wrapper: str, *arguments: str) -> Submission:
-        """Return the same, run by a script that is given the application and its arguments behind its own."""
-        return replace(self, application=wrapper, arguments=[*arguments, self.application, *self.arguments])
+    def with_variables_of(self, prefix: str) -> Self:
+        """Return the same with the variables that confs name: a cluster manager puts them into the driver's environment."""
+        named = {name.removeprefix(prefix): value for name, value in self.confs.items() if name.startswith(prefix)}
+        return replace(self, environment={**named, **self.environment})
+
+    @property
+    def in_cluster_mode(self) -> bool:
+        """Return whether the request wants the driver in the cluster, as an option or a conf says."""
+        options = dict(zip(self.options, self.options[1:], strict=False))
+        return (options.get("--deploy-mode") or self.confs.get("spark.submit.deployMode")) == "cluster"
+
+    def below(self, wrapper: str, *arguments: str) -> Self:
+        """Return the same, run by a script that is given the application, as a path, and its arguments behind its own."""
+        path = urlsplit(self.application).path if self.application.startswith(("local:", "file:")) else self.application
+        return replace(self, application=wrapper, arguments=[*arguments, path, *self.arguments])
 
 
 def listed(option: str, values: Iterable[str] | None) -> list[str]:

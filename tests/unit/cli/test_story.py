@@ -47,7 +47,9 @@ def test_story_of_a_launch_without_an_attempt(running: Recorded, checkpoints: Co
     running.launched("03:02:10", try_number=2)
     assert checkpoints("story", FLIGHTS).lines == golden("retold_launch")
     story = json.loads(checkpoints("story", FLIGHTS, "-o", "json").out)
-    assert (story["attempt"], story["outcome"], story["restore_point"]) == (None, None, "chk-3")
+    assert (story["attempt"], story["outcome"], story["restore_point"], story["cause"]) == (None, None, "chk-3", None)
+    running.launch_ended("03:02:12", cause="driver_heap")
+    assert json.loads(checkpoints("story", FLIGHTS, "-o", "json").out)["cause"] == "driver_heap"
 
 
 def test_story_as_json(lake: LocalStore, checkpoints: Command) -> None:

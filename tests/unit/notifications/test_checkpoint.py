@@ -96,10 +96,11 @@ def test_lost_worker_is_told_from_the_journal(store: Store) -> None:
     job = Job(store)
     job.start(1)
     job.take()
+    assert "and may still run. After it, the job continues from chk-1" in told(context(error=None, state="failed"))
     text = told(context(error=None))
     assert "reason      Airflow lost the process of this try, which has reported nothing\n" in text
     assert (
-        "attempt 1 has not recorded its end. If it still runs, the next try follows it; else it continues from chk-1"
+        "attempt 1 has not recorded its end, and may still run. The next try follows it then; else it continues from chk-1"
         in text
     )
     job.end("failed")

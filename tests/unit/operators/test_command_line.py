@@ -220,7 +220,7 @@ def test_folder_for_the_checkpoints_of_pods_is_said(
     execute(folder, conn_id=master)
     said = capsys.readouterr().out
     wanted = f"The checkpoints lie in the folder {folder}/checkpoints, and pods share no folder by themselves."
-    assert (wanted in said, "[CKP506]" in said) == (master == "kubernetes",) * 2
+    assert (wanted in said, "[CKP520]" in said) == (master == "kubernetes",) * 2
 
 
 def test_cluster_mode_without_a_connection_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

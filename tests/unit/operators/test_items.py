@@ -20,7 +20,8 @@ from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registratio
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Process
 from airflow_checkpoint_provider.errors import AlreadyFinished, Fenced, HistoryGone, OneItemTwice, Refused, Superseded
-from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import History

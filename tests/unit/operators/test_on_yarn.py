@@ -112,6 +112,50 @@ def test_driver_that_outlives_spark_submit_is_followed(folder: Path, capsys: pyt
     assert "[CKP503]" in said
 
 
+def test_driver_whose_application_yarn_has_forgotten_is_followed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a restart of the resource manager without its state. ``spark-submit`` says this, and ends."""
+    acts(folder, f"print('ERROR Client: Application {{application}} not found.', flush=True)\n{OUTLIVES}")
+    submit(folder)
+    said = capsys.readouterr().out
+    assert f"YARN does not know {APPLICATION} any more" in said
+    assert said.index("[CKP521]") < said.index("[CKP503]")
+
+
+def test_driver_that_yarn_has_forgotten_and_ended_is_told_apart_from_a_failure(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forgot = "print('ERROR Client: Application {application} not found.'); sys.exit(1)"
+    acts(folder, f"end(begin(), 'failed', 143); {forgot}")
+    with pytest.raises(AirflowException, match=r"attempt 1 failed \(exit code 143: SIGTERM\)"):
+        submit(folder)
+    said = capsys.readouterr().out
+    assert "[CKP521]" in said
+    assert "[CKP503]" not in said
+
+
+def test_application_that_waits_without_its_spark_submit_is_killed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next try submits another, and two would wait."""
+    records_kills(folder)
+    acts(folder, "os.kill(os.getpid(), 9)")
+    with pytest.raises(AirflowException, match=r"the driver failed \(exit code 137: SIGKILL\) before it attached"):
+        submit(folder)
+    said = capsys.readouterr().out
+    assert f"spark-submit has ended before the driver of {APPLICATION} attached" in said
+    assert "[CKP522]" in said
+    wait_until((folder / "killed").exists)
+
+
+def test_application_that_has_failed_is_not_killed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    acts(folder, FAILED)
+    with pytest.raises(AirflowException, match="before it attached"):
+        submit(folder)
+    assert "[CKP522]" not in capsys.readouterr().out
+
+
 def test_driver_that_the_cluster_starts_again_is_logged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     acts(
         folder,
@@ -147,9 +191,14 @@ def killer(lines: list[str]) -> CheckpointedSparkSubmitHook:
     return hook
 
 
-def test_application_is_killed_by_the_command_of_yarn(folder: Path) -> None:
+def records_kills(folder: Path) -> None:
+    """Let the command of YARN write its arguments into the file ``killed``."""
     (folder / "bin" / "yarn").write_text(f'#!/bin/sh\necho "$@" > {folder}/new; mv {folder}/new {folder}/killed\n')
     (folder / "bin" / "yarn").chmod(0o755)
+
+
+def test_application_is_killed_by_the_command_of_yarn(folder: Path) -> None:
+    records_kills(folder)
     killer([])._kill_yarn_application(APPLICATION)
     wait_until((folder / "killed").exists)
     assert (folder / "killed").read_text() == f"application -kill {APPLICATION}\n"

@@ -12,7 +12,8 @@ from airflow.sdk import DAG
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored
 from airflow_checkpoint_provider.errors import InvalidConfig, RestoreTooOld
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.operators._restore_age import RestoreAge
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point, Request

@@ -73,7 +73,7 @@ def test_client_mode_puts_keys_into_the_environment(folder: Path) -> None:
 def test_cluster_mode_hands_over_no_keys(folder: Path, capsys: pytest.CaptureFixture[str], master: str) -> None:
     execute(folder, conn_id=master)
     assert environ(folder) == {}
-    assert "[CKP506]" not in capsys.readouterr().out  # a bucket is the same for all pods
+    assert "[CKP520]" not in capsys.readouterr().out  # a bucket is the same for all pods
 
 
 @pytest.mark.usefixtures("root")

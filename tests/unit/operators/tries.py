@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.liveness import Beats
-from airflow_checkpoint_provider.operators._launch import DriverLaunch, LaunchParameters
+from airflow_checkpoint_provider.operators._launch import DriverLaunch
+from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.support.recorded import RUN, Recorded, at
 

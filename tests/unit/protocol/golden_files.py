@@ -240,6 +240,31 @@ def with_launch_end() -> MemoryStore:
     return store
 
 
+MEMORY_BOUNDARY = 6
+
+
+@cache
+def with_memory() -> MemoryStore:
+    """Return entries 0 to 6: a driver dies of memory and its task adds that, and one dies of it before it attached."""
+    store = MemoryStore()
+    run = "scheduled__2026-11-20"
+    journal = repeatable(store, MEMORY_BOUNDARY)
+
+    def planned(try_number: int, heap: str) -> c.PlanLaunch:
+        plan = launch(run, try_number, scope=run, run_after="2026-11-20T00:00:00Z")
+        return replace(plan, spec=replace(plan.spec, memory={"spark.driver.memory": heap}))
+
+    journal.append(planned(1, "2g"))
+    journal.append(start(run, driver="dr1ver1"))
+    journal.append(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+    died = {"outcome": "failed", "exit_code": 52, "cause": "driver_heap"}
+    journal.append(c.EndAttempt(epoch=1, reported_by="task", from_task=True, **died))  # type: ignore[arg-type]
+    journal.append(planned(2, "3g"))
+    journal.append(c.EndLaunch(launch=2, try_number=2, **died))  # type: ignore[arg-type]
+    journal.append(planned(3, "4608m"))
+    return store
+
+
 @cache
 def closed() -> MemoryStore:
     store = MemoryStore()
@@ -300,6 +325,10 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "entry-boundary-application": lambda: with_applications().objects[KEYS.entry(APPLICATION_BOUNDARY)],
     "entry-boundary-launch-end": lambda: with_launch_end().objects[KEYS.entry(LAUNCH_END_BOUNDARY)],
     "entry-launch-end": lambda: with_launch_end().objects[KEYS.entry(1)],
+    "entry-boundary-memory": lambda: with_memory().objects[KEYS.entry(MEMORY_BOUNDARY)],
+    "events-memory": lambda: canonical(
+        [json.loads(with_memory().objects[KEYS.entry(n)])["events"] for n in range(MEMORY_BOUNDARY + 1)]
+    ),
     "events-savepoints": lambda: canonical(
         [json.loads(with_savepoints().objects[KEYS.entry(n)])["events"] for n in range(SAVEPOINTS_BOUNDARY + 1)]
     ),

@@ -177,8 +177,21 @@ def test_ended_launch_changes_no_decision() -> None:
     assert described(history.ask(launch(try_number=2, seen_alive=True))) == "adopt launch 1"
 
 
-def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
-    return c.EndAttempt(epoch=epoch, outcome=how, exit_code=0 if how == "finished" else 1, from_task=from_task)
+def end(how: str, epoch: int = 1, *, from_task: bool = False, cause: str = "") -> c.EndAttempt:
+    return c.EndAttempt(
+        epoch=epoch, outcome=how, exit_code=0 if how == "finished" else 1, from_task=from_task, cause=cause
+    )
+
+
+def of_memory(by: str = "task") -> Given:
+    """End attempt 1 by its driver, which does not know why; then add the cause."""
+
+    def does(h: History) -> None:
+        h.started()
+        h.do(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+        h.do(c.EndAttempt(epoch=1, outcome="failed", exit_code=52, reported_by=by, from_task=True, cause="driver_heap"))
+
+    return does
 
 
 @pytest.mark.parametrize(
@@ -202,12 +215,50 @@ def end(how: str, epoch: int = 1, *, from_task: bool = False) -> c.EndAttempt:
         pytest.param(second_driver, end("finished"), "Fenced", id="replaced by another driver"),
         pytest.param(second_driver, end("finished", 2), "attempt 2 finished", id="the driver that replaced it"),
         pytest.param(running, end("finished", 9), "Fenced", id="no such attempt"),
+        pytest.param(ended("failed"), end("failed", from_task=True, cause="driver_heap"), "attempt 1 failed",
+                     id="the task adds of what it died"),
+        pytest.param(of_memory(), end("failed", from_task=True, cause="driver_heap"), "done 1", id="and does so once"),
+        pytest.param(of_memory(), end("failed", from_task=True, cause="executor_heap"), "done 1", id="the first cause stays"),
+        pytest.param(ended("failed"), end("failed", from_task=True), "done 1", id="nothing to add"),
+        pytest.param(ended("failed"), end("failed", cause="driver_heap"), "done 1", id="a driver adds nothing afterwards"),
+        pytest.param(ended("lost"), end("failed", from_task=True, cause="driver_heap"), "Fenced", id="nor to another end"),
+        pytest.param(in_turn(ended("failed"), lambda h: h.launched(try_number=2)), end("failed", from_task=True, cause="driver_heap"),
+                     "done 1", id="nor once a newer launch stands"),
     ],
 )  # fmt: skip
 def test_end_attempt_by_situation(given: Given, asked: c.EndAttempt, answer: str) -> None:
     history = History()
     given(history)
     assert described(history.ask(asked)) == answer
+
+
+def test_cause_that_a_task_adds_changes_nothing_else() -> None:
+    """A release trusts the end that the driver has written; and the attempt did not end later than it did."""
+    history, plain = History(), History()
+    of_memory()(history)
+    plain.started()
+    plain.do(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+    found, expected = history.state.attempt(1), plain.state.attempt(1)
+    assert found
+    assert expected
+    assert (found.cause, expected.cause) == ("driver_heap", "")
+    assert found.ending == expected.ending
+    assert history.state.runs == plain.state.runs
+
+
+def test_deaths_of_a_launch_are_those_of_all_its_drivers() -> None:
+    history = History()
+    history.started()
+    history.do(end("failed", cause="driver_heap"))
+    history.do(start(driver="again"))
+    history.do(end("failed", 2, cause="executor_overhead"))
+    launch = history.state.current_launch()
+    assert launch
+    assert history.state.causes_of(launch) == {"driver_heap", "executor_overhead"}
+    history.launched(try_number=2)
+    history.do(c.EndLaunch(launch=2, try_number=2, outcome="failed", exit_code=52, cause="driver_heap"))
+    assert history.state.launches[-1].cause == "driver_heap"
+    assert history.state.causes_of(history.state.launches[-1]) == {"driver_heap"}
 
 
 @pytest.mark.parametrize(

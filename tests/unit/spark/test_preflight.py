@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     WrongUse,
 )
-from airflow_checkpoint_provider.location.files import Location
+from airflow_checkpoint_provider.location.files import NOTHING, Location
 from airflow_checkpoint_provider.protocol.metadata import REGISTERED, VALUE, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
 from airflow_checkpoint_provider.spark import InitializationContext, Query
@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.spark.queries import preflight
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
 from airflow_checkpoint_provider.spark.queries.sources import edges
+from airflow_checkpoint_provider.spark.queries.sources.reading import Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
@@ -124,6 +125,61 @@ def test_query_whose_after_would_be_refused_does_not_fit(
         assert not compared.compare(uid, nobody, None).differences
     found = compared.compare("totals", nobody, None, after=["clean"])
     assert found.differences == ((why,) if why else ())
+
+
+class Lacking:
+    """Sources that lack rows. Spark leaves some of them out, because an option says so."""
+
+    readings: ClassVar[list[Reading]] = []
+
+    def losses(self, reading: Reading) -> Iterator[Loss]:
+        self.readings.append(reading)
+        yield Loss("topic a", ["0"], "")
+        yield Loss("topic b", ["1"], "", allowed="failOnDataLoss is false")
+
+    def notes(self, _: object) -> Iterator[str]:
+        yield "topic c could not be asked"
+
+
+def nothing_done(monkeypatch: pytest.MonkeyPatch, sources: Sequence[Source] = ()) -> Preflight:
+    """Return a preflight whose queries write to ``/out`` and read ``sources``. Spark is not asked."""
+    monkeypatch.setattr(preflight, "examine", lambda *_: None)
+    monkeypatch.setattr(preflight, "path_sources", lambda *_: sources)
+    monkeypatch.setattr(preflight, "sink_of", lambda *_: PlayedSink("/out"))
+    monkeypatch.setattr(preflight, "SourceRows", lambda *_: Lacking())
+    monkeypatch.setattr(Preflight, "_of_location", lambda *_, **__: [])
+    return Preflight(NOBODY, Location(MemoryStore(), "copies"))
+
+
+NOBODY: Any = None
+
+
+def test_rows_that_sources_lack_are_differences_unless_spark_may_leave_them_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = nothing_done(monkeypatch).compare("q", NOBODY, SAVED)
+    assert found.differences == ("topic a does not have all rows since batch 3: 0",)
+    assert found.note == (
+        "topic b does not have all rows since batch 3: 1. Spark skips them, because failOnDataLoss is false;"
+        " topic c could not be asked"
+    )
+    assert Lacking.readings[-1].restored
+
+
+def test_query_that_has_committed_no_batch_fits_without_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nothing_done(monkeypatch).compare("q", NOBODY, replace(SAVED, batch=NOTHING)) == QueryFit("q")
+
+
+def test_query_that_reads_what_it_writes_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    (why,) = nothing_done(monkeypatch, [Source(0, 0, "/out")]).compare("q", NOBODY, None).differences
+    assert why.startswith("query 'q' reads /out and writes to it.")
+
+
+def test_query_that_writes_where_another_one_writes_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = nothing_done(monkeypatch)
+    assert not compared.compare("first", NOBODY, None).differences
+    (why,) = compared.compare("second", NOBODY, None).differences
+    assert why.startswith("query 'second' would write to /out, where query 'first' of this job writes.")
 
 
 # -- the job of a preflight ------------------------------------------------------------------------------------------------

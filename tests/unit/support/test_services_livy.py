@@ -20,15 +20,7 @@ from tests.support.services.livy import Livy
 from tests.support.services.tiny_submit import TINY
 from tests.support.state_store import TaskStateStore
 from tests.support.waiting import wait_until
-
-WAITS = "import subprocess, time; print('HERE', flush=True); subprocess.run(['sleep', '600'])"
-DEAF = "import signal, time; signal.signal(15, lambda *_: None); print('HERE', flush=True); time.sleep(600)"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    with Host(tmp_path / "host", spark_submit=TINY) as host:
-        yield host
+from tests.unit.support.applications import DEAF, FAILS, WAITS, script
 
 
 @pytest.fixture
@@ -55,12 +47,6 @@ class Instance:
         self.pushed[key] = value
 
 
-def script(folder: Path, text: str) -> str:
-    file = folder / "app.py"
-    file.write_text(text)
-    return str(file)
-
-
 def run(operator: LivyOperator) -> Any:
     return operator.execute({"ti": Instance(), "task_state_store": TaskStateStore()})  # type: ignore[typeddict-item]
 
@@ -73,7 +59,7 @@ def test_operator_waits_until_the_application_has_ended(livy: Livy, tmp_path: Pa
 
 
 def test_operator_fails_with_an_application_that_fails(livy: Livy, tmp_path: Path) -> None:
-    app = script(tmp_path, "raise SystemExit(3)")
+    app = script(tmp_path, FAILS)
     with pytest.raises(AirflowException, match="Batch 0 did not succeed"):
         run(LivyOperator(task_id="t", file=app, polling_interval=1))
     assert (livy.batches[0].state, livy.batches[0].driver.code) == ("dead", 3)

@@ -120,3 +120,13 @@ def test_story_of_a_run_from_another_history(golden: Golden) -> None:
     )
     recorded.attached("22:00:21")
     golden("retold_pointer", retold(recorded, 1))
+
+
+def test_attempt_and_launch_that_ran_out_of_memory(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 52, "task", cause="driver_heap")
+    died = retold(recorded)
+    recorded.launched("03:02:10", try_number=2)
+    recorded.launch_ended("03:02:12", exit_code=None, cause="driver_overhead")
+    golden("retold_out_of_memory", [*died, "", *retold(recorded)])

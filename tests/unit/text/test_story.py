@@ -66,6 +66,44 @@ def test_story_of_a_stream_without_a_completed_checkpoint(golden: Golden) -> Non
     golden("stream_without_a_checkpoint", [*retry, "", *story(recorded)])
 
 
+HEAP, OVERHEAD = "spark.driver.memory", "spark.executor.memoryOverhead"
+
+
+@pytest.mark.parametrize(
+    ("had", "has", "cause", "line"),
+    [
+        ({HEAP: "2g"}, {HEAP: "3g"}, "driver_heap",
+         "the driver ran out of memory (Java heap): this launch has spark.driver.memory=3g, 1.5 times that of launch 1"),
+        ({OVERHEAD: "384m"}, {OVERHEAD: "576m"}, "executor_overhead",
+         "executors ran out of memory (their containers'): this launch has spark.executor.memoryOverhead=576m, 1.5 times that of launch 1"),
+        ({HEAP: "2g"}, {HEAP: "2g"}, "driver_heap",
+         "the driver ran out of memory (Java heap): this launch has spark.driver.memory=2g, as launch 1 had"),
+        ({}, {HEAP: "3g"}, "driver_heap", "the driver ran out of memory (Java heap): this launch has spark.driver.memory=3g"),
+        ({}, {}, "driver_heap", 'the driver ran out of memory (Java heap): memory_after_oom="1.5 x" would give a retry more'),
+        ({HEAP: "2g"}, {HEAP: "2g"}, "", None),
+        ({HEAP: "2g"}, {HEAP: "3g"}, "of a later version", None),
+    ],
+)  # fmt: skip
+def test_story_says_what_memory_a_retry_has(
+    had: dict[str, str], has: dict[str, str], cause: str, line: str | None
+) -> None:
+    recorded = Recorded()
+    recorded.launched("22:00:20", memory=had)
+    recorded.attached("22:00:21")
+    recorded.ended("22:51:07", "failed", 52, "task", cause=cause)
+    recorded.launched("23:02:10", try_number=2, memory=has)
+    said = [text for text in story(recorded) if text.startswith("  memory")]
+    assert said == ([f"  {'memory':<12}{line}"] if line else [])
+
+
+def test_story_of_a_retry_with_more_memory(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 52, "task", cause="driver_heap")
+    recorded.launched("03:02:10", try_number=2, memory={HEAP: "3g"})
+    golden("retry_out_of_memory", story(recorded))
+
+
 def test_story_of_a_retry_whose_driver_never_attached(golden: Golden) -> None:
     recorded = Recorded()
     recorded.launched("22:00:20")

@@ -41,6 +41,19 @@ def test_summary_of_a_vanished_driver(golden: Golden) -> None:
     golden("summary_failed", [*running, "", *failed, "", *summary(recorded)])
 
 
+def test_summary_of_a_run_that_ran_out_of_memory(golden: Golden) -> None:
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 52, "task", cause="driver_heap")
+    failed = summary(recorded)
+    recorded.launched("03:02:10", try_number=2)
+    recorded.launch_ended("03:02:12", exit_code=None, cause="driver_overhead")
+    launched = summary(recorded)
+    recorded.started("03:05:10", try_number=3)
+    recorded.ended("03:06:10")
+    golden("summary_out_of_memory", [*failed, "", *launched, "", *summary(recorded)])
+
+
 def test_summary_of_a_driver_that_never_attached(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)

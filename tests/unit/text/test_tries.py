@@ -75,7 +75,9 @@ def test_notification_of_a_retried_task(golden: Golden) -> None:
 def test_notification_of_a_lost_worker(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
-    golden("notification_lost", told(recorded, failed(1, retried=True, reason=""), "02:56:10"))
+    lost = failed(1, retried=True, reason="")
+    last = failed(4, reason="")
+    golden("notification_lost", [*told(recorded, lost, "02:56:10"), *told(recorded, last, "02:56:10")])
 
 
 def test_notification_without_the_journal(golden: Golden) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +45,20 @@ def test_application_that_lives_lets_the_task_sleep_beyond_its_patience(manager:
     assert line.endswith(f"no sign of the driver yet; the cluster manager says {state} of {APPLICATION}  [CKP116]")
 
 
+@pytest.mark.parametrize(("patience", "every"), [(60.0, 30), (12.0, 6)])
+def test_manager_is_asked_before_the_patience_ends(
+    manager: ResourceManager, monkeypatch: pytest.MonkeyPatch, patience: float, every: int
+) -> None:
+    clock = count()
+    monkeypatch.setattr(_unattached, "FIRST", 10.0)
+    monkeypatch.setattr(_unattached, "EVERY", 30.0)
+    monkeypatch.setattr(_unattached, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    waiting = waits([], patience)
+    while next(clock) < 600:
+        assert not waiting.over(State())
+    assert 300 // every <= len(manager.asked) <= 600 // every
+
+
 def test_change_of_the_state_is_said(manager: ResourceManager) -> None:
     lines: list[str] = []
     waiting = waits(lines, patience=60)
@@ -52,13 +68,25 @@ def test_change_of_the_state_is_said(manager: ResourceManager) -> None:
     assert [line.split(" says ")[1].split()[0] for line in lines] == ["ACCEPTED", "RUNNING"]
 
 
-@pytest.mark.parametrize("state", ["FINISHED", "FAILED", "KILLED", None])
-def test_application_that_has_ended_or_is_not_known_wakes_the_task_at_once(
-    manager: ResourceManager, state: str | None
-) -> None:
+@pytest.mark.parametrize("state", ["FINISHED", "FAILED", "KILLED"])
+def test_application_that_has_ended_wakes_the_task_at_once(manager: ResourceManager, state: str) -> None:
     waiting = waits([], patience=600)
     assert not waiting.over(State())
     manager.state = state
+    assert waiting.over(State())
+
+
+def test_application_that_is_not_known_for_a_while_wakes_the_task(
+    manager: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource manager that starts has not recovered its applications at once."""
+    lines: list[str] = []
+    waiting = waits(lines, patience=600)
+    for state in ("ACCEPTED", None, "ACCEPTED", None):
+        manager.state = state
+        assert not waiting.over(State())
+    assert "the cluster manager says NOT KNOWN" in lines[-1]
+    monkeypatch.setattr(_unattached, "FORGOTTEN", 0.0)
     assert waiting.over(State())
 
 

@@ -163,6 +163,14 @@ def test_driver_that_may_be_dead_does_not_look_healthy(running: Recorded) -> Non
     assert label(old) == Label("finished", "good")
 
 
+def test_attempt_and_launch_say_of_which_memory_they_died(running: Recorded) -> None:
+    running.ended("02:51:07", "failed", 52, "task", cause="driver_heap")
+    assert page(running).attempts[0].state == Label("failed: the driver ran out of memory (Java heap)", "bad")
+    running.launched("03:02:10", try_number=2)
+    running.launch_ended("03:02:12", cause="driver_overhead")
+    assert page(running).attempts[0].state == Label("failed: the driver ran out of memory (its container's)", "bad")
+
+
 def test_unprotected_since_is_that_of_a_living_driver(running: Recorded) -> None:
     beat = Beat(counter=3, at=at("03:00:00"), protected_since=at("02:14:33"))
     assert job_row("c", reading(running, beat, alive=True), NOW).unprotected_since == at("02:14:33")

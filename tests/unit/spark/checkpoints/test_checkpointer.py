@@ -235,6 +235,50 @@ def test_checkpoint_whose_outcome_is_unknown_may_be_aborted_meanwhile(
     assert [checkpoint.id for checkpoint in impatient.task().state.retained] == [2]
 
 
+@pytest.fixture
+def time() -> Time:
+    """Return the time of ``timed``, which passes only where a test sleeps in it."""
+    return Time()
+
+
+@pytest.fixture
+def timed(store: FaultyStore, time: Time) -> Iterator[Driver]:
+    timed = Driver(store, clock=time.monotonic)
+    timed.coordinator.journal.patience = 0.05
+    yield timed
+    store.plan = served
+    timed.checkpointer.close()
+
+
+def fail(driver: Driver, store: FaultyStore) -> None:
+    """Reach a barrier whose checkpoint the store denies."""
+    store.plan = lambda call: Fault.DENIED if "/journal/" in call.key else Fault.NONE
+    driver.checkpointer.checkpoint("there", wait=True)
+
+
+def test_crash_costs_the_work_since_the_newest_checkpoint(
+    timed: Driver, store: FaultyStore, time: Time, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time.sleep(100)
+    timed.pin(Recording("counts"))
+    timed.checkpointer.checkpoint("here", wait=True)
+    time.sleep(50)
+    fail(timed, store)
+    assert "A crash now costs 50 s" in capsys.readouterr().out
+
+
+def test_crash_costs_the_work_since_an_outcome_was_learned(
+    timed: Driver, store: FaultyStore, time: Time, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent_after_acknowledging(timed, store, wait=True)
+    store.plan = served
+    time.sleep(100)
+    timed.checkpointer.wait()
+    time.sleep(50)
+    fail(timed, store)
+    assert "A crash now costs 50 s" in capsys.readouterr().out
+
+
 def test_outcome_that_is_learned_when_an_object_declines_counts(impatient: Driver, store: FaultyStore) -> None:
     class Answering(Refusing):
         def snapshot_state(self, ctx: object) -> object:

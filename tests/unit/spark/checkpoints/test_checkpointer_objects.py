@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.spark import SnapshotContext
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, Time, served
-from tests.support.objects import Own, Refusing
+from tests.support.objects import Hook, Own, Refusing
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Driver, Left, Recording
@@ -360,6 +360,22 @@ def test_commits_are_confirmed_at_once_without_registered_objects(running: Drive
     number = gated_and_finalized(running)
     running.checkpointer.on_watch()
     assert running.listed(number).commits_confirmed
+
+
+def test_object_without_an_id_at_its_barrier_is_notified_of_the_checkpoint(running: Driver, store: FaultyStore) -> None:
+    """The store did not answer when the barrier asked for the id."""
+
+    class Answering(Hook):
+        def snapshot_state(self, ctx: SnapshotContext) -> object:
+            store.plan = served
+            return super().snapshot_state(ctx)
+
+    own = Answering(name="own")
+    running.registered.add("own", own)
+    running.pin(Recording("counts"))
+    store.plan = lambda call: Fault.DENIED if "/journal/" in call.key else Fault.NONE
+    assert running.checkpointer.checkpoint("here", wait=True)
+    assert own.calls == [("prepare", "own", None), ("snapshot", "own", "here", None), ("complete", "own", 1)]
 
 
 def test_commits_are_not_confirmed_if_no_task_waits_for_that(running: Driver) -> None:

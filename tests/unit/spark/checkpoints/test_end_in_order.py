@@ -12,7 +12,7 @@ import pytest
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.storage import MemoryStore
-from tests.support.faults import Call, Fault, FaultyStore
+from tests.support.faults import Call, Fault, FaultyStore, Time
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, ask
 
@@ -142,6 +142,17 @@ def test_savepoint_is_not_copied_any_further(
     assert capsys.readouterr().out.count(f"ABORTED chk-{number}") == 1
 
 
+def test_copy_of_a_savepoint_ends_before_the_last_entry(driver: Driver, target: MemoryStore) -> None:
+    number = ask(driver, target)
+    copied = Copied("counts", wait_for=threading.Event())
+    driver.pin(copied)
+    driver.checkpointer.checkpoint("stage 'a'")
+    assert copied.began.wait(10)
+    assert driver.checkpointer.save_rows(BOUND)
+    wait_until(lambda: not driver.checkpointer.savepoints.taken, say="it is still copied", every=0.05)
+    assert driver.listed(number).status == PENDING
+
+
 def test_full_checkpoint_gives_way_to_a_plain_one(driver: Driver) -> None:
     number = driver.asked("full_checkpoint")
     copied = Copied("counts", wait_for=threading.Event())
@@ -151,6 +162,13 @@ def test_full_checkpoint_gives_way_to_a_plain_one(driver: Driver) -> None:
     terminated(driver, BOUND)
     assert outcomes(driver) == [(ABORTED, "attempt ended"), (RETAINED, "")]
     assert number == 1
+
+
+def test_driver_whose_rows_are_saved_ends_at_once(store: FaultyStore) -> None:
+    driver = Driver(store, clock=Time().monotonic)  # no limit is ever reached
+    saved = beside(lambda: driver.checkpointer.save_rows(LIMIT))
+    saved.join(BOUND)
+    assert not saved.is_alive()
 
 
 # -- a store that does not answer ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_checkpoint_provider.errors import StoreDenied
-from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING
+from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark.checkpoints.gated import ABORT_TIME, GatedCheckpoints
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served
@@ -163,3 +163,11 @@ def test_wait_ends_some_seconds_after_the_last_timeout(
     manual.wait(interrupted)
     assert asked == 2
     assert not manual.waiting(), "what the watch has not aborted is aborted now"
+
+
+def test_gated_checkpoint_is_acknowledged_at_the_barrier_that_completes_an_earlier_one(running: Driver) -> None:
+    awaited, gated = running.asked(), running.asked(gated=True)
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    assert running.listed(awaited).status == RETAINED
+    assert running.task().missing(running.listed(gated)) == ()

@@ -82,6 +82,22 @@ def test_script_goes_on_without_a_checkpoint_whose_call_does_not_return(
     assert driver.task().state.retained[-1].request.barrier == "stage 'c'"
 
 
+def test_script_waits_for_a_call_that_may_return_within_the_timeout(running: Driver, store: FaultyStore) -> None:
+    """Although the journal's own patience is over."""
+    running.coordinator.journal.patience = 0.05
+    store.plan = hanging = Hanging(CALLS["the trigger"])
+    running.pin(Recording("counts"))
+    script = threading.Thread(target=running.checkpointer.checkpoint, args=("here",), kwargs={"wait": True})
+    script.start()
+    assert hanging.asked.wait(10)
+    script.join(0.5)
+    assert script.is_alive()
+    hanging.free.set()
+    script.join(BOUND)
+    assert running.listed(1).status == RETAINED
+    assert not running.checkpointer.protection.failures
+
+
 def test_late_acknowledgement_counts_for_nothing(driver: Driver, store: FaultyStore) -> None:
     store.plan = hanging = Hanging(CALLS["the acknowledgement"])
     driver.checkpointer.checkpoint("stage 'a'")

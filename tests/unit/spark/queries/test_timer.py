@@ -200,6 +200,39 @@ def test_checkpoint_of_a_person_does_not_wait_for_the_pause(timer: Make) -> None
     assert one.completed() == 2
 
 
+def turns(one: Timer, method: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list of the moments at which the timer calls ``method`` of its checkpointer from now on."""
+    moments, call = list[float](), getattr(one.driver.checkpointer, method)
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        moments.append(one.clock.now)
+        return call(*arguments, **options)
+
+    monkeypatch.setattr(one.driver.checkpointer, method, noted)
+    return moments
+
+
+def test_timer_asks_once_how_long_the_pause_is(timer: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = timer(interval="60 s", min_pause="30 s")
+    asked = turns(one, "periodic_checkpoint", monkeypatch)
+    assert one.run(100, {59: lambda: one.driver.checkpointer.checkpoint("stage 'a'", wait=True)}) == [89]
+    assert asked == [60, 89]
+
+
+def test_checkpoint_of_a_person_that_fails_is_tried_again_after_ten_seconds(
+    timer: Make, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = timer(interval="1 h")
+    tries = turns(one, "checkpoint", monkeypatch)
+
+    def ask() -> None:
+        one.driver.asked()
+        store.plan = lambda call: Fault.DENIED if call.key.endswith("_metadata") else Fault.NONE
+
+    one.run(100, {10: ask, 35: lambda: setattr(store, "plan", served), 60: one.driver.asked})
+    assert tries == [10, 20, 30, 40, 60]
+
+
 # -- it waits ----------------------------------------------------------------------------------------------------------
 
 

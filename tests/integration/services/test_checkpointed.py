@@ -1,0 +1,109 @@
+"""Checkpointed tasks of each service: the driver dies, the worker is lost, the launch is refused. Runs on Linux."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.services.checkpointed import (
+    ALL,
+    SCRIPT,
+    SOME,
+    CheckpointedTask,
+    killed_before_stage_three,
+    words,
+    worker_lost_while_its_driver_lives,
+)
+from tests.integration.services.telling import archive
+from tests.support.providers import Environment
+from tests.support.services.databricks import Databricks
+from tests.support.services.emr import ROLE, Emr
+from tests.support.services.hosts import Host
+from tests.support.services.kubernetes import Kubernetes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_mixin.py shows each; tests/e2e/test_livy.py one
+Event = Callable[[CheckpointedTask], None]
+OURS = "airflow_checkpoint_provider.operators"
+all_of_them = pytest.mark.parametrize("event", ALL, ids=lambda event: event.__name__)
+some_of_them = pytest.mark.parametrize("event", SOME, ids=lambda event: event.__name__)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with Host(tmp_path / "host", variables={"CHECKPOINT_HEARTBEAT_SECONDS": "1"}) as host:
+        yield host
+
+
+@all_of_them
+def test_spark_application(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
+    spec = {
+        "type": "Python", "mode": "cluster", "image": "none", "mainApplicationFile": SCRIPT, "arguments": words(tmp_path),
+        "driver": {"cores": 1}, "executor": {"instances": 1},
+    }  # fmt: skip
+    body = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "metadata": {"name": "job"}, "spec": spec,
+    }  # fmt: skip
+    with Kubernetes(host) as service:
+        asked = {"namespace": "default", "template_spec": body}
+        variables = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": service.connection}
+        operator = f"{OURS}.spark_kubernetes:CheckpointedSparkKubernetesOperator"
+        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "event", [killed_before_stage_three, worker_lost_while_its_driver_lives], ids=lambda event: event.__name__
+)
+def test_pod(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
+    command = (
+        f'exec spark-submit --master "local[2]" --py-files "$CHECKPOINT_ARCHIVE" {SCRIPT} {" ".join(words(tmp_path))}'
+    )
+    asked = {"name": "driver", "namespace": "default", "image": "none", "cmds": ["sh", "-c"], "arguments": [command]}
+    with Kubernetes(host) as service:
+        variables = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": service.connection}
+        operator = f"{OURS}.kubernetes_pod:CheckpointedKubernetesPodOperator"
+        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path))
+
+
+def step(cluster: str, arguments: list[str]) -> dict[str, Any]:
+    jar = {"Jar": "command-runner.jar", "Args": ["spark-submit", "--deploy-mode", "cluster", SCRIPT, *arguments]}
+    steps = [{"Name": "job", "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}]
+    return {"job_flow_id": cluster, "steps": steps, "waiter_delay": 1, "waiter_max_attempts": 600}
+
+
+@all_of_them
+def test_emr_step(event: Event, host: Host, amazon: Environment, tmp_path: Path) -> None:
+    with Emr(host) as service:
+        asked = step(service.create_cluster(), words(tmp_path))
+        variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection}
+        event(
+            CheckpointedTask(amazon, service, f"{OURS}.emr:CheckpointedEmrAddStepsOperator", asked, variables, tmp_path)
+        )
+
+
+@some_of_them
+def test_emr_serverless(event: Event, host: Host, amazon: Environment, tmp_path: Path) -> None:
+    with Emr(host) as service:
+        driver = {"sparkSubmit": {"entryPoint": SCRIPT, "entryPointArguments": words(tmp_path)}}
+        asked = {
+            "application_id": service.create_application(), "execution_role_arn": ROLE, "job_driver": driver, "waiter_delay": 1,
+            "waiter_max_attempts": 600,
+        }  # fmt: skip
+        variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection}
+        operator = f"{OURS}.emr:CheckpointedEmrServerlessStartJobOperator"
+        event(CheckpointedTask(amazon, service, operator, asked, variables, tmp_path))
+
+
+@some_of_them
+def test_databricks(event: Event, host: Host, databricks: Environment, tmp_path: Path) -> None:
+    """The package is installed on the new cluster."""
+    asked = {
+        "spark_python_task": {"python_file": SCRIPT, "parameters": words(tmp_path)}, "new_cluster": {"spark_version": "17"},
+        "libraries": [{"egg": archive()}], "polling_period_seconds": 1,
+    }  # fmt: skip
+    with Databricks(host) as service:
+        variables = {"AIRFLOW_CONN_DATABRICKS_DEFAULT": service.connection}
+        operator = f"{OURS}.databricks:CheckpointedDatabricksSubmitRunOperator"
+        event(CheckpointedTask(databricks, service, operator, asked, variables, tmp_path))
