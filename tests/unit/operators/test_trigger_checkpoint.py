@@ -436,7 +436,7 @@ def test_task_groups_and_mapped_tasks_of_another_kind_are_refused() -> None:
         with pytest.raises(NotSupportedYet, match="no group"):
             TriggerCheckpointOperator(task_id="a", job=TaskGroup("nightly"))
         mapped = SparkSubmitOperator.partial(task_id="m", application="job.py").expand(name=["a", "b"])
-        with pytest.raises(InvalidConfig, match="write a CheckpointedSparkSubmitOperator of this DAG"):
+        with pytest.raises(InvalidConfig, match="write a task of this DAG that submits a checkpointed job"):
             TriggerCheckpointOperator(task_id="b", job=mapped)
 
 
