@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +21,10 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support import tasks
 from tests.support.drivers import fast_confs, quick_jvms
-from tests.support.jars import NoJars
 from tests.support.runs import JOBS, Ended
 from tests.support.state_store import TaskStateStore
-from tests.support.yarn import Yarn
 
-HEAP, OVERHEAD = "spark.driver.memory", "spark.driver.memoryOverhead"
+HEAP = "spark.driver.memory"
 RUN = "manual__1"
 DAG_RUN = SimpleNamespace(run_after=datetime(2026, 11, 20, tzinfo=UTC), run_type="manual")
 SMALL = {
@@ -51,13 +47,13 @@ class Task:
         """Return what the next try returns, or raise its error."""
         self._try += 1
         (self.folder / "events" / str(self._try)).mkdir(parents=True)
-        confs = {**fast_confs(self.folder), **SMALL, **self.options.pop("conf", {})}
+        confs = {**fast_confs(self.folder), **SMALL}
         confs["spark.eventLog.dir"] = f"file://{self.folder}/events/{self._try}"
         del confs[HEAP]
         with DAG("etl", schedule=None):
             task = CheckpointedSparkSubmitOperator(
                 task_id="job", application=str(JOBS / "heap.py"), application_args=[str(self.folder / "out")],
-                memory_after_oom="1.5 x", **{"conf": confs, **self.options},
+                memory_after_oom="1.5 x", conf=confs, **self.options,
             )  # fmt: skip
         ti = tasks.ti("job", dag_id="etl", run_id=RUN, try_number=self._try, max_tries=3, stats_tags={})
         ti.xcom_push = lambda **_: None
@@ -113,44 +109,3 @@ def test_driver_that_runs_out_of_heap_is_retried_with_more_and_its_first_stage_i
     assert "FAILED (exit code" in said
     assert "in 2 attempts; the driver ran out of memory (Java heap)" in said
     assert "FINISHED in 3 attempts" in said
-
-
-# -- YARN --------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def yarn_that_counts(folder: Path) -> Iterator[Yarn]:
-    """Yield a YARN that kills a container with more memory than it has."""
-    settings = {"yarn.nodemanager.pmem-check-enabled": "true", "yarn.nodemanager.container-monitor.interval-ms": "500"}
-    try:
-        with Yarn(folder / "yarn", settings) as yarn:
-            yield yarn
-    except NoJars as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.slow  # a real YARN; the texts are in tests/unit/text/test_out_of_memory.py
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("tracked", [False, True], ids=["spark-submit waits", "the resource manager is asked"])
-def test_driver_whose_container_yarn_killed_gets_more_overhead(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tracked: bool
-) -> None:
-    with yarn_that_counts(folder) as yarn:
-        address = {"yarn_resourcemanager_webapp_address": yarn.webapp} if tracked else {}
-        connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster", **address}}
-        monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(connection))
-        for name, value in yarn.environment.items():
-            monkeypatch.setenv(name, value)
-        confs = {
-            **yarn.confs,
-            OVERHEAD: "100m",
-            "spark.yarn.maxAppAttempts": "1",
-            "spark.executor.memory": "512m",
-            "spark.executor.instances": "1",
-            "spark.yarn.appMasterEnv.HEAP_PYTHON": "900000000",
-            "spark.yarn.appMasterEnv.CHECKPOINT_HEARTBEAT_SECONDS": "0.5",
-        }
-        task = Task(folder, conn_id="yarn", conf=confs, driver_memory="400m", yarn_track_via_rm_api=tracked)
-        with pytest.raises(AirflowException, match=r"attempt 1 failed"):
-            task.run()
-        assert [attempt.cause for attempt in task.state.attempts] == ["driver_overhead"]

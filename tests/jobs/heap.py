@@ -1,8 +1,7 @@
 """Two stages; the second needs memory in one piece, in a task. Runs in the Spark driver.
 
 ``heap.py OUT [ROOT]``; nothing is written to OUT. ``HEAP_BYTES`` is the size of the piece. If there is a file ``OUT/kill``, it is removed and
-the JVM of the driver gets SIGKILL before the second stage. ``HEAP_PYTHON`` bytes are first taken by the Python of the driver. After an error
-the reasons are printed why Spark has lost executors.
+the JVM of the driver gets SIGKILL before the second stage. After an error the reasons are printed why Spark has lost executors.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ if __name__ == "__main__":
             (out / "kill").unlink()
             os.kill(jvm_pid(job.spark), signal.SIGKILL)
             time.sleep(60)  # until the watchdog ends this process
-        taken = b"x" * int(os.environ.get("HEAP_PYTHON", "0"))
-        time.sleep(60 if taken else 0)  # until YARN has seen it
         try:
             piece = job.spark.range(1, 2, 1, 1).selectExpr(f"length(repeat(cast(id as string), {size})) as n")
             second = job.stage("second", piece).collect()[0][0]

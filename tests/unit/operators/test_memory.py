@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,30 @@ def test_container_that_yarn_killed_gets_more_overhead(folder: Path) -> None:
     assert task.state.launches[-1].cause == "driver_overhead"
     argv = task.tries("exit 1")
     assert (confs(argv)[OVERHEAD], values(argv, "--driver-memory")) == ("750m", [])
+
+
+def test_word_of_the_resource_manager_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ``spark-submit`` itself does not say how the application has ended."""
+    asked: list[str] = []
+
+    class Answer:
+        status_code = 200
+
+        def json(self) -> dict[str, Any]:
+            said = "AM Container for appattempt_17_0001_000001 exited with  exitCode: -103"
+            return {"app": {"state": "FAILED", "finalStatus": "FAILED", "diagnostics": said}}
+
+    def get(url: str, **_: Any) -> Answer:
+        asked.append(url)
+        return Answer()
+
+    extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http://rm:8088"}
+    monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.requests.get", get)
+    task = Task(folder, conn_id="yarn")
+    task.tries("echo 'Submitted application application_17_0001'; exit 1")
+    assert task.state.launches[-1].cause == "driver_overhead"
+    assert {*asked} == {"http://rm:8088/ws/v1/cluster/apps/application_17_0001"}
 
 
 def test_container_of_the_worker_cannot_be_raised_and_the_log_says_so(
