@@ -129,7 +129,8 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
 
     def remember_job(self, context: Any, launch: DriverLaunch) -> None:
         """Remember the job of a driver that has attached, for a later try that adopts it."""
-        if job := getattr(self, self.job_attribute, None) if self.job_attribute else None:
+        job = getattr(self, self.job_attribute) if self.job_attribute else None
+        if job is not None:  # Livy's first batch is 0
             known = of_launch(launch.number, launch.parameters.history.item) | {"job": job}
             context["task_state_store"].set(JOB_KEY, known, retention=NEVER_EXPIRE)
 

@@ -58,7 +58,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP505": "The operator that has submitted a driver has failed, but not the driver. The task follows it.",
     "CKP520": "A job on Kubernetes has its checkpoints in a folder. It must be one volume for Airflow, driver and executors.",
     "CKP521": "YARN has forgotten the application: its resource manager was restarted without its state. The next try continues.",
-    "CKP522": "The command spark-submit has ended before its driver attached. The task kills the application, and the next try submits again.",
+    "CKP522": "The submit ended before its driver attached. The application is killed, and the next try submits again.",
 }
 
 

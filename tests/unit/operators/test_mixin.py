@@ -42,11 +42,12 @@ class Submits(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.conf, self._driver, self.wait = conf, driver, wait
-        self.name: str | None = None
-        self.killed: list[str | None] = []
+        self.name: int | None = None
+        self.killed: list[int | None] = []
 
-    def execute(self, context: Any) -> str:
-        self.name = f"job-{context['ti'].try_number}"
+    def execute(self, context: Any) -> int:
+        self.name = context["ti"].try_number - 1  # Livy's first batch is 0
+        assert self.name is not None
         self._driver(self)
         return self.name
 
@@ -222,7 +223,7 @@ def test_living_driver_of_a_lost_worker_is_adopted_and_its_job_can_be_killed(tas
     def never(_: Submits) -> None:
         raise AssertionError("submitted again")
 
-    killed: list[str | None] = []
+    killed: list[int | None] = []
 
     def kill() -> None:
         task.operator.on_kill()
@@ -234,7 +235,7 @@ def test_living_driver_of_a_lost_worker_is_adopted_and_its_job_can_be_killed(tas
 
     with lives(task.job), later(adopted, kill), pytest.raises(AirflowException, match="killed while it followed"):
         task.run(never, try_number=2)
-    assert killed == ["job-1"]
+    assert killed == [0]
     assert task.job.state.launches[-1].stop
 
 
@@ -246,7 +247,7 @@ def test_killed_task_asks_its_driver_to_stop_and_kills_its_job(task: Task) -> No
 
     with pytest.raises(AirflowException):
         task.run(is_killed)
-    assert task.operator.killed == ["job-1"]
+    assert task.operator.killed == [0]
     assert task.job.state.launches[-1].stop == "etl.job: the task was killed"
 
 

@@ -341,10 +341,16 @@ def side(module: str) -> str:
     return "anywhere" if layer_of(module) in ANYWHERE else layer_of(module)
 
 
+OF_SERVICES = {
+    f"{ROOT}.operators.{name}" for name in ("databricks", "dataproc", "emr", "kubernetes_pod", "spark_kubernetes")
+}
+"""Their providers are large, and in environments of their own (tests/support/providers.py)."""
+
+
 @cache
 def all_of(name: str) -> Imported:
     """Import all modules of a side: one interpreter for all tests that look at it."""
-    return run(sorted(module for module in MODULES if side(module) == name), *SIDES[name])
+    return run(sorted(module for module in MODULES.keys() - OF_SERVICES if side(module) == name), *SIDES[name])
 
 
 def exports_of(package: str) -> list[str] | None:
