@@ -105,8 +105,8 @@ class JobOperator(KillGuard):
         return reference.item
 
     def history(self, ti: Any) -> History:
-        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``, and
-        ``InvalidName`` for an item that names nothing."""
+        """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``,
+        and another error for an item that names nothing."""
         item = None if self.item is None else checked_item(self.item, None)
         if self.run is not None and self.job_id is not None:
             check_rendered("run", self.run)

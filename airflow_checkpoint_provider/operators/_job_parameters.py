@@ -82,7 +82,7 @@ class JobParameters(Linked):
         return CheckpointStorageHook(self.checkpoint_conn_id).get_store()
 
     def check_parameters(self) -> None:
-        """Raise ``InvalidConfig`` or ``InvalidName``. Called when the DAG is parsed, and in ``execute``: mapped operators are not constructed
+        """Raise ``InvalidConfig``, or an error for a name. Called when the DAG is parsed, and in ``execute``: mapped operators are not constructed
         at parse.
         """
         dag = self._own_dag()
@@ -123,7 +123,7 @@ class JobParameters(Linked):
     # -- when it runs ------------------------------------------------------------------------------------------------
 
     def history_of(self, ti: Any) -> History:
-        """Return the history of the job, or of its item, once the templates are rendered. Raise ``InvalidConfig`` and ``InvalidName``."""
+        """Return the history of the job, or of its item, once the templates are rendered. Raise an error for an item that names nothing."""
         item = None if self.item is None else checked_item(self.item, index_of(ti))
         return history_of(self.own_job_id, self.scope, ti, ti.task_id, item)
 
