@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -145,13 +146,15 @@ def test_thread_that_fails_while_the_attempt_ends_says_nothing(
 
 
 def test_checkpoint_that_an_object_declines_is_taken_later(
-    timed: Timed, running: Driver, capsys: pytest.CaptureFixture[str]
+    timed: Timed, running: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(module, "AFTER_FAILURE", 3600.0)
     running.registered.add("own", Refusing())
     running.pin(Recording("counts"))
     running.asked()
     timed.timer.start()
     wait_until(lambda: timed.timer._served, say="nothing failed", every=0.01)
+    assert timed.timer._served > time.monotonic() + 60
     assert "A checkpoint of the queries failed. The next one tries again: 'own'" in capsys.readouterr().out
     timed.await_looks()
 
