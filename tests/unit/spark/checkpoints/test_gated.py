@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.errors import StoreDenied
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.spark.checkpoints.gated import ABORT_TIME, GatedCheckpoints
 from tests.support.causes import cause_of
-from tests.support.faults import Fault, FaultyStore, served
+from tests.support.faults import Fault, FaultyStore, Time, served
 from tests.unit.spark.driver import Driver, Recording
 
 
@@ -171,3 +171,15 @@ def test_gated_checkpoint_is_acknowledged_at_the_barrier_that_completes_an_earli
     running.checkpointer.checkpoint("here", wait=True)
     assert running.listed(awaited).status == RETAINED
     assert running.task().missing(running.listed(gated)) == ()
+
+
+def test_watch_of_the_attempt_lets_gated_checkpoints_expire(store: FaultyStore) -> None:
+    time = Time()
+    running = Driver(store, clock=time.monotonic)
+    number = running.asked(gated=True, timeout_s=60.0)
+    running.pin(Recording("counts"))
+    running.checkpointer.checkpoint("here", wait=True)
+    time.sleep(61)
+    running.checkpointer.on_watch()
+    assert running.listed(number).reason == "expired"
+    running.checkpointer.close()

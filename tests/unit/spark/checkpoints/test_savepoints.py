@@ -309,3 +309,13 @@ def test_end_is_recorded_though_the_seal_cannot_be_written(
     store.plan = lambda call: Fault.DENIED if call.key == seal else Fault.NONE
     running.attempt.end.write("failed", 1)
     assert running.listed(number).status == ABORTED
+
+
+def test_end_of_the_job_waits_until_a_copy_has_stopped(running: Driver, target: MemoryStore) -> None:
+    number = ask(running, target)
+    copied = Copied("counts", wait_for=threading.Event())
+    running.pin(copied)
+    running.checkpointer.checkpoint("here")
+    assert copied.began.wait(10)
+    running.checkpointer.close()
+    assert number not in running.checkpointer.savepoints.taken

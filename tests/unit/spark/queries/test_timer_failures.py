@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -17,8 +18,9 @@ from airflow_checkpoint_provider.spark.queries import timer as module
 from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.faults import FaultyStore
+from tests.support.objects import Refusing
 from tests.support.waiting import wait_until
-from tests.unit.spark.driver import Copied, Driver, Silence, ask
+from tests.unit.spark.driver import Copied, Driver, Recording, Silence, ask
 
 
 class PlayedQueries:
@@ -141,6 +143,20 @@ def test_thread_that_fails_while_the_attempt_ends_says_nothing(
     timed.timer._thread.join(60)
     assert not timed.timer._thread.is_alive()
     assert (timed.ended, capsys.readouterr().err) == ([], "")
+
+
+def test_checkpoint_that_an_object_declines_is_taken_later(
+    timed: Timed, running: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "AFTER_FAILURE", 3600.0)
+    running.registered.add("own", Refusing())
+    running.pin(Recording("counts"))
+    running.asked()
+    timed.timer.start()
+    wait_until(lambda: timed.timer._served, say="nothing failed", every=0.01)
+    assert timed.timer._served > time.monotonic() + 60
+    assert "A checkpoint of the queries failed. The next one tries again: 'own'" in capsys.readouterr().out
+    timed.await_looks()
 
 
 def test_stop_whose_outcome_stays_unknown_ends_the_attempt(
