@@ -120,7 +120,7 @@ def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     monkeypatch.setenv(
         "AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps({"conn_type": "checkpoint_storage", "extra": extra})
     )
-    monkeypatch.setenv(VARIABLE, "0.2")
+    monkeypatch.setenv(VARIABLE, "0.5")
     return extra
 
 
