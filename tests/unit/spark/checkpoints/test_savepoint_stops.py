@@ -212,7 +212,7 @@ def test_stop_is_tried_until_its_outcome_is_known(
 
 
 def test_stop_whose_outcome_stays_unknown_raises(impatient: Driver, target: MemoryStore, store: FaultyStore) -> None:
-    ask(impatient, target, "suspend_savepoint", timeout_s=0.3)
+    ask(impatient, target, "suspend_savepoint", timeout_s=2)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
         impatient.checkpointer.checkpoint("here")
@@ -289,7 +289,7 @@ def test_drain_ends_when_its_savepoint_is_aborted(running: Driver, target: Memor
 def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
     impatient: Driver, target: MemoryStore, store: FaultyStore
 ) -> None:
-    ask(impatient, target, "terminate_savepoint", timeout_s=0.3)
+    ask(impatient, target, "terminate_savepoint", timeout_s=2)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
         impatient.checkpointer.checkpoint("here")
@@ -299,7 +299,7 @@ def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
 def test_drained_queries_go_on_when_the_stop_of_unknown_outcome_was_aborted(
     impatient: Driver, target: MemoryStore, store: FaultyStore
 ) -> None:
-    number = ask(impatient, target, "terminate_savepoint", timeout_s=0.3)
+    number = ask(impatient, target, "terminate_savepoint", timeout_s=2)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown):
         impatient.checkpointer.checkpoint("here")
