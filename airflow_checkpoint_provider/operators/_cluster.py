@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators._items import is_of, of_launch
 from airflow_checkpoint_provider.operators._launched import LaunchedDriver
+from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 
 DRIVER_KEY = (
@@ -33,6 +34,12 @@ def check(hook: CheckpointedSparkSubmitHook) -> None:
     """Raise ``PartMissing`` if the provider has changed, so that a driver could be submitted and not be named afterwards."""
     names = ("_driver_id", "_yarn_application_id", "_kubernetes_driver_pod", "_run_post_submit_commands")
     _airflow.check_attributes(SparkSubmitHook, hook, *names)
+
+
+def notes(hook: CheckpointedSparkSubmitHook, store: Store) -> list[str]:
+    """Return what the log says of a cluster before each launch."""
+    in_pods = hook.master.startswith("k8s:")
+    return [messages.folder_on_kubernetes(store.uri)] if in_pods and store.uri.startswith("file:") else []
 
 
 def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None, item: str | None = None) -> None:

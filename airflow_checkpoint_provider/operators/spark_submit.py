@@ -26,7 +26,6 @@ from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.policies.memory import MemoryPlan, memory_policy
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
-from airflow_checkpoint_provider.text import messages
 
 
 class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator):
@@ -109,7 +108,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def prepare(self) -> None:
         refuse_no_application(self.application)
         hook = self._made_hook()
-        self._output.log(messages.folder_on_kubernetes(hook.master, self.checkpoint_store().uri))
+        self._output.log(_cluster.notes(hook, self.checkpoint_store()))
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, printable
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, AbortCause, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
@@ -70,16 +70,14 @@ def untried(newer: Mapping[str, str]) -> list[str]:
     return [coded(f"This package was not tried with {listed}. The task continues", "CKP117")]
 
 
-def folder_on_kubernetes(master: str, root: str) -> list[str]:
-    """Say what a folder for checkpoints must be on Kubernetes; empty for another master or store. Nobody can see from here whether it is."""
-    if not master.startswith("k8s:") or not root.startswith("file:"):
-        return []
+def folder_on_kubernetes(root: str) -> str:
+    """Say what a folder for checkpoints must be on Kubernetes. Nobody can see from here whether it is."""
     text = (
         f"The checkpoints lie in the folder {root.removeprefix('file://')}, and pods share no folder by themselves. It must be one"
         " volume, mounted under this path in the pods of driver and executors and where Airflow's workers run. Otherwise the"
         " task does not see its driver, and a retry starts from zero"
     )
-    return [coded(text, "CKP520")]
+    return coded(printable(text), "CKP520")
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -423,13 +421,13 @@ def forgotten(application: str | None) -> str:
         " before, and ends the application. The next try continues from the newest checkpoint. With"
         " yarn.resourcemanager.recovery.enabled, applications outlive a restart"
     )
-    return coded(text, "CKP521")
+    return coded(printable(text), "CKP521")
 
 
 def not_awaited(application: str) -> str:
     """Say that an application is killed because nobody waits for it."""
     text = f"spark-submit has ended before the driver of {application} attached, so nobody waits for it on YARN. This task kills it"
-    return coded(f"{text}; the next try submits again", "CKP522")
+    return coded(printable(f"{text}; the next try submits again"), "CKP522")
 
 
 def not_killed(application: str) -> str:

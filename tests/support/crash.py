@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_checkpoint_provider.coordinator import garbage, savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.location import copying, fence
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.spark import job
+from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
 from airflow_checkpoint_provider.spark.queries import cut, running
 from airflow_checkpoint_provider.spark.queries.location import locations, rescaling
@@ -98,6 +99,19 @@ def linger(point: str) -> None:
     threading.Event().wait()
 
 
+def until_ended(point: str) -> None:
+    """The step waits until somebody ends the driver in order, and goes on then."""
+    told, in_order = threading.Event(), ending.AttemptEnd.in_order
+
+    def begin(*args: Any) -> NoReturn:
+        told.set()
+        in_order(*args)
+
+    ending.AttemptEnd.in_order = begin  # type: ignore[assignment,method-assign]
+    print("WAITS at", point, flush=True)
+    told.wait()
+
+
 ACTIONS: dict[str, Reached] = {
     "kill": kill,
     "kill-jvm": kill_jvm,
@@ -106,6 +120,7 @@ ACTIONS: dict[str, Reached] = {
     "terminate-group": terminate_group,
     "stop": stop,
     "linger": linger,
+    "until-ended": until_ended,
 }
 
 

@@ -75,8 +75,8 @@ def test_second_attempt_of_the_application_goes_on_with_the_same_launch(
 def test_driver_that_yarn_ends_saves_what_is_proved(cluster: Cluster, yarn: Yarn, tmp_path: Path) -> None:
     home = cluster.home(tmp_path / "home", "totals.py")
     launches = Launches(home.store)
-    with home.started(("linger", f"stage/{NAMED}/rows-counted"), confs=launches.plan()) as running:
-        wait_until(lambda: "LINGERS" in running.said(), PATIENCE, running.said)
+    with home.started(("until-ended", f"stage/{NAMED}/rows-counted"), confs=launches.plan()) as running:
+        wait_until(lambda: "WAITS at" in running.said(), PATIENCE, running.said)
         (application,) = yarn.applications()
         yarn.end(application["id"])
         ended = running.wait()

@@ -31,7 +31,7 @@ from tests.support.runs import Home, Running
 from tests.support.streams import add_files
 from tests.support.waiting import wait_until
 
-PATIENCE = 900  # seconds until a driver with all queries is where it shall be
+PATIENCE = 900  # seconds until a driver with all queries is where it shall be, or has ended
 FORKS = 1800  # seconds for a driver with all queries of all savepoints
 FILES = 4  # of the input, that each driver finds anew
 HURT = 6.0  # seconds, at most, that a driver works until it is killed or put to sleep
@@ -128,7 +128,7 @@ class Rounds:
 
     def finish(self) -> None:
         """Let a driver read what is left, and check each batch."""
-        ended = self._start({}).wait()
+        ended = self._start({}).wait(PATIENCE)
         assert ended.code == 0, ended.log
         for timer in self._wakes:
             timer.join()

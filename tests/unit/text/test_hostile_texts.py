@@ -133,7 +133,6 @@ def test_line_of_a_hostile_text_is_one_printable_line(name: str) -> None:
     made = list(lines(FUNCTIONS[name]))
     silent = (
         "cleared_unchanged",
-        "folder_on_kubernetes",
         "given_up",
         "started_again",
     )  # of these states and this master
@@ -170,8 +169,3 @@ def test_lines_about_a_hostile_jobs_health_and_age_are_printable() -> None:
             text = restore_age.too_old(HOSTILE, point, checkpoint, state.at, 1.0)
             made += [restore_age.warned(text), str(CheckpointError(restore_age.refused(text, HOSTILE, state)))]
         assert [line for line in made if not line.isprintable()] == []
-
-
-def test_line_about_a_hostile_folder_on_kubernetes_is_printable() -> None:
-    (line,) = messages.folder_on_kubernetes(f"k8s://{HOSTILE}", f"file://{HOSTILE}")
-    assert line.isprintable()
