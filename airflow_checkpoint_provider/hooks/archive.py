@@ -13,9 +13,9 @@ from pathlib import Path
 from airflow.configuration import get_airflow_home
 
 import airflow_checkpoint_provider
-from airflow_checkpoint_provider.errors import StoreMisconfigured
+from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreMisconfigured
 from airflow_checkpoint_provider.storage import LocalStore, S3Settings, open_store
-from airflow_checkpoint_provider.storage.base import Put
+from airflow_checkpoint_provider.storage.base import Put, put
 from airflow_checkpoint_provider.storage.registry import lies_within
 
 FOLDERS = ("protocol", "policies", "storage", "location", "file_sink", "coordinator", "text", "checkpoint", "spark")
@@ -46,14 +46,14 @@ def publish(place: str, s3: S3Settings | None, root: str) -> str:
         _check_owner(folder)
         return _in_folder(folder, body).as_uri()
     name = _name(body)
-    while store.create(name, body) is not Put.STORED:
-        if (found := store.read(name)) is not None and found != body:
-            raise StoreMisconfigured(
-                f"{store.uri}/{name} does not hold what this package would write there, so it was not used. Find out who wrote it, and"
-                " delete it"
-            )
-        if found is not None:
-            break
+    outcome, _ = put(store, name, body)
+    if outcome is Put.UNKNOWN:
+        raise CommitStateUnknown.of(f"{store.uri}/{name} was written")
+    if outcome is Put.EXISTS:
+        raise StoreMisconfigured(
+            f"{store.uri}/{name} does not hold what this package would write there, so it was not used. Find out who wrote it, and"
+            " delete it"
+        )
     return f"{place.strip().rstrip('/')}/{name}"
 
 
