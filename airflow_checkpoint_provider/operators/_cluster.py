@@ -7,7 +7,6 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.liveness import read_beat
@@ -15,14 +14,10 @@ from airflow_checkpoint_provider.errors import StoreError
 from airflow_checkpoint_provider.hooks import yarn
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators._items import is_of, of_launch
+from airflow_checkpoint_provider.operators import _submitted_job
 from airflow_checkpoint_provider.operators._launched import LaunchedDriver
-from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 
-DRIVER_KEY = (
-    "checkpoint_driver"  # in the task's state store: the launch, and its driver as the cluster manager names it
-)
 WITHOUT_WAITING = {
     "spark.yarn.submit.waitAppCompletion": "false",
     "spark.kubernetes.submission.waitAppCompletion": "false",
@@ -36,33 +31,18 @@ def check(hook: CheckpointedSparkSubmitHook) -> None:
     _airflow.check_attributes(SparkSubmitHook, hook, *names)
 
 
-def notes(hook: CheckpointedSparkSubmitHook, store: Store) -> list[str]:
-    """Return what the log says of a cluster before each launch."""
-    in_pods = hook.master.startswith("k8s:")
-    return [messages.folder_on_kubernetes(store.uri)] if in_pods and store.uri.startswith("file:") else []
-
-
-def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: int | None, item: str | None = None) -> None:
+def submitted(hook: CheckpointedSparkSubmitHook, context: Any, launch: LaunchedDriver) -> None:
     """Remember the driver that was submitted, and run the commands that end what runs beside this worker."""
     _airflow.run_post_submit_commands(hook)
-    driver = of_launch(launch, item) | {"id": _airflow.spark_driver_id(hook)}
-    context["task_state_store"].set(DRIVER_KEY, driver, retention=NEVER_EXPIRE)
+    _submitted_job.remember(context, launch, _airflow.spark_driver_id(hook))
 
 
-def driver_id(context: Any, launch: int | None, item: str | None = None) -> str | None:
-    """Return the name of a launch's driver, if it was submitted and named."""
-    driver = context["task_state_store"].get(DRIVER_KEY, None) or {}
-    return driver.get("id") if is_of(driver, launch, item) else None
-
-
-def ask(
-    operator: SparkSubmitOperator, context: Any, launch: int | None, item: str | None = None
-) -> tuple[bool | None, str]:
+def ask(operator: SparkSubmitOperator, context: Any, launch: LaunchedDriver) -> tuple[bool | None, str]:
     """Return whether the driver of a launch has ended well (None: it has not ended), and the cluster manager's word for it.
 
     The provider asks as it does to reconnect to a driver. Raise its errors, and ``LookupError`` if the driver's name is not known.
     """
-    driver = driver_id(context, launch, item)
+    driver = _submitted_job.known(context, launch)
     if not driver:
         raise LookupError("spark-submit has not printed by which name it knows the driver")
     try:

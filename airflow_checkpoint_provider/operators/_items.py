@@ -6,7 +6,7 @@ moves to another index if the index that launched it has another item now, or wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
@@ -28,16 +28,6 @@ HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation
 def history_key(item: str | None) -> str:
     """Return the key in the state store of a task, which all items of its map index share."""
     return HISTORY_KEY if item is None else f"{HISTORY_KEY}.{safe_token(item)}"
-
-
-def of_launch(launch: int | None, item: str | None) -> dict[str, Any]:
-    """Return a launch as a part of what is kept in the state store of a task. Each item counts its own launches."""
-    return {"launch": launch} | ({} if item is None else {"item": item})
-
-
-def is_of(known: Mapping[str, Any], launch: int | None, item: str | None) -> bool:
-    """Return whether what is kept in the state store is of this launch of this item."""
-    return (known.get("launch"), known.get("item")) == (launch, item)
 
 
 def index_of(ti: Any) -> int | None:

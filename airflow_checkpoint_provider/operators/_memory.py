@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
-from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.policies.memory import (
     DRIVER_HEAP,
     DRIVER_OVERHEAD,
@@ -42,15 +41,17 @@ def check(after_oom: object, limit: object, arguments: Mapping[str, Any]) -> Non
         policy.check(literal_memory({**conf, **_given(arguments)}))
 
 
-def memory_plan(policy: MemoryPolicy, arguments: Mapping[str, Any], hook: CheckpointedSparkSubmitHook) -> MemoryPlan:
-    """Return the plan of a task, which is not checked against what is configured on this worker."""
+def memory_plan(
+    policy: MemoryPolicy, arguments: Mapping[str, Any], confs: Mapping[str, str], *, master: str, in_cluster: bool
+) -> MemoryPlan:
+    """Return the plan of a task, which is not checked against what is configured on this worker. ``confs`` hold where ``arguments``, those of
+    the hook, name nothing."""
     environment = {conf: os.environ[name] for conf, name in _VARIABLES.items() if os.environ.get(name)}
-    cluster = hook.deploy_mode == "cluster"
     return MemoryPlan(
         policy,
-        {**environment, **hook.confs, **_given(arguments)},
-        SHARE_ON_KUBERNETES if cluster and "k8s" in hook.master else SHARE,
-        () if cluster else (OVERHEADS["driver"],),
+        {**environment, **confs, **_given(arguments)},
+        SHARE_ON_KUBERNETES if in_cluster and "k8s" in master else SHARE,
+        () if in_cluster else (OVERHEADS["driver"],),
     )
 
 

@@ -29,11 +29,11 @@ from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
-from airflow_checkpoint_provider.operators import _xcom
+from airflow_checkpoint_provider.operators import _submitted_job, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._driver_end import DriverEnd, Submission
-from airflow_checkpoint_provider.operators._items import history_key, is_of, of_launch
+from airflow_checkpoint_provider.operators._items import history_key
 from airflow_checkpoint_provider.operators._job_parameters import JobParameters
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._parameters import refuse_inside_preflight
@@ -41,8 +41,6 @@ from airflow_checkpoint_provider.operators.hand_over import HandOver
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import s3_credentials
 from airflow_checkpoint_provider.text import messages
-
-JOB_KEY = "checkpoint_submitted_job"  # in the task's state store: the launch, and its job as the service names it
 
 
 class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
@@ -131,14 +129,13 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         """Remember the job of a driver that has attached, for a later try that adopts it."""
         job = getattr(self, self.job_attribute) if self.job_attribute else None
         if job is not None:  # Livy's first batch is 0
-            known = of_launch(launch.number, launch.parameters.history.item) | {"job": job}
-            context["task_state_store"].set(JOB_KEY, known, retention=NEVER_EXPIRE)
+            _submitted_job.remember(context, launch, job)
 
     def adopt(self, context: Any, launch: DriverLaunch) -> None:
         """Let ``on_kill`` reach the job of a driver that an earlier try has submitted."""
-        known = context["task_state_store"].get(JOB_KEY, None) or {}
-        if self.job_attribute and is_of(known, launch.number, launch.parameters.history.item):
-            setattr(self, self.job_attribute, known.get("job"))
+        job = _submitted_job.known(context, launch)
+        if self.job_attribute and job is not None:
+            setattr(self, self.job_attribute, job)
 
     def driver_archive(self) -> str | None:
         """Return where the archive with the driver's part of this package is, which is written if it is not there. None if the driver's image

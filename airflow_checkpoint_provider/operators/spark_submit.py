@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
-from airflow_checkpoint_provider.operators import _cluster, _memory
+from airflow_checkpoint_provider.operators import _cluster, _memory, _submitted_job
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.operators._parameters import (
@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.policies.memory import MemoryPlan, memory_policy
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
+from airflow_checkpoint_provider.text import messages
 
 
 class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator):
@@ -108,7 +109,8 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def prepare(self) -> None:
         refuse_no_application(self.application)
         hook = self._made_hook()
-        self._output.log(_cluster.notes(hook, self.checkpoint_store()))
+        if hook.master.startswith("k8s:") and (uri := self.checkpoint_store().uri).startswith("file:"):
+            self._output.log([messages.folder_on_kubernetes(uri)])
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()
@@ -137,7 +139,10 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
 
     def _memory_plan(self, hook: CheckpointedSparkSubmitHook) -> MemoryPlan | None:
         policy = memory_policy(self.memory_after_oom, self.memory_limit)
-        return _memory.memory_plan(policy, _airflow.spark_hook_arguments(self), hook) if policy else None
+        if policy is None:
+            return None
+        arguments, in_cluster = _airflow.spark_hook_arguments(self), hook.deploy_mode == "cluster"
+        return _memory.memory_plan(policy, arguments, hook.confs, master=hook.master, in_cluster=in_cluster)
 
     # -- the submit --------------------------------------------------------------------------------------------------
 
@@ -175,7 +180,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
 
     def submitted(self, context: Any, launch: DriverLaunch) -> None:
         if self._defers and (hook := self.submission()):
-            _cluster.submitted(hook, context, launch.number, self.item)
+            _cluster.submitted(hook, context, launch)
 
     def attached(self, ti: Any, launch: DriverLaunch, attempt: int | None) -> None:
         super().attached(ti, launch, attempt)
@@ -190,10 +195,10 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def application_in(self, context: Any, launch: DriverLaunch) -> tuple[str, str]:
         hook = self.submission()
         on_yarn = hook is not None and hook.in_yarn_cluster
-        return (self._conn_id, _cluster.driver_id(context, launch.number, self.item) or "") if on_yarn else ("", "")
+        return (self._conn_id, _submitted_job.known(context, launch) or "") if on_yarn else ("", "")
 
     def ask_cluster(self, context: Any, launch: DriverLaunch) -> tuple[bool | None, str]:
-        return _cluster.ask(self, context, launch.number, self.item)
+        return _cluster.ask(self, context, launch)
 
     def kill_job(self) -> None:
         if self._hook is not None:  # a new hook would look up its connection, for which there is no time

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, RefusedStart, read_beat
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
-from airflow_checkpoint_provider.operators._cluster import DRIVER_KEY
 from airflow_checkpoint_provider.operators._deferred import SELDOM_ASK
+from airflow_checkpoint_provider.operators._submitted_job import JOB_KEY
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
@@ -239,7 +239,7 @@ def test_driver_that_the_cluster_manager_has_lost_fails_the_try(
     task: Task, monkeypatch: pytest.MonkeyPatch, status: str, said: str
 ) -> None:
     task.defers()
-    assert task.state_store.get(DRIVER_KEY) == {"launch": 1, "id": "application_1_2"}
+    assert task.state_store.get(JOB_KEY) == {"launch": 1, "job": "application_1_2"}
     monkeypatch.setattr(CheckpointedSparkSubmitOperator, "get_job_status", lambda *_: status)
     with pytest.raises(AirflowException, match=said):
         task.resumes(NOT_ATTACHED)

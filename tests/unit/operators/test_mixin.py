@@ -18,8 +18,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
+from airflow_checkpoint_provider.operators._submitted_job import JOB_KEY
 from airflow_checkpoint_provider.operators.hand_over import HandOver
-from airflow_checkpoint_provider.operators.mixin import JOB_KEY, CheckpointedJobMixin
+from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
@@ -322,3 +323,20 @@ print(sorted(importers))
         "['airflow_checkpoint_provider.hooks.spark_submit', 'airflow_checkpoint_provider.operators._cluster',"
         " 'airflow_checkpoint_provider.operators.spark_submit']"
     )
+
+
+def test_mixin_needs_no_spark_provider() -> None:
+    """Without the folder's ``__init__``, it is imported where that provider cannot be."""
+    code = """
+import sys, types
+for module in ("hooks", "operators"):
+    sys.modules[f"airflow.providers.apache.spark.{module}"] = None
+import airflow_checkpoint_provider as package
+folder = types.ModuleType("airflow_checkpoint_provider.operators")
+folder.__path__ = [f"{package.__path__[0]}/operators"]
+sys.modules[folder.__name__] = folder
+from airflow_checkpoint_provider.operators import mixin
+print(mixin.CheckpointedJobMixin.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip().endswith("CheckpointedJobMixin"), done.stderr
