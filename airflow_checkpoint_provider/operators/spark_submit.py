@@ -32,29 +32,11 @@ from airflow_checkpoint_provider.text import messages
 class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator):
     """Submits a Spark application whose retries and clears continue from its latest completed checkpoint.
 
-    Takes all parameters of ``SparkSubmitOperator``. The application opens a ``CheckpointedJob``; see the README.
+    Takes all parameters of ``SparkSubmitOperator``, and those of ``CheckpointedJobMixin``. The application is a Python script that opens a
+    ``CheckpointedJob``; see the README.
 
-    The application is a Python script.
-
-    :param job_id: static name of the job; by default ``dag_id.task_id``.
-    :param scope: "run": each DAG run has its own history. "job": all runs share one history. Any other template is the key of a
-        history that some runs share, e.g. ``"{{ ds_nodash[:6] }}"`` for those of a month; as for "job", give the DAG
-        ``max_active_runs=1``, and ``retention=`` a ``KeepWithin(…)`` that ends the history when no other run will come. (templated)
-    :param restore: where a *run* starts: "latest", "none", the id of a checkpoint (``scope="job"``), a pointer, or the output
-        of a task that made a checkpoint or a savepoint. Retries and clears continue the run and ignore this. (templated)
-    :param require_state: refuse to start without state.
-    :param allow_non_restored_state: what to do with restored state that the application has not used when it succeeds.
-        False: log it and keep it, or fail if the script may have used a wrong name, unless the script says otherwise.
-        True, or a list of uids: drop it. "keep": keep it. ``{"weekly": "keep", "old": "drop"}`` says it by uid.
-    :param on_clear: "auto" starts a finished run again from where it started, and resumes a run that did not finish, unless the clear
-        discarded what Airflow had stored for the task (Airflow 3.4). "restart" always starts the run again; "continue" always resumes it.
-    :param checkpointing: a ``CheckpointConfig``; by default that of the script.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. If the default one does not exist, jobs of a local
         Spark master use ``$AIRFLOW_HOME/checkpoints``.
-    :param max_restore_age: how old the checkpoint may be from which a *run* starts, e.g. ``timedelta(days=2)``. An older one is refused
-        (CKP410), or only logged: ``(timedelta(days=2), "warn")``. Retries and clears continue their run, whatever the age.
-    :param item: what an instance of a mapped task works on, e.g. ``.expand(item=["orders", "payments"])``: the key of its history, because a
-        map index is a position. Other fields may use it: ``application_args=["--table", "{{ task.item }}"]``. (templated, first)
     :param archive: how this package reaches the driver. "code": as an archive that lies where ``code`` of the connection leads, or without
         that on this worker. None: the driver's image has the same version of it.
     :param memory_after_oom: by which factor a retry gets more memory after a death that was proved to be for want of memory: ``"1.5 x"``, or a

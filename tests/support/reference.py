@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import airflow_checkpoint_provider
 from airflow_checkpoint_provider.cli.main import parser
@@ -76,9 +75,10 @@ def checkpointing() -> str:
     return "\n".join(f"- `{name}` (default `{value}`): {told[name]}" for name, value in shown.items())
 
 
-def parameters(documented: Any) -> dict[str, str]:
-    """Return the parameters that a docstring tells."""
-    found = PARAM.findall(inspect.getdoc(documented) or "")
+def parameters(documented: type) -> dict[str, str]:
+    """Return the parameters that the docstrings of a class and of its bases in this package tell; that of the class wins."""
+    ours = (base for base in reversed(documented.__mro__) if base.__module__.startswith("airflow_checkpoint_provider."))
+    found = (each for base in ours for each in PARAM.findall(inspect.cleandoc(vars(base).get("__doc__") or "")))
     return {name: " ".join(text.replace("``", "`").split()) for name, text in found}
 
 
