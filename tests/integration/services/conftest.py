@@ -9,12 +9,28 @@ import pytest
 
 from tests.support.providers import Environment, environment_with
 from tests.support.services.hosts import Host
+from tests.support.services.tiny_submit import TINY
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     with Host(tmp_path / "host") as host:
         yield host
+
+
+@pytest.fixture
+def tiny_host(tmp_path: Path) -> Iterator[Host]:
+    """Yield a host whose drivers are scripts without Spark."""
+    with Host(tmp_path / "tiny", spark_submit=TINY) as host:
+        yield host
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> str:
+    """Return the path of a script that waits until it is killed."""
+    file = tmp_path / "waits.py"
+    file.write_text("import time; print('HERE', flush=True); time.sleep(600)")
+    return str(file)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from tests.integration.services.telling import ARGUMENTS, CONF, archive, check, 
 from tests.support.providers import Environment
 from tests.support.services.databricks import Databricks
 from tests.support.services.hosts import Host
-from tests.support.services.tiny_submit import TINY
 from tests.support.waiting import wait_until
 
 # test_services_databricks.py starts the same without the provider
@@ -45,17 +44,10 @@ def test_run_is_a_real_spark_submit(service: Databricks, databricks: Environment
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Databricks]:
+def waiting(tiny_host: Host) -> Iterator[Databricks]:
     """Yield a Databricks whose drivers are a script without Spark."""
-    with Host(tmp_path / "tiny", spark_submit=TINY) as host, Databricks(host) as service:
+    with Databricks(tiny_host) as service:
         yield service
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> str:
-    file = tmp_path / "waits.py"
-    file.write_text("import time; print('HERE', flush=True); time.sleep(600)")
-    return str(file)
 
 
 def test_killed_driver_fails_the_task(waiting: Databricks, databricks: Environment, app: str, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tests.integration.services.telling import ARGUMENTS, CONF, archive, check, 
 from tests.support.providers import Environment
 from tests.support.services.emr import ROLE, Emr
 from tests.support.services.hosts import Host
-from tests.support.services.tiny_submit import TINY
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_services_emr.py starts the same without the provider
@@ -86,17 +85,10 @@ def test_job_run_is_a_real_spark_submit(emr: Emr, amazon: Environment, tmp_path:
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Emr]:
+def waiting(tiny_host: Host) -> Iterator[Emr]:
     """Yield an EMR whose drivers are a script without Spark."""
-    with Host(tmp_path / "tiny", spark_submit=TINY) as host, Emr(host) as emr:
+    with Emr(tiny_host) as emr:
         yield emr
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> str:
-    file = tmp_path / "waits.py"
-    file.write_text("import time; print('HERE', flush=True); time.sleep(600)")
-    return str(file)
 
 
 def test_killed_driver_fails_the_task(waiting: Emr, amazon: Environment, app: str, tmp_path: Path) -> None:

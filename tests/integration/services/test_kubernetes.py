@@ -14,7 +14,6 @@ from tests.integration.services.telling import ARGUMENTS, CONF, archive, check, 
 from tests.support.providers import Environment
 from tests.support.services.hosts import Host
 from tests.support.services.kubernetes import Kubernetes
-from tests.support.services.tiny_submit import TINY
 from tests.support.waiting import wait_until
 
 # test_services_kubernetes.py starts the same without the provider
@@ -97,9 +96,9 @@ def test_pod_with_a_real_spark_submit(kubernetes: Kubernetes, cncf_kubernetes: E
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Kubernetes]:
+def waiting(tiny_host: Host) -> Iterator[Kubernetes]:
     """Yield a Kubernetes whose drivers are a script without Spark."""
-    with Host(tmp_path / "tiny", spark_submit=TINY) as host, Kubernetes(host) as kubernetes:
+    with Kubernetes(tiny_host) as kubernetes:
         yield kubernetes
 
 
