@@ -191,7 +191,7 @@ class Steps:
         self._wrap(rescaling, "take_state", lambda *_: "query", "repartitioned", "state-taken")
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(cut.Cut, "_found", lambda *_: "cut", "before", "found")
-        self._wrap(file_sink.FileSink, "copy_out", lambda *_: "in-flight", "before-copy", "copied")
+        self._wrap(file_sink.FileStreamSink, "copy_out", lambda *_: "in-flight", "before-copy", "copied")
         self._wrap(file_sink, "bring", lambda *_: "in-flight", "before-bringing", "brought")
         self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
         self._wrap(running.RunningQuery, "pause", lambda *_: "query", "before-pause", "paused")
