@@ -364,6 +364,18 @@ class SinkTaken(Refused, code="CKP408", permanent=True):
     """Two queries of a job would write to one folder, or one would read the folder that it writes, so rows would be lost."""
 
 
+class OverwrittenSince(Refused, code="CKP411", permanent=True):
+    """A run that began later has overwritten the target of a sink, so the rows of this run were not published."""
+
+
+class RowsStand(Refused, code="CKP412", permanent=True):
+    """A run that is computed again would append rows that its sink has already, and the sink cannot replace them."""
+
+
+class CommitFailed(CheckpointError, RuntimeError, code="CKP214"):
+    """The rows of a completed checkpoint could not be published yet. The next attempt publishes them."""
+
+
 class NotNamed(Refused, code="CKP409", permanent=True):
     """Only the journal names a place outside of the root, and no option of this process names it. Nothing was read there."""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, FileSetEntry, Status
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, VALUE, StateKind
+from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, SINK, VALUE, StateKind, StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
@@ -40,6 +40,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.PointerText: st.sampled_from(["s3://lake/jobs/orders/job/chk-7", "file:///data/mine"]),
     stored.Uri: st.sampled_from(["file:///data/orders", "s3://lake/orders"]),
     stored.Batch: st.integers(-1, 2**40),
+    stored.TransactionName: st.sampled_from(["1-0123456789abcdef", "22-00000000000000ff"]),
     stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
     stored.Outcome: st.sampled_from(stored.OUTCOMES),
     stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
@@ -74,6 +75,8 @@ def records(record: Any) -> st.SearchStrategy[Any]:
         made = made.filter(lambda query: bool(query.locations))
     if record is Checkpoint:
         made = made.filter(lambda checkpoint: not (checkpoint.completion and checkpoint.abort_cause))
+    if record is StateSnapshot:
+        made = made.map(lambda snapshot: replace(snapshot, kind=SINK) if snapshot.sink else snapshot)
     return made.map(_listed) if record is State else made
 
 
