@@ -31,7 +31,7 @@ def staged(files: PublishedFiles, name: str, *rows: str, replaces: tuple[str, ..
     for number, text in enumerate(rows):
         files.store.create(f"{rows_key(name)}/day={number}/part-{number}.csv", text.encode())
     files.store.create(f"{rows_key(name)}/_SUCCESS", b"")
-    origin, epoch = Origin(plan="p", inputs="i"), int(name.split("-")[0])
+    origin, epoch = Origin(plan="p", inputs="i"), int(name.split("-", maxsplit=1)[0])
     prepared = files.prepared(begun)
     return Transaction(
         name=name, version=epoch, run=files.by.run, write=0, origin=origin, prepared=prepared, replaces=replaces

@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.policies import arguments
 from airflow_checkpoint_provider.policies.arguments import Check
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import check_job_id, check_uid
+from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.stages.reuse import INPUTS
 
 ON_SPARK = "pyspark.pandas"
@@ -105,6 +106,7 @@ QUERY: dict[str, Check] = {
 WAIT: dict[str, Check] = {"timeout": arguments.wait}
 CHECKPOINT: dict[str, Check] = {"wait": arguments.flag}
 OPEN: dict[str, Check] = {"pointer": _text, "spark": _a_session}
+OUTPUT: dict[str, Check] = {"uid": _uid, "sink": lambda name, value: _sink(value), "gated": arguments.flag}
 SINK: dict[str, Check] = {"path": arguments.path, "format": _text}
 BATCH: dict[str, Check] = {"frame": lambda name, value: _batch(value)}
 
@@ -124,6 +126,13 @@ def check_writer(writer: Any) -> None:
     if isinstance(writer, DataFrameWriter):
         raise WrongUse(f"start_query was given df.write, which writes rows that end. {say}")
     raise WrongUse(f"start_query was given {_named(writer)}. {say}")
+
+
+def _sink(sink: Any) -> None:
+    if isinstance(sink, type):
+        _not_a_class("sink", sink)
+    if not isinstance(sink, Sink):
+        raise WrongUse(f'job.sink was given {_named(sink)}. Give a sink: job.sink("report", FileSink("/data/report"))')
 
 
 def _batch(frame: Any) -> None:
@@ -146,6 +155,19 @@ def check_function(uid: str, function: Any) -> None:
         raise WrongUse(
             f"stage '{uid}' was given a function that needs arguments ({error}). Give one without: lambda: clean(orders)"
         ) from None
+
+
+def written_frame(uid: str, source: Any, spark: SparkSession) -> DataFrame:
+    """Return the DataFrame that the script writes to a sink. Raises ``WrongUse`` for other values, for streams and other sessions."""
+    if not isinstance(source, DataFrame):
+        raise WrongUse(f"sink '{uid}' was given {_named(source)}. Give a DataFrame: job.sink(\"{uid}\", ...).write(df)")
+    if source.isStreaming:
+        raise WrongUse(
+            f"sink '{uid}' was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
+        )
+    if source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession:
+        raise WrongUse(f"sink '{uid}' was given a DataFrame of another session. Build it with job.spark")
+    return source
 
 
 def frame_of(uid: str, source: Any, spark: SparkSession, *, function: bool) -> DataFrame:

@@ -139,7 +139,7 @@ def test_staged_file_that_somebody_deleted_is_an_error(store: Store) -> None:
     files = files_of(store)
     transaction = staged(files, name_of(1), "a", "b")
     store.delete([f"{rows_key(name_of(1))}/day=1/part-1.csv"])
-    with pytest.raises(Damaged, match="day=1/1-0000000000000001-part-1.csv was never published"):
+    with pytest.raises(Damaged, match=r"day=1/1-0000000000000001-part-1\.csv was never published"):
         files.commit(transaction)
 
 

@@ -1,0 +1,41 @@
+"""A sink in the hands of the script: ``write(df)``. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
+from airflow_checkpoint_provider.spark.stages.arguments import written_frame
+from airflow_checkpoint_provider.spark.stages.stage import Stages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class SinkWriter:
+    """A sink that takes no rows: that of a preflight."""
+
+    def write(self, df: DataFrame) -> None:
+        """Compute the rows of ``df`` now, and hold them ready in the target. The next completed checkpoint publishes them.
+
+        It may be called more than once; each call is a write. A retry compares the n-th write of a run with the n-th one that its restore
+        point holds. Raises ``WrongUse``, ``RowsStand``, and Spark's error.
+        """
+
+
+class AttemptSinkWriter(SinkWriter):
+    """A sink of an attempt."""
+
+    def __init__(self, state: SinkState, sinks: Sinks, stages: Stages, checkpointer: Checkpointer) -> None:
+        self._state, self._sinks, self._stages, self._checkpointer = state, sinks, stages, checkpointer
+
+    def write(self, df: DataFrame) -> None:
+        refuse_inside()
+        uid = self._state.uid
+        self._sinks.check_active()
+        frame: Any = written_frame(uid, df, self._sinks.spark)
+        self._checkpointer.stop_if_asked(f"a write to sink '{uid}'")
+        with self._stages.described(uid, f"sink '{uid}'"):
+            self._sinks.write(self._state, frame, self._stages.origin(frame))
