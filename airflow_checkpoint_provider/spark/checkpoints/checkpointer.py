@@ -140,6 +140,7 @@ class Checkpointer:
                 raise declined
             if wait:
                 self._commits.wait()
+                self._confirm()
             return not wait or self._all_saved()
 
     def _all_saved(self) -> bool:

@@ -167,10 +167,18 @@ class Sinks:
         )
 
     def _commit_restored(self, state: SinkState) -> None:
-        """Commit what the restore point holds: a completed checkpoint. Of a gated sink only what a gated one has published."""
-        due = self._restored_due(state)
+        """Commit what the restore point holds: a completed checkpoint. Of a gated sink only what a gated one has published.
+
+        The journal may say that it is committed already. Then nothing is asked.
+        """
+        due, known = (
+            self._restored_due(state),
+            0 if self._elsewhere else self._attempt.journal.state.sink(state.uid).confirmed,
+        )
         for transaction in state.uncommitted():
-            if transaction.version <= due:
+            if transaction.version <= known:
+                state.mark_committed(transaction)
+            elif transaction.version <= due:
                 self.commit(state, transaction)
 
     def _restored_due(self, state: SinkState) -> int:
