@@ -235,6 +235,27 @@ class Home:
         coordinator.journal.catch_up()
         return coordinator
 
+    def published(self, sink: str) -> list[dict[str, Any]]:
+        """The rows that a reader finds who lists the folder of a sink of ``published.py``."""
+        rows = []
+        for key, body in self._files():
+            if key.startswith(f"{sink}/") and not any(part.startswith("_") for part in key.split("/")):
+                rows += pyarrow.parquet.read_table(pyarrow.BufferReader(body)).to_pylist()
+        return sorted(rows, key=str)
+
+    def staged(self) -> list[str]:
+        """What sinks hold ready."""
+        return [key for key, _ in self._files() if "/_checkpoint-staging/" in key]
+
+    def _files(self) -> Iterator[tuple[str, bytes]]:
+        store = self.store
+        if isinstance(store, S3Store):
+            store = S3Store(store.bucket, f"{store.prefix.rstrip('/')}-out", store.settings)
+        else:
+            store = LocalStore(self.out)
+        for found in store.list(""):
+            yield found.key, b"".join(store.parts(found.key))
+
     def report(self) -> list[dict[str, Any]]:
         """The rows that the script wrote by plain Spark."""
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(self.out).to_pylist()
