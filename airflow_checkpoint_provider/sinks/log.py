@@ -50,7 +50,7 @@ class LogEntry(Record):
     commit: readers see ``added`` and no longer ``removed``. ``transactions`` names one.
     abort: no transaction of ``transactions`` will ever be committed.
 
-    ``began`` is the entry with which the run of a commit began.
+    ``began`` is the entry with which the run of a commit began. ``format`` is Spark's name of the format of the files.
     """
 
     kind: str
@@ -59,6 +59,7 @@ class LogEntry(Record):
     version: Size = 0
     began: Size = 0
     overwrite: bool = False
+    format: str = ""
     added: tuple[File, ...] = ()
     removed: tuple[FileName, ...] = ()
     v: int = VERSION

@@ -13,9 +13,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any
 
-from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, OverwrittenSince, StoreUnavailable
 from airflow_checkpoint_provider.protocol.fields import Size, TransactionName
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
@@ -24,6 +25,7 @@ from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLo
 from airflow_checkpoint_provider.storage.base import Store, put
 
 STAGING = "_checkpoint-staging"
+LOOK = 0.2  # seconds between two looks whether a commit is done
 ROWS, OWNER = "rows", "_transaction"  # in the folder of a staged transaction
 
 
@@ -41,8 +43,11 @@ class Staged(Record):
 class PublishedFiles:
     """The files that the run ``by`` writes to ``store``, whose root is the target."""
 
-    def __init__(self, store: Store, by: RunOfSink, *, overwrite: bool, patience: float = 30.0) -> None:
+    def __init__(
+        self, store: Store, by: RunOfSink, *, overwrite: bool, file_format: str = "", patience: float = 30.0
+    ) -> None:
         self.store, self.by, self._overwrite, self._patience = store, by, overwrite, patience
+        self._format = file_format
         self.log = CommitLog(store, patience)
 
     def begin(self) -> None:
@@ -139,6 +144,7 @@ class PublishedFiles:
             version=transaction.version,
             began=began,
             overwrite=self._overwrite,
+            format=self._format,
             added=added,
             removed=tuple(file.name for file in self._replaced(transaction, contents)),
         )
@@ -184,15 +190,12 @@ class PublishedFiles:
         if not number:
             return
         entry = dict(self.log.since(number - 1))[number]
-        if entry.kind == COMMIT and self._is_staged(entry.transactions[0]):
+        if entry.kind == COMMIT and _staged(self.store, entry.transactions[0]):
             self._publish(number, entry)
         self.store.delete(file for file in entry.removed)
         if entry.kind == COMMIT:
             self._delete_staged(entry.transactions)
             self.store.end_uploads(file.name for file in entry.added)
-
-    def _is_staged(self, name: str) -> bool:
-        return any(True for _ in self.store.list(f"{STAGING}/{name}"))
 
     def _publish(self, number: int, entry: LogEntry) -> None:
         """Let all files of a commit appear. Raises ``Damaged`` if one is neither staged nor published, and no later entry exists."""
@@ -210,6 +213,40 @@ class PublishedFiles:
     def _delete_staged(self, names: Iterable[str]) -> None:
         for name in names:
             self.store.delete_under(f"{STAGING}/{name}")
+
+
+@dataclass(frozen=True)
+class Readable:
+    """What readers of a target may read: files, and Spark's name of their format."""
+
+    files: tuple[File, ...]
+    format: str
+
+
+def files_of_readers(store: Store, patience: float = 30.0) -> Readable:
+    """Return the files of all commits that are done. Waits until the newest commit is done, at most ``patience`` seconds.
+
+    Changes nothing. Raises ``CheckpointNotFound`` if there are none, and ``StoreUnavailable`` if the newest commit has stopped half-way.
+    """
+    log, deadline = CommitLog(store), monotonic() + patience
+    while True:
+        contents = log.read()
+        newest = dict(log.since(contents.n - 1)).get(contents.n) if contents.n else None
+        begun = newest is not None and newest.kind == COMMIT and _staged(store, newest.transactions[0])
+        if not begun:
+            break
+        if monotonic() > deadline:
+            raise StoreUnavailable(
+                f"{store.uri}: the commit of entry {contents.n} has not ended. If its job has died, start it again: it ends the commit"
+            )
+        sleep(LOOK)
+    if not contents.files:
+        raise CheckpointNotFound(f"{store.uri}: no rows were committed there so far")
+    return Readable(contents.files, next(commit.format for commit in reversed(contents.commits) if commit.added))
+
+
+def _staged(store: Store, name: str) -> bool:
+    return any(True for _ in store.list(f"{STAGING}/{name}"))
 
 
 def is_hidden(key: str) -> bool:

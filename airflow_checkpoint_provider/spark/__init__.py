@@ -7,7 +7,7 @@ from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, 
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
-from airflow_checkpoint_provider.spark.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.sinks.files import FileSink, read_sink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.state.registered import (
     CheckpointedObject,
@@ -33,4 +33,5 @@ __all__ = [
     "Value",
     "batch_sink",
     "open_checkpoint",
+    "read_sink",
 ]

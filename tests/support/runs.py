@@ -248,11 +248,9 @@ class Home:
         return [key for key, _ in self._files() if "/_checkpoint-staging/" in key]
 
     def _files(self) -> Iterator[tuple[str, bytes]]:
-        store = self.store
-        if isinstance(store, S3Store):
-            store = S3Store(store.bucket, f"{store.prefix.rstrip('/')}-out", store.settings)
-        else:
-            store = LocalStore(self.out)
+        store: Store = LocalStore(self.out)
+        if isinstance(self.store, S3Store):
+            store = S3Store(self.store.bucket, f"{self.store.prefix.rstrip('/')}-out", self.store.settings)
         for found in store.list(""):
             yield found.key, b"".join(store.parts(found.key))
 

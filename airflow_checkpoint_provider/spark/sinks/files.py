@@ -16,17 +16,18 @@ from pyspark.sql.functions import count, lit
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.policies import arguments
+from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, rows_key
+from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers, rows_key
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of
 from airflow_checkpoint_provider.spark.stages.parquet_files import rights, rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 APPEND, OVERWRITE = "append", "overwrite"
 MODES = (APPEND, OVERWRITE)
@@ -79,6 +80,20 @@ class FileSink(Sink):
         return OpenFileSink(self, context)
 
 
+@checks_arguments(path=arguments.path)
+def read_sink(path: str | os.PathLike[str], spark: SparkSession) -> DataFrame:
+    """Return the rows that the log of a ``FileSink`` says are there, of all commits that are done.
+
+    A reader that lists the folder while a commit lets its files appear sees a part of them, and during an overwrite perhaps rows of both.
+    This one waits until the newest commit is done. Raises ``CheckpointNotFound`` if the folder has no log, or no rows were committed yet,
+    and ``StoreUnavailable`` if a commit has stopped half-way: the next start of its job ends it.
+    """
+    store = open_target(spark, uri_of(spark, os.fspath(path)))
+    found = files_of_readers(store)
+    reader = spark.read.format(found.format or "parquet").option("basePath", spark_uri(store, "").rstrip("/"))
+    return reader.load([spark_uri(store, file.name) for file in found.files])
+
+
 class OpenFileSink(OpenSink):
     """A folder that one run writes to."""
 
@@ -90,14 +105,16 @@ class OpenFileSink(OpenSink):
         by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         # The script's thread stages while another one commits: each reads the log for itself
         self._staging, self._commits = (
-            PublishedFiles(self._store, by, overwrite=options.mode == OVERWRITE) for _ in range(2)
+            PublishedFiles(self._store, by, overwrite=options.mode == OVERWRITE, file_format=options.format)
+            for _ in range(2)
         )
         self._commits.begin()
 
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
         staged = self._staging.stage(name)
-        rows = self._write(df, spark_uri(self._store, rows_key(name)))
-        content = self._staging.prepared(staged)
+        uri = spark_uri(self._store, rows_key(name))
+        rows = self._write(df, uri)
+        content = {**self._staging.prepared(staged), "rows_at": uri, "format": self._options.format}
         return Prepared(rows=rows, bytes=sum(content["files"].values()), content=content)
 
     def _write(self, df: DataFrame, uri: str) -> int:
