@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.metadata import SinkVersion
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
 from airflow_checkpoint_provider.text.units import coded, plural, size
 
@@ -13,7 +15,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP153": "Rows that attempts had prepared in a sink, and that no completed checkpoint holds, were removed.",
     "CKP154": "A commit failed. The driver tries it again.",
     "CKP155": "The script writes a sink to another target than the restored checkpoint says.",
-    "CKP156": "A completed checkpoint of another run holds rows that nobody has committed to this sink.",
+    "CKP156": "A completed checkpoint holds rows that nobody has committed to their sink. The next start of that run does it.",
     "CKP157": "A write of the restored checkpoint was aborted since, so it is done again.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
 }
@@ -94,6 +96,27 @@ def commit_is_due(uid: str, history: str, count: int) -> str:
         " the target. Clear the task of that run: it commits them, and computes nothing that it has stored",
         "CKP156",
     )
+
+
+def uncommitted(state: State) -> list[str]:
+    """Say which rows of completed checkpoints nobody has committed, though no driver of the job is there to do it."""
+    if state.running() or state.starting():
+        return []
+    return [
+        coded(
+            f"sink '{sink.uid}': {plural(sink.uncommitted, 'write')} of completed checkpoints may not be committed to {sink.target}: the"
+            " driver ended before it said so. Start the job again, or clear its task: it commits them first, and computes nothing that it has"
+            " stored",
+            "CKP156",
+        )
+        for sink in state.sinks
+        if sink.uncommitted
+    ]
+
+
+def writes(sink: SinkVersion) -> str:
+    """Return what a checkpoint holds of a sink in a few words."""
+    return f"{plural(sink.transactions, 'write')} to {sink.target}{', gated' if sink.gated else ''}"
 
 
 def found_aborted(uid: str, transaction: Transaction) -> str:

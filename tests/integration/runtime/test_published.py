@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from tests.support.runs import Home
+from tests.support.launches import Launches
+from tests.support.runs import PATIENCE, Home
+from tests.support.waiting import wait_until
 
 KILLED = -9
 PREPARING = ("before", "staged", "rows-written", "prepared")
@@ -27,9 +33,14 @@ IN_S3 = [point for point in POINTS if point.startswith(("sink/write-3", "sink/co
 
 
 @pytest.fixture
-def home(tmp_path: object, request: pytest.FixtureRequest) -> Home:
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
     s3 = request.getfixturevalue("s3") if getattr(request, "param", "") == "s3" else None
-    return Home(request.getfixturevalue("tmp_path") / "home", "published.py", s3=s3)
+    return Home(tmp_path / "home", "published.py", s3=s3)
+
+
+@pytest.fixture
+def launches(home: Home) -> Launches:
+    return Launches(home.store)
 
 
 def is_once(home: Home) -> None:
@@ -40,8 +51,7 @@ def is_once(home: Home) -> None:
 
 
 def check(home: Home) -> None:
-    assert home.published("orders") == ORDERS
-    assert sorted(home.published("report"), key=str) == sorted(REPORT, key=str)
+    check_rows(home)
     assert home.staged() == []
     state = home.coordinator().state
     assert [state.sink(uid).uncommitted for uid in ("orders", "report")] == [0, 0]
@@ -82,3 +92,39 @@ def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
     passed = [point for point in points.read_text().split() if point.startswith("sink/")]
     assert sorted(set(passed)) == sorted(point for point in POINTS if point.startswith("sink/"))
     check(home)
+
+
+# -- drivers that sleep ------------------------------------------------------------------------------------------------
+
+
+def slept(home: Home, plan: Callable[[int], dict[str, str]], after: Callable[[Home], None], point: str) -> None:
+    """A driver is stopped at ``point``, a retry finishes the run, perhaps another run follows, and the driver wakes up."""
+    with home.started(("stop", point), confs=plan(1)) as asleep:
+        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
+        successor = home.run(confs=plan(2))
+        assert successor.code == 0, successor.log
+        after(home)
+        asleep.send(signal.SIGCONT)
+        asleep.wait()
+    after(home)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sink/commit-2/before-publication",
+        *(
+            pytest.param(point, marks=pytest.mark.slow)  # test_sleepers.py sleeps before each request of a commit
+            for point in POINTS
+            if point.startswith(("sink/write", "sink/commit")) and point != "sink/commit-2/before-publication"
+        ),
+    ],
+)
+def test_driver_that_slept_publishes_nothing_after_it_was_replaced(home: Home, launches: Launches, point: str) -> None:
+    slept(home, launches.plan, check_rows, point)
+
+
+def check_rows(home: Home) -> None:
+    assert home.published("orders") == ORDERS
+    assert sorted(home.published("report"), key=str) == sorted(REPORT, key=str)
