@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.protocol.fields import FileName, Size, TransactionName, Uid
 from airflow_checkpoint_provider.protocol.metadata import File
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, of_newer_kind
+from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, of_newer_kind
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 LOG = "_checkpoints"
@@ -26,6 +27,15 @@ SNAPSHOT_EVERY = 50  # entries
 KEPT_BEGINS = 1_000  # runs whose beginning a snapshot of the log remembers
 _ENTRY = re.compile(r"[0-9]{20}")
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot")
+
+
+def _is_kind(name: str) -> bool:
+    if name not in (BEGIN, COMMIT, ABORT):
+        raise of_newer_kind("an entry in the log of a sink", name)
+    return True
+
+
+EntryKind = Annotated[str, Check(_is_kind, "kind of an entry")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +63,7 @@ class LogEntry(Record):
     ``began`` is the entry with which the run of a commit began. ``format`` is Spark's name of the format of the files.
     """
 
-    kind: str
+    kind: EntryKind
     by: RunOfSink
     transactions: tuple[TransactionName, ...] = ()
     version: Size = 0
@@ -65,8 +75,6 @@ class LogEntry(Record):
     v: int = VERSION
 
     def check(self) -> None:
-        if self.kind not in (BEGIN, COMMIT, ABORT):
-            raise of_newer_kind("an entry in the log of a sink", self.kind)
         if self.kind == COMMIT and len(self.transactions) != 1:
             raise ValueError("a commit does not name one transaction")
 

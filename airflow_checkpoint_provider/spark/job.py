@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.spark.preflight import PreflightRun, refuse_end
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.sinks.base import Sink
-from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
+from airflow_checkpoint_provider.spark.sinks.writer import ARGUMENTS, SinkWriter
 from airflow_checkpoint_provider.spark.stages import arguments
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject
@@ -191,7 +191,7 @@ class CheckpointedJob:
         """
         self._claim(uid).register(uid, obj)
 
-    @checks_arguments(**arguments.OUTPUT)
+    @checks_arguments(**ARGUMENTS)
     def sink(self, uid: str, sink: Sink, *, gated: bool = False) -> SinkWriter:
         """Return a sink whose rows readers see once, and only if the checkpoint that holds them is completed.
 

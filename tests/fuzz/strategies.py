@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, SIN
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, EntryKind
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
@@ -45,6 +46,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.Outcome: st.sampled_from(stored.OUTCOMES),
     stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
     StateKind: st.sampled_from([VALUE, REGISTERED, QUERY]),  # a stage has files
+    EntryKind: st.sampled_from([BEGIN, ABORT]),  # a commit names one transaction
     stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
     stored.Plan: st.just(("",)),
     stored.Epochs: st.lists(st.integers(1, 5), min_size=1, max_size=2).map(tuple),

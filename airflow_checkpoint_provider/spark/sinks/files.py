@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, fi
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of
+from airflow_checkpoint_provider.spark.stages.arguments import OPEN
 from airflow_checkpoint_provider.spark.stages.parquet_files import rights, rows_of
 
 if TYPE_CHECKING:
@@ -56,17 +57,12 @@ class FileSink(Sink):
     kind: ClassVar[str] = "files"
 
     def __post_init__(self) -> None:
-        arguments.path("path", self.path)
-        if not self.path:
-            raise InvalidConfig('FileSink needs a path: FileSink("/data/report")')
-        if self.mode not in MODES:
+        _path("path", self.path)
+        if not isinstance(self.mode, str) or self.mode not in MODES:
             raise InvalidConfig(f'mode={self.mode!r}: a FileSink has mode="append" and mode="overwrite"')
-        if self.format not in FILE_SINKS:
+        if not isinstance(self.format, str) or self.format not in FILE_SINKS:
             raise InvalidConfig(f"format={self.format!r} is not one of {', '.join(FILE_SINKS)}")
-        if isinstance(self.partition_by, str):
-            raise InvalidConfig(
-                f"partition_by={self.partition_by!r} is a text: write partition_by=[{self.partition_by!r}]"
-            )
+        check_columns("partition_by", self.partition_by)
         if hidden := [column for column in self.partition_by if column.startswith(".")]:
             raise InvalidConfig(
                 f"partition_by: no reader finds the folders of a column {hidden[0]!r}. Rename the column"
@@ -80,7 +76,23 @@ class FileSink(Sink):
         return OpenFileSink(self, context)
 
 
-@checks_arguments(path=arguments.path)
+def _path(name: str, value: Any) -> None:
+    arguments.path(name, value)
+    if not value:
+        raise InvalidConfig(
+            f'{name}={value!r} names no folder: write {name}="/data/report" or {name}="s3a://bucket/report"'
+        )
+
+
+def check_columns(name: str, columns: object) -> None:
+    """Raise ``InvalidConfig`` unless ``columns`` is a list of names."""
+    if isinstance(columns, str):
+        raise InvalidConfig(f"{name}={columns!r} is a text: write {name}=[{columns!r}]")
+    if not isinstance(columns, Sequence) or not all(isinstance(column, str) and column for column in columns):
+        raise InvalidConfig(f'{name}={columns!r} is not a list of columns: write {name}=["day"]')
+
+
+@checks_arguments(path=_path, spark=OPEN["spark"])
 def read_sink(path: str | os.PathLike[str], spark: SparkSession) -> DataFrame:
     """Return the rows that the log of a ``FileSink`` says are there, of all commits that are done.
 

@@ -65,12 +65,12 @@ class SinkState:
     def add(self, transaction: Transaction) -> None:
         """Note a prepared write. It takes the place of one that the restore point holds."""
         with self.lock:
-            kept = (old for old in self.transactions if not self._same_place(old, transaction))
+            kept = (old for old in self.transactions if not self._same_write(old, transaction))
             self.transactions = [*kept, transaction]
             self.replaces = ()
 
     @staticmethod
-    def _same_place(old: Transaction, new: Transaction) -> bool:
+    def _same_write(old: Transaction, new: Transaction) -> bool:
         return (old.run, old.write) == (new.run, new.write)
 
     def mark_committed(self, transaction: Transaction) -> None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.policies.arguments import Check, flag
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
+from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
-from airflow_checkpoint_provider.spark.stages.arguments import written_frame
+from airflow_checkpoint_provider.spark.stages.arguments import UID, named, written_frame
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def _sink(name: str, value: Any) -> None:
+    if isinstance(value, type):
+        raise WrongUse(f"{name} is the class {value.__name__}: give an object of it, {value.__name__}(...)")
+    if not isinstance(value, Sink):
+        raise WrongUse(f'job.sink was given {named(value)}. Give a sink: job.sink("report", FileSink("/data/report"))')
+
+
+ARGUMENTS: dict[str, Check] = {**UID, "sink": _sink, "gated": flag}
 
 
 class SinkWriter:

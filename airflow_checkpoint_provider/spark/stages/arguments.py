@@ -19,7 +19,6 @@ from airflow_checkpoint_provider.policies import arguments
 from airflow_checkpoint_provider.policies.arguments import Check
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import check_job_id, check_uid
-from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.stages.reuse import INPUTS
 
 ON_SPARK = "pyspark.pandas"
@@ -106,7 +105,6 @@ QUERY: dict[str, Check] = {
 WAIT: dict[str, Check] = {"timeout": arguments.wait}
 CHECKPOINT: dict[str, Check] = {"wait": arguments.flag}
 OPEN: dict[str, Check] = {"pointer": _text, "spark": _a_session}
-OUTPUT: dict[str, Check] = {"uid": _uid, "sink": lambda name, value: _sink(value), "gated": arguments.flag}
 SINK: dict[str, Check] = {"path": arguments.path, "format": _text}
 BATCH: dict[str, Check] = {"frame": lambda name, value: _batch(value)}
 
@@ -125,20 +123,13 @@ def check_writer(writer: Any) -> None:
         raise WrongUse(f"start_query was given a query that runs already. Leave out .start(). {say}")
     if isinstance(writer, DataFrameWriter):
         raise WrongUse(f"start_query was given df.write, which writes rows that end. {say}")
-    raise WrongUse(f"start_query was given {_named(writer)}. {say}")
-
-
-def _sink(sink: Any) -> None:
-    if isinstance(sink, type):
-        _not_a_class("sink", sink)
-    if not isinstance(sink, Sink):
-        raise WrongUse(f'job.sink was given {_named(sink)}. Give a sink: job.sink("report", FileSink("/data/report"))')
+    raise WrongUse(f"start_query was given {named(writer)}. {say}")
 
 
 def _batch(frame: Any) -> None:
     if not isinstance(frame, DataFrame):
         raise WrongUse(
-            f"a batch_sink was given {_named(frame)}. Give the DataFrame of the batch, then its id: sink(frame, batch_id)"
+            f"a batch_sink was given {named(frame)}. Give the DataFrame of the batch, then its id: sink(frame, batch_id)"
         )
 
 
@@ -160,7 +151,7 @@ def check_function(uid: str, function: Any) -> None:
 def written_frame(uid: str, source: Any, spark: SparkSession) -> DataFrame:
     """Return the DataFrame that the script writes to a sink. Raises ``WrongUse`` for other values, for streams and other sessions."""
     if not isinstance(source, DataFrame):
-        raise WrongUse(f"sink '{uid}' was given {_named(source)}. Give a DataFrame: job.sink(\"{uid}\", ...).write(df)")
+        raise WrongUse(f"sink '{uid}' was given {named(source)}. Give a DataFrame: job.sink(\"{uid}\", ...).write(df)")
     if source.isStreaming:
         raise WrongUse(
             f"sink '{uid}' was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
@@ -206,7 +197,7 @@ def _refuse(uid: str, source: Any, function: bool) -> NoReturn:
         advice = "A model cannot be a stage yet. Save it yourself: model.write().overwrite().save(path)"
     elif isinstance(source, DataFrameWriter | DataStreamWriter | StreamingQuery):
         advice = "Give the DataFrame itself"
-    raise WrongUse(f"{given} {_named(source)}. {advice}")
+    raise WrongUse(f"{given} {named(source)}. {advice}")
 
 
 def _is_command(frame: DataFrame) -> bool:
@@ -218,7 +209,7 @@ def _module(value: Any) -> str:
     return type(value).__module__
 
 
-def _named(value: Any) -> str:
+def named(value: Any) -> str:
     """Return the type of a value with its package: ``pandas.DataFrame``."""
     package, name = _module(value).partition(".")[0], type(value).__qualname__
     return repr(value) if value is None else name if package == "builtins" else f"{package}.{name}"

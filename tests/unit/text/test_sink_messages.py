@@ -13,10 +13,11 @@ DUE = (SinkRecord(uid="report", due=3, confirmed=1, target="/data/report"), Sink
 
 
 def test_rows_that_nobody_has_committed_are_named_with_what_to_do() -> None:
-    assert sink_messages.uncommitted(State(sinks=DUE)) == [
+    (line,) = sink_messages.uncommitted(State(sinks=DUE))
+    assert line == (
         "sink 'report': 2 writes of completed checkpoints may not be committed to /data/report: the driver ended before it said so. Start"
         " the job again, or clear its task: it commits them first, and computes nothing that it has stored  [CKP156]"
-    ]
+    )
 
 
 def test_running_driver_commits_them_itself() -> None:
