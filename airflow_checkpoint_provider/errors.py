@@ -357,7 +357,7 @@ class Declined(CheckpointError, RuntimeError, code="CKP241"):
 
 
 class SinkMoved(Refused, code="CKP401", permanent=True):
-    """The sink of a query has other batches than the state of the query, so rows would be skipped or missing."""
+    """The sink has other batches or writes than the restored state, so rows would be skipped, missing, or there twice."""
 
 
 class SinkTaken(Refused, code="CKP408", permanent=True):

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record,
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 LOG = "_checkpoints"
-BEGIN, COMMIT, ABORT = "begin", "commit", "abort"
+BEGIN, COMMIT, ABORT, REMOVE = "begin", "commit", "abort", "remove"
 SNAPSHOT_EVERY = 50  # entries
 KEPT_BEGINS = 1_000  # runs whose beginning a snapshot of the log remembers
 _ENTRY = re.compile(r"[0-9]{20}")
@@ -30,7 +30,7 @@ _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot")
 
 
 def _is_kind(name: str) -> bool:
-    if name not in (BEGIN, COMMIT, ABORT):
+    if name not in (BEGIN, COMMIT, ABORT, REMOVE):
         raise of_newer_kind("an entry in the log of a sink", name)
     return True
 
@@ -54,11 +54,12 @@ class RunOfSink(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry(Record):
-    """One entry. ``kind`` is begin, commit or abort.
+    """One entry. ``kind`` is begin, commit, abort or remove.
 
     begin: a run begins to write. ``added`` are files that were there before the log, in its first entry.
     commit: readers see ``added`` and no longer ``removed``. ``transactions`` names one.
     abort: no transaction of ``transactions`` will ever be committed.
+    remove: readers no longer see ``removed``, because the job goes back to a checkpoint before their commits.
 
     ``began`` is the entry with which the run of a commit began. ``format`` is Spark's name of the format of the files.
     """

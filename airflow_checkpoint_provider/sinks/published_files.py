@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.fields import Size, TransactionName
 from airflow_checkpoint_provider.protocol.metadata import File
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLog, Contents, LogEntry, RunOfSink
+from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, REMOVE, CommitLog, Contents, LogEntry, RunOfSink
 from airflow_checkpoint_provider.storage.base import Store, put
 
 STAGING = "_checkpoint-staging"
@@ -179,6 +179,27 @@ class PublishedFiles:
         committed = {name for entry in entries for name in entry.transactions}
         self._delete_staged(set(names) - committed)
         return tuple(sorted(set(names) & committed))
+
+    def later(self, version: int) -> tuple[LogEntry, ...]:
+        """Return the commits of this history's sink after ``version`` of which readers still see files."""
+        own = (commit for commit in self.log.read().commits if commit.kind == COMMIT)
+        return tuple(
+            commit
+            for commit in own
+            if (commit.by.history, commit.by.uid) == (self.by.history, self.by.uid) and commit.version > version
+        )
+
+    def take_out(self, names: Collection[str]) -> None:
+        """Take the files of committed transactions out of the target."""
+
+        def removal(contents: Contents) -> LogEntry | None:
+            gone = [commit for commit in contents.commits if set(commit.transactions) & set(names)]
+            if not gone:
+                return None
+            self._end_publication(contents.n)
+            return LogEntry(kind=REMOVE, by=self.by, removed=tuple(file.name for old in gone for file in old.added))
+
+        self._end_publication(self.log.append(removal))
 
     # -- publication -------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.metadata import SinkVersion
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
-from airflow_checkpoint_provider.text.units import coded, plural, size
+from airflow_checkpoint_provider.text.units import coded, plural, size, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP150": "The rows of a write are committed: readers of the sink see them.",
@@ -18,6 +20,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP156": "A completed checkpoint holds rows that nobody has committed to their sink. The next start of that run does it.",
     "CKP157": "A write of the restored checkpoint was aborted since, so it is done again.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
+    "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
 }
 
 
@@ -135,6 +138,23 @@ def gate_awaited(uids: list[str], timeout_s: float) -> str:
         f"gated sink {names}: rows wait for a gated checkpoint that is finalized (TriggerCheckpointOperator(gated=True), then"
         f" FinalizeCheckpointOperator). The job waits {timeout_s:g} s for it, then it fails and keeps its state",
         "CKP158",
+    )
+
+
+def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
+    """Return the text of the error for a job that goes back to before the commits of other runs."""
+    return (
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of later runs ({some(runs)}) that the restored checkpoint does not hold. They"
+        " would be there twice when those runs are run again. Nothing was computed. Restore with `checkpoints restore --rewind-sink`, or"
+        " RestoreOperator(rewind_sink=True), which takes these rows out"
+    )
+
+
+def taken_out(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
+    """Say which rows a job has taken out of a sink, because it goes back."""
+    return coded(
+        f"sink '{uid}': {plural(count, 'write')} of later runs ({some(runs)}) were taken out of {target}, because the job goes back",
+        "CKP159",
     )
 
 

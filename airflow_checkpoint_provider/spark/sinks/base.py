@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ class Leftover:
     history: str
 
 
+@dataclass(frozen=True)
+class Committed:
+    """A transaction whose rows readers see: its name, its version, and the run that wrote it."""
+
+    name: str
+    version: int
+    run: str
+
+
 class OpenSink(ABC):
     """A sink that one run of a job writes to. The script's thread prepares; another thread commits, one transaction at a time."""
 
@@ -89,6 +99,14 @@ class OpenSink(ABC):
     def standing(self) -> tuple[str, ...]:
         """Return the names of the transactions of this run, in any attempt, whose rows readers see. Empty if the target does not say."""
         return ()
+
+    def later(self, version: int) -> Sequence[Committed]:
+        """Return the transactions of this history after ``version`` whose rows readers see. Empty if the target does not say."""
+        return ()
+
+    def take_out(self, names: Collection[str]) -> None:
+        """Take the rows of committed transactions out, because the job goes back. Called only for those that ``later`` returned."""
+        raise NotSupportedYet(f"the rows of {len(names)} transactions cannot be taken out of this sink")
 
     def leftovers(self) -> Sequence[Leftover]:
         """Return the transactions that are prepared in the target and not committed, of any run. Empty if the target does not say."""

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers, rows_key
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.base import Committed, Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of
 from airflow_checkpoint_provider.spark.stages.arguments import OPEN
 from airflow_checkpoint_provider.spark.stages.parquet_files import rights, rows_of
@@ -151,6 +151,13 @@ class OpenFileSink(OpenSink):
     def standing(self) -> tuple[str, ...]:
         commits: Any = self._commits.log.read().commits
         return tuple(name for commit in commits if commit.by.same_run(self._commits.by) for name in commit.transactions)
+
+    def later(self, version: int) -> Sequence[Committed]:
+        found = self._commits.later(version)
+        return [Committed(name, commit.version, commit.by.run) for commit in found for name in commit.transactions]
+
+    def take_out(self, names: Collection[str]) -> None:
+        self._commits.take_out(names)
 
     def leftovers(self) -> Sequence[Leftover]:
         return [Leftover(left.name, left.by.history) for left in self._commits.leftovers()]

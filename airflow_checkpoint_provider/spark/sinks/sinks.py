@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind
-from airflow_checkpoint_provider.errors import RowsStand, WrongUse
+from airflow_checkpoint_provider.errors import RowsStand, SinkMoved, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import (
     Origin,
@@ -120,6 +120,7 @@ class Sinks:
         run = self._states.run
         state.held = {old.write: old for old in state.transactions if old.run == run and not self._elsewhere}
         carried = {transaction.name for transaction in state.transactions}
+        self._go_back(state, restored.version, carried)
         state.replaces = self._earlier_pass(state, carried)
         abort_leftovers(self._attempt, uid, opened, carried)
         # Those of earlier runs are of no use once they are committed
@@ -197,6 +198,27 @@ class Sinks:
         else:
             state.forget(transaction)
             say(sink_messages.found_aborted(state.uid, transaction))
+
+    def _go_back(self, state: SinkState, version: int, carried: set[str]) -> None:
+        """Take out the rows that other runs have committed after the restore point, if the restore allows that.
+
+        Raises ``SinkMoved`` if it does not: they would be there twice when those runs are run again. Rows of this run are replaced. A
+        version above the newest one in the journal is that of an attempt on this branch.
+        """
+        journal = self._attempt.journal.state
+        newest, run = journal.sink(state.uid).version, self._states.run
+        later = [
+            found
+            for found in (state.opened.later(version) if newest > version else ())
+            if found.version <= newest and found.run != run and found.name not in carried
+        ]
+        if not later:
+            return
+        runs = sorted({found.run for found in later})
+        if not journal.branch.rewind_sink:
+            raise SinkMoved(sink_messages.sink_is_ahead(state.uid, state.sink.target, len(later), runs))
+        state.opened.take_out([found.name for found in later])
+        say(sink_messages.taken_out(state.uid, state.sink.target, len(later), runs))
 
     def _earlier_pass(self, state: SinkState, carried: set[str]) -> tuple[str, ...]:
         """Return the transactions of this run whose rows readers see and that the restore point does not hold: the run is computed again.

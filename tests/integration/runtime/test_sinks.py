@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, WrongUse
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, SinkMoved, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
@@ -177,3 +179,35 @@ def test_stage_of_the_same_name_is_refused(script: Script, out: Path) -> None:
         job.stage("report", job.spark.range(1))
     with script.failing() as job, pytest.raises(KindChanged):
         job.sink("report", FileSink(out))
+
+
+# -- going back --------------------------------------------------------------------------------------------------------
+
+
+def after_three_runs(script: Script, out: Path, *, rewind_sink: bool) -> None:
+    """Three runs append, then a person goes back to the checkpoint of the first one."""
+    for number in range(3):
+        with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(number, number + 1))
+    source = change.RestoreSource("chk-1", rewind_sink=rewind_sink)
+    change.restore(script.coordinator().store, "job", None, source, change.Approval(yes=True))
+
+
+def test_rows_of_later_runs_are_taken_out_on_the_way_back(script: Script, out: Path, capsys: CaptureFixture) -> None:
+    after_three_runs(script, out, rewind_sink=True)
+    for _ in range(2):
+        with script.failing() as job:
+            job.sink("report", FileSink(out))
+            assert rows_of(script.spark, out) == [0]
+    assert "sink 'report': 2 writes of later runs (alone-2, alone-3) were taken out of " in capsys.readouterr().out
+    with script.attempt() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(10, 11))
+    assert rows_of(script.spark, out) == [0, 10]
+    assert script.coordinator().state.sink("report").version == 4, "no version is used twice"
+
+
+def test_job_that_goes_back_is_refused_if_nobody_allows_to_take_rows_out(script: Script, out: Path) -> None:
+    after_three_runs(script, out, rewind_sink=False)
+    with script.failing() as job, pytest.raises(SinkMoved, match="2 writes of later runs"):
+        job.sink("report", FileSink(out))
+    assert rows_of(script.spark, out) == [0, 1, 2]
