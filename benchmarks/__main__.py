@@ -8,13 +8,25 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import checkpoints, histories, hot_savepoints, restore, retry, snapshots, stages, startup, takeovers
+from benchmarks import (
+    checkpoints,
+    histories,
+    hot_savepoints,
+    restore,
+    retry,
+    sinks,
+    snapshots,
+    stages,
+    startup,
+    takeovers,
+)
 from benchmarks.answers import Question, Result, Size, read_results, write_results
 from benchmarks.machine import this_machine
 from benchmarks.page import PAGE, RESULTS, write_page
 
 CHECKOUT = Path(__file__).parents[1]
 QUESTIONS: tuple[Question, ...] = (  # in the order of the page
+    sinks.QUESTION,
     stages.QUESTION,
     retry.QUESTION,
     restore.QUESTION,

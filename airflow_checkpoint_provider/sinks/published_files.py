@@ -120,7 +120,12 @@ class PublishedFiles:
             self._delete_staged([transaction.name])
             return False
         if number == self.log.read().n:
+            done = not _staged(self.store, transaction.name)
             self._end_publication(number)
+            if (
+                done
+            ):  # unless somebody has deleted what was staged. Later, people may delete rows of the target as they like
+                self._refuse_lost(number, entry, [file.name for file in entry.added[:1]])
             self.log.put_snapshot()
         else:
             self._delete_staged([transaction.name])
@@ -224,11 +229,14 @@ class PublishedFiles:
         staged = {published_name(name, file): f"{rows_key(name)}/{file}" for file, _ in self._rows(name)}
         for new in sorted(expected & staged.keys()):
             self.store.publish(staged[new], new)
-        lost = [new for new in sorted(expected - staged.keys()) if self.store.read_range(new, 0, 1) is None]
+        self._refuse_lost(number, entry, sorted(expected - staged.keys()))
+
+    def _refuse_lost(self, number: int, entry: LogEntry, names: Iterable[str]) -> None:
+        lost = [new for new in names if self.store.read_range(new, 0, 1) is None]
         if lost and self.log.read().n == number:  # else another process has ended the publication
             raise Damaged(
                 f"{self.store.uri}/{lost[0]} was never published, and is not staged any more ({len(lost)} such files). Somebody or"
-                f" something deleted it below {STAGING}. Bring it back; else the rows of transaction {name} are lost"
+                f" something deleted it below {STAGING}. Bring it back; else the rows of transaction {entry.transactions[0]} are lost"
             )
 
     def _delete_staged(self, names: Iterable[str]) -> None:

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.sinks.published_files import STAGING, PublishedFiles, is_hidden, rows_key
+from airflow_checkpoint_provider.sinks.published_files import (
+    STAGING,
+    PublishedFiles,
+    files_of_readers,
+    is_hidden,
+    rows_key,
+)
 from airflow_checkpoint_provider.storage import Store
 
 MONDAY = RunOfSink(history="memory://lake/jobs/daily/runs/monday", run="monday", uid="report")
@@ -43,6 +49,12 @@ def visible(store: Store) -> list[str]:
     return sorted(
         (store.read(found.key) or b"").decode() for found in store.list("") if not is_hidden(found.key) and found.size
     )
+
+
+def logged(store: Store) -> list[str]:
+    """Return the rows that the log of the target says are there."""
+    files = files_of_readers(store, patience=0).files
+    return sorted((store.read(file.name) or b"(missing)").decode() for file in files if file.bytes)
 
 
 def left(store: Store) -> list[str]:
