@@ -31,7 +31,8 @@ PATIENCE = 400  # seconds for one step of a task
 
 @dataclass
 class CheckpointedTask:
-    """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``."""
+    """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``. The path of the request by which the service
+    ends a driver ends with ``cancels``."""
 
     environment: Environment
     service: Service
@@ -39,6 +40,7 @@ class CheckpointedTask:
     arguments: Mapping[str, Any]
     variables: Mapping[str, str]
     folder: Path
+    cancels: str = "cancel"
 
     def run(self, try_number: int) -> EndedTask:
         return self.environment.run(self.operator, self._arguments, self._variables, try_number=try_number)
@@ -143,6 +145,21 @@ def worker_lost_while_its_driver_lives(task: CheckpointedTask) -> None:
         assert process.wait(PATIENCE) == 0, task.log(2)
     assert task.drivers == 1
     assert [(found["attempt"], found["seen"]) for found in task.results] == [(1, STAGES)]
+
+
+def adopted_and_killed(task: CheckpointedTask) -> None:
+    """The service is asked to end the driver of a lost worker, too."""
+    task.close("three")
+    with task.running(1) as process:
+        task.wait_at("three")
+        process.kill()
+        process.wait(60)
+    with task.running(2) as process:
+        wait_until(lambda: "[CKP110]" in task.log(2), PATIENCE, lambda: task.log(2))
+        process.terminate()
+        process.wait(PATIENCE)
+        assert any(path.endswith(task.cancels) for method, path in task.service.requests if method == "POST"), task.log(2)
+    wait_until(lambda: not task.service.host.started[0].left(), PATIENCE, lambda: task.log(2))
 
 
 def cleared_while_running(task: CheckpointedTask) -> None:

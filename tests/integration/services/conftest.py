@@ -46,3 +46,8 @@ def cncf_kubernetes() -> Environment:
 @pytest.fixture(scope="session")
 def databricks() -> Environment:
     return environment_with("databricks")
+
+
+@pytest.fixture(scope="session")
+def google() -> Environment:
+    return environment_with("google")

@@ -13,6 +13,7 @@ from tests.integration.services.checkpointed import (
     SCRIPT,
     SOME,
     CheckpointedTask,
+    adopted_and_killed,
     killed_before_stage_three,
     words,
     worker_lost_while_its_driver_lives,
@@ -20,6 +21,7 @@ from tests.integration.services.checkpointed import (
 from tests.integration.services.telling import archive
 from tests.support.providers import Environment
 from tests.support.services.databricks import Databricks
+from tests.support.services.dataproc import CLUSTER, PROJECT, REGION, Dataproc
 from tests.support.services.emr import ROLE, Emr
 from tests.support.services.hosts import Host
 from tests.support.services.kubernetes import Kubernetes
@@ -108,3 +110,15 @@ def test_databricks(event: Event, host: Host, databricks: Environment, tmp_path:
         variables = {"AIRFLOW_CONN_DATABRICKS_DEFAULT": service.connection}
         operator = f"{OURS}.databricks:CheckpointedDatabricksSubmitRunOperator"
         event(CheckpointedTask(databricks, service, operator, asked, variables, tmp_path))
+
+
+@pytest.mark.parametrize("event", [*SOME, adopted_and_killed], ids=lambda event: event.__name__)
+def test_dataproc(event: Event, host: Host, google: Environment, tmp_path: Path) -> None:
+    """Google's client speaks HTTP here, and gRPC to Google (``dataproc_client.py``)."""
+    spark = {"main_python_file_uri": SCRIPT, "args": words(tmp_path)}
+    asked = {
+        "project_id": PROJECT, "region": REGION, "job": {"placement": {"cluster_name": CLUSTER}, "pyspark_job": spark},
+    }  # fmt: skip
+    with Dataproc(host) as service:
+        operator = "tests.support.services.dataproc_client:CheckpointedDataprocSubmitJobOperator"
+        event(CheckpointedTask(google, service, operator, asked, service.variables, tmp_path))
