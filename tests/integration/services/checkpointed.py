@@ -6,6 +6,7 @@ The task is a process, in an environment that has the provider of the service; t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ PATIENCE = 400  # seconds for one step of a task
 
 @dataclass
 class CheckpointedTask:
-    """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``. The path of the request by which the service
-    ends a driver ends with ``cancels``."""
+    """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``. ``cancels`` matches the
+    request by which the service ends a driver, method and path."""
 
     environment: Environment
     service: Service
@@ -40,7 +41,7 @@ class CheckpointedTask:
     arguments: Mapping[str, Any]
     variables: Mapping[str, str]
     folder: Path
-    cancels: str = "cancel"
+    cancels: str = "POST .*cancel"
 
     def run(self, try_number: int) -> EndedTask:
         return self.environment.run(self.operator, self._arguments, self._variables, try_number=try_number)
@@ -158,7 +159,8 @@ def adopted_and_killed(task: CheckpointedTask) -> None:
         wait_until(lambda: "[CKP110]" in task.log(2), PATIENCE, lambda: task.log(2))
         process.terminate()
         process.wait(PATIENCE)
-        assert any(path.endswith(task.cancels) for method, path in task.service.requests if method == "POST"), task.log(2)
+        requests = [" ".join(request) for request in task.service.requests]
+        assert any(re.fullmatch(task.cancels, request) for request in requests), task.log(2)
     wait_until(lambda: not task.service.host.started[0].left(), PATIENCE, lambda: task.log(2))
 
 
@@ -204,4 +206,4 @@ def finished_before_the_worker_was_lost(task: CheckpointedTask) -> None:
 ALL = (
     killed_in_stage_three, worker_lost_while_its_driver_lives, cleared_while_running, refused_launch, finished_before_the_worker_was_lost,
 )  # fmt: skip
-SOME = (killed_in_stage_three, worker_lost_while_its_driver_lives)
+SOME = (killed_in_stage_three, worker_lost_while_its_driver_lives, adopted_and_killed)

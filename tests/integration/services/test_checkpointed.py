@@ -16,7 +16,6 @@ from tests.integration.services.checkpointed import (
     adopted_and_killed,
     killed_before_stage_three,
     words,
-    worker_lost_while_its_driver_lives,
 )
 from tests.integration.services.telling import archive
 from tests.support.providers import Environment
@@ -25,9 +24,11 @@ from tests.support.services.dataproc import CLUSTER, PROJECT, REGION, Dataproc
 from tests.support.services.emr import ROLE, Emr
 from tests.support.services.hosts import Host
 from tests.support.services.kubernetes import Kubernetes
+from tests.support.sparks import python_with_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_mixin.py shows each; tests/e2e/test_livy.py one
 Event = Callable[[CheckpointedTask], None]
+BEATS = {"CHECKPOINT_HEARTBEAT_SECONDS": "1"}
 OURS = "airflow_checkpoint_provider.operators"
 all_of_them = pytest.mark.parametrize("event", ALL, ids=lambda event: event.__name__)
 some_of_them = pytest.mark.parametrize("event", SOME, ids=lambda event: event.__name__)
@@ -35,11 +36,11 @@ some_of_them = pytest.mark.parametrize("event", SOME, ids=lambda event: event.__
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    with Host(tmp_path / "host", variables={"CHECKPOINT_HEARTBEAT_SECONDS": "1"}) as host:
+    with Host(tmp_path / "host", variables=BEATS) as host:
         yield host
 
 
-@all_of_them
+@pytest.mark.parametrize("event", [*ALL, adopted_and_killed], ids=lambda event: event.__name__)
 def test_spark_application(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
     spec = {
         "type": "Python", "mode": "cluster", "image": "none", "mainApplicationFile": SCRIPT, "arguments": words(tmp_path),
@@ -52,12 +53,11 @@ def test_spark_application(event: Event, host: Host, cncf_kubernetes: Environmen
         asked = {"namespace": "default", "template_spec": body}
         variables = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": service.connection}
         operator = f"{OURS}.spark_kubernetes:CheckpointedSparkKubernetesOperator"
-        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path))
+        deletes = "DELETE .*/sparkapplications/job-[^/]*"
+        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path, deletes))
 
 
-@pytest.mark.parametrize(
-    "event", [killed_before_stage_three, worker_lost_while_its_driver_lives], ids=lambda event: event.__name__
-)
+@pytest.mark.parametrize("event", [killed_before_stage_three, *SOME[1:]], ids=lambda event: event.__name__)
 def test_pod(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
     command = (
         f'exec spark-submit --master "local[2]" --py-files "$CHECKPOINT_ARCHIVE" {SCRIPT} {" ".join(words(tmp_path))}'
@@ -66,7 +66,8 @@ def test_pod(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: P
     with Kubernetes(host) as service:
         variables = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": service.connection}
         operator = f"{OURS}.kubernetes_pod:CheckpointedKubernetesPodOperator"
-        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path))
+        deletes = "DELETE .*/pods/driver-[^/]*"
+        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path, deletes))
 
 
 def step(cluster: str, arguments: list[str]) -> dict[str, Any]:
@@ -75,15 +76,25 @@ def step(cluster: str, arguments: list[str]) -> dict[str, Any]:
     return {"job_flow_id": cluster, "steps": steps, "waiter_delay": 1, "waiter_max_attempts": 600}
 
 
+def task_of_emr_step(service: Emr, amazon: Environment, folder: Path) -> CheckpointedTask:
+    asked = step(service.create_cluster(), words(folder))
+    # boto3 asks again by itself after a 500
+    variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection, "AWS_MAX_ATTEMPTS": "1"}
+    return CheckpointedTask(amazon, service, f"{OURS}.emr:CheckpointedEmrAddStepsOperator", asked, variables, folder)
+
+
 @all_of_them
 def test_emr_step(event: Event, host: Host, amazon: Environment, tmp_path: Path) -> None:
     with Emr(host) as service:
-        asked = step(service.create_cluster(), words(tmp_path))
-        # boto3 asks again by itself after a 500
-        variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection, "AWS_MAX_ATTEMPTS": "1"}
-        event(
-            CheckpointedTask(amazon, service, f"{OURS}.emr:CheckpointedEmrAddStepsOperator", asked, variables, tmp_path)
-        )
+        event(task_of_emr_step(service, amazon, tmp_path))
+
+
+@pytest.mark.parametrize("event", SOME[:2], ids=lambda event: event.__name__)
+def test_emr_step_on_spark_4_0(event: Event, amazon: Environment, tmp_path: Path) -> None:
+    with Host(tmp_path / "host", variables=BEATS, python=python_with_spark("4.0")) as host, Emr(host) as service:
+        task = task_of_emr_step(service, amazon, tmp_path)
+        event(task)
+        assert {attempt.versions.spark[:4] for attempt in task.state.attempts} == {"4.0."}
 
 
 @some_of_them
@@ -96,7 +107,7 @@ def test_emr_serverless(event: Event, host: Host, amazon: Environment, tmp_path:
         }  # fmt: skip
         variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection}
         operator = f"{OURS}.emr:CheckpointedEmrServerlessStartJobOperator"
-        event(CheckpointedTask(amazon, service, operator, asked, variables, tmp_path))
+        event(CheckpointedTask(amazon, service, operator, asked, variables, tmp_path, "DELETE .*/jobruns/[^/]*"))
 
 
 @some_of_them
@@ -112,7 +123,7 @@ def test_databricks(event: Event, host: Host, databricks: Environment, tmp_path:
         event(CheckpointedTask(databricks, service, operator, asked, variables, tmp_path))
 
 
-@pytest.mark.parametrize("event", [*SOME, adopted_and_killed], ids=lambda event: event.__name__)
+@some_of_them
 def test_dataproc(event: Event, host: Host, google: Environment, tmp_path: Path) -> None:
     """Google's client speaks HTTP here, and gRPC to Google (``dataproc_client.py``)."""
     spark = {"main_python_file_uri": SCRIPT, "args": words(tmp_path)}
