@@ -42,12 +42,16 @@ def context_of(operator: BaseOperator, try_number: int) -> Any:
         xcom_push=lambda key, value, **_: print("PUSHED", key, value, flush=True), xcom_pull=lambda **_: None,
     )  # fmt: skip
     now = datetime.now(UTC)
-    run = SimpleNamespace(run_id=RUN, logical_date=now, run_after=now, run_type="manual", dag_id="services", conf={})
+    run = SimpleNamespace(
+        run_id=RUN, logical_date=now, run_after=now, run_type="manual", dag_id="services", conf={}, clear_number=0
+    )
     file = os.environ.get("TASK_STATE")
-    return {
+    context = {
         "ti": instance, "task_instance": instance, "run_id": RUN, "dag": dag, "dag_run": run, "task": operator, "logical_date": now,
         "ts": now.isoformat(), "params": {}, "task_state_store": TaskStateStore(Path(file) if file else None),
     }  # fmt: skip
+    instance.get_template_context = lambda: context  # OpenLineage's provider asks the instance
+    return context
 
 
 def main(place: str, arguments: str, try_number: str) -> None:

@@ -51,3 +51,8 @@ def databricks() -> Environment:
 @pytest.fixture(scope="session")
 def google() -> Environment:
     return environment_with("google")
+
+
+@pytest.fixture(scope="session")
+def openlineage() -> Environment:
+    return environment_with("openlineage")
