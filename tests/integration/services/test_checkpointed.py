@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.integration.services.checkpointed import (
     CheckpointedTask,
     adopted_and_killed,
     killed_before_stage_three,
+    refused_launch,
     words,
 )
 from tests.integration.services.telling import archive
@@ -24,6 +26,7 @@ from tests.support.services.dataproc import CLUSTER, PROJECT, REGION, Dataproc
 from tests.support.services.emr import ROLE, Emr
 from tests.support.services.hosts import Host
 from tests.support.services.kubernetes import Kubernetes
+from tests.support.services.livy import Livy
 from tests.support.sparks import python_with_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_mixin.py shows each; tests/e2e/test_livy.py one
@@ -68,6 +71,15 @@ def test_pod(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: P
         operator = f"{OURS}.kubernetes_pod:CheckpointedKubernetesPodOperator"
         deletes = "DELETE .*/pods/driver-[^/]*"
         event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path, deletes))
+
+
+def test_refused_batch_of_livy(host: Host, tmp_path: Path) -> None:
+    """tests/e2e/test_livy.py has the other events, on a real Airflow."""
+    with Livy(host) as service:
+        asked = {"file": SCRIPT, "args": words(tmp_path), "polling_interval": 1}
+        variables = {"AIRFLOW_CONN_LIVY_DEFAULT": service.connection}
+        here, operator = Environment(sys.executable), f"{OURS}.livy:CheckpointedLivyOperator"
+        refused_launch(CheckpointedTask(here, service, operator, asked, variables, tmp_path))
 
 
 def step(cluster: str, arguments: list[str]) -> dict[str, Any]:
