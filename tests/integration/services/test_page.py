@@ -16,7 +16,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators.hand_over import HandOver
 from tests.support.drivers import ROOT
@@ -144,6 +144,26 @@ def test_dag_before_the_change_is_that_of_airflow_s_operator(tmp_path: Path) -> 
     assert scope["delays"].retries == 3
 
 
+class MySubmitOperator(BaseOperator):
+    """Stands for somebody's operator."""
+
+    def __init__(self, *, wait: bool = False, conf: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.wait, self.conf, self.py_files = wait, conf, ["mine.py"]
+
+
 def test_operator_of_the_page_is_handed_a_launch() -> None:
-    """``Submits`` stands for somebody's operator."""
-    from tests.unit.operators.submissions import TaskInstance  # noqa: F401
+    (example,) = EXAMPLE
+    scope: dict[str, Any] = {"MySubmitOperator": MySubmitOperator}
+    exec(compile(example, "page", "exec"), scope)  # noqa: S102
+    with DAG("services", schedule=None):
+        operator = scope["CheckpointedMyOperator"](task_id="mine", conf={"spark.a": "b"})
+    operator.hand_over(HandOver({"spark.checkpointed.launch": "1"}, "/archive.zip"))
+    assert operator.wait is True
+    assert operator.conf == {"spark.a": "b", "spark.checkpointed.launch": "1"}
+    assert operator.py_files == ["mine.py", "/archive.zip"]
+
+
+def test_all_blocks_of_the_page_are_run() -> None:
+    assert (len(COMMAND), len(DIFFS), len(EXAMPLE)) == (1, 2, 1)
+    assert PAGE.count("```") == 2 * 4
