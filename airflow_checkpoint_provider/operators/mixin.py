@@ -42,7 +42,6 @@ from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import s3_credentials
 from airflow_checkpoint_provider.text import messages
 
-
 MEMORY = ("memory_after_oom", "memory_limit")  # parameters of CheckpointedSparkSubmitOperator alone
 
 
