@@ -37,6 +37,6 @@ class CheckpointedDataprocSubmitJobOperator(CheckpointedJobMixin, DataprocSubmit
         self.job = job
 
     def kill_job(self) -> None:
-        if self.hook is None:  # a driver that was adopted: the parent's execute, which makes the hook, has not run
+        if self.hook is None and self.job_id:  # adopted: the parent's execute, which makes the hook, has not run
             self.hook = DataprocHook(gcp_conn_id=self.gcp_conn_id, impersonation_chain=self.impersonation_chain)
         super().kill_job()
