@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +101,9 @@ class CheckpointedTask:
         """Return the stages that a driver has not computed again."""
         said = self.service.host.started[driver].said()
         return [name for name in STAGES if f"stage '{name}': reused" in said]
+
+
+Event = Callable[[CheckpointedTask], None]
 
 
 def words(folder: Path) -> list[str]:
@@ -207,3 +210,12 @@ ALL = (
     killed_in_stage_three, worker_lost_while_its_driver_lives, cleared_while_running, refused_launch, finished_before_the_worker_was_lost,
 )  # fmt: skip
 SOME = (killed_in_stage_three, worker_lost_while_its_driver_lives, adopted_and_killed)
+TRIED: Mapping[str, Sequence[Event]] = {
+    "`SparkApplication`": (*ALL, adopted_and_killed),
+    "EMR steps": ALL,
+    "a pod": (killed_before_stage_three, *SOME[1:]),
+    "EMR Serverless": SOME,
+    "Dataproc": SOME,
+    "Databricks": SOME,
+}
+"""The events of each operator, as docs/orchestrate/any-operator.md names it."""

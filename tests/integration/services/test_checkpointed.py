@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.services.checkpointed import (
-    ALL,
     SCRIPT,
     SOME,
+    TRIED,
     CheckpointedTask,
-    adopted_and_killed,
-    killed_before_stage_three,
+    Event,
     refused_launch,
     words,
 )
@@ -30,11 +29,12 @@ from tests.support.services.livy import Livy
 from tests.support.sparks import python_with_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_mixin.py shows each; tests/e2e/test_livy.py one
-Event = Callable[[CheckpointedTask], None]
 BEATS = {"CHECKPOINT_HEARTBEAT_SECONDS": "1"}
 OURS = "airflow_checkpoint_provider.operators"
-all_of_them = pytest.mark.parametrize("event", ALL, ids=lambda event: event.__name__)
-some_of_them = pytest.mark.parametrize("event", SOME, ids=lambda event: event.__name__)
+
+
+def tried(events: Sequence[Event]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("event", events, ids=lambda event: event.__name__)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
-@pytest.mark.parametrize("event", [*ALL, adopted_and_killed], ids=lambda event: event.__name__)
+@tried(TRIED["`SparkApplication`"])
 def test_spark_application(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
     spec = {
         "type": "Python", "mode": "cluster", "image": "none", "mainApplicationFile": SCRIPT, "arguments": words(tmp_path),
@@ -60,7 +60,7 @@ def test_spark_application(event: Event, host: Host, cncf_kubernetes: Environmen
         event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path, deletes))
 
 
-@pytest.mark.parametrize("event", [killed_before_stage_three, *SOME[1:]], ids=lambda event: event.__name__)
+@tried(TRIED["a pod"])
 def test_pod(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: Path) -> None:
     command = (
         f'exec spark-submit --master "local[2]" --py-files "$CHECKPOINT_ARCHIVE" {SCRIPT} {" ".join(words(tmp_path))}'
@@ -95,13 +95,13 @@ def task_of_emr_step(service: Emr, amazon: Environment, folder: Path) -> Checkpo
     return CheckpointedTask(amazon, service, f"{OURS}.emr:CheckpointedEmrAddStepsOperator", asked, variables, folder)
 
 
-@all_of_them
+@tried(TRIED["EMR steps"])
 def test_emr_step(event: Event, host: Host, amazon: Environment, tmp_path: Path) -> None:
     with Emr(host) as service:
         event(task_of_emr_step(service, amazon, tmp_path))
 
 
-@pytest.mark.parametrize("event", SOME[:2], ids=lambda event: event.__name__)
+@tried(SOME[:2])
 def test_emr_step_on_spark_4_0(event: Event, amazon: Environment, tmp_path: Path) -> None:
     with Host(tmp_path / "host", variables=BEATS, python=python_with_spark("4.0")) as host, Emr(host) as service:
         task = task_of_emr_step(service, amazon, tmp_path)
@@ -109,7 +109,7 @@ def test_emr_step_on_spark_4_0(event: Event, amazon: Environment, tmp_path: Path
         assert {attempt.versions.spark[:4] for attempt in task.state.attempts} == {"4.0."}
 
 
-@some_of_them
+@tried(TRIED["EMR Serverless"])
 def test_emr_serverless(event: Event, host: Host, amazon: Environment, tmp_path: Path) -> None:
     with Emr(host) as service:
         driver = {"sparkSubmit": {"entryPoint": SCRIPT, "entryPointArguments": words(tmp_path)}}
@@ -122,7 +122,7 @@ def test_emr_serverless(event: Event, host: Host, amazon: Environment, tmp_path:
         event(CheckpointedTask(amazon, service, operator, asked, variables, tmp_path, "DELETE .*/jobruns/[^/]*"))
 
 
-@some_of_them
+@tried(TRIED["Databricks"])
 def test_databricks(event: Event, host: Host, databricks: Environment, tmp_path: Path) -> None:
     """The package is installed on the new cluster."""
     asked = {
@@ -135,7 +135,7 @@ def test_databricks(event: Event, host: Host, databricks: Environment, tmp_path:
         event(CheckpointedTask(databricks, service, operator, asked, variables, tmp_path))
 
 
-@some_of_them
+@tried(TRIED["Dataproc"])
 def test_dataproc(event: Event, host: Host, google: Environment, tmp_path: Path) -> None:
     """Google's client speaks HTTP here, and gRPC to Google (``dataproc_client.py``)."""
     spark = {"main_python_file_uri": SCRIPT, "args": words(tmp_path)}

@@ -19,6 +19,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_checkpoint_provider.operators.hand_over import HandOver
+from tests.integration.services import checkpointed
 from tests.support.drivers import ROOT
 from tests.support.providers import Environment
 from tests.support.services.hosts import Host
@@ -167,3 +168,23 @@ def test_operator_of_the_page_is_handed_a_launch() -> None:
 def test_all_blocks_of_the_page_are_run() -> None:
     assert (len(COMMAND), len(DIFFS), len(EXAMPLE)) == (1, 2, 1)
     assert PAGE.count("```") == 2 * 4
+
+
+COLUMNS = {
+    "driver killed": {checkpointed.killed_in_stage_three, checkpointed.killed_before_stage_three},
+    "worker lost, driver adopted": {checkpointed.worker_lost_while_its_driver_lives},
+    "adopted, then killed": {checkpointed.adopted_and_killed},
+    "cleared": {checkpointed.cleared_while_running},
+    "launch refused": {checkpointed.refused_launch},
+    "finished before the worker was lost": {checkpointed.finished_before_the_worker_was_lost},
+}
+
+
+def test_table_of_what_was_tried_is_what_tests_try() -> None:
+    """``test_livy.py`` and ``test_bash_operator.py`` have the other rows."""
+    lines = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("|")]
+    (head,) = (cells for cells in lines if cells[1:2] == ["driver killed"])
+    for operator, events in checkpointed.TRIED.items():
+        (row,) = (cells for cells in lines if cells[0] == operator and len(cells) == len(head))
+        said = {column for column, cell in zip(head[1:], row[1:], strict=True) if cell.startswith("yes")}
+        assert said == {column for column, steps in COLUMNS.items() if steps & {*events}}, operator
