@@ -64,12 +64,14 @@ lock: $(INSTALLED)  ## write requirements.lock and tests/providers/*.txt anew; d
 	    --custom-compile-command "make lock" setup.cfg -o requirements.lock
 	locked=($$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock))
 	for provider in tests/providers/*.in; do  # only what they need besides: tests/support/providers.py installs both
-	    $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --generate-hashes "$${locked[@]}" \
+	    left_out=("$${provider%.in}.overrides")
+	    [ -e "$${left_out[0]}" ] && left_out=(--overrides "$${left_out[0]}") || left_out=()
+	    $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --generate-hashes "$${locked[@]}" "$${left_out[@]}" \
 	        --custom-compile-command "make lock" -c requirements.lock "$$provider" -o "$${provider%.in}.txt"
 	done
 
 clean:  ## remove .venv, caches and what was built
-	@rm -rf .venv .jars .ceph .kafka .yarn .delta .iceberg .sparks .providers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .jars .ceph .kafka .yarn .delta .iceberg .openlineage .sparks .providers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Both compare each download with its hash in the lock file. uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.

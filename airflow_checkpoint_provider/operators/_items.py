@@ -6,6 +6,7 @@ moves to another index if the index that launched it has another item now, or wa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,27 +58,32 @@ class Instance:
     def __init__(
         self, store: Store, history: History, token: Token, map_index: int | None, state_of: IndexState = unknown_state
     ) -> None:
-        self._token, self._index, self._state_of = token, map_index, state_of
-        self._item = history.item
-        self._indexes = Indexes(store, history, token)
+        self._store, self._history, self._token = store, history, token
+        self._index, self._state_of = map_index, state_of
+
+    @functools.cached_property
+    def _indexes(self) -> Indexes:
+        return Indexes(self._store, self._history, self._token)
 
     def register(self, try_number: int) -> None:
         """Register the item of the map index in this try. Raise ``Superseded``, ``OneItemTwice``, and the errors of the store."""
-        if self._index is not None and self._item is not None:
-            registration = Registration(item=self._item, generation=self._token.generation, at=utc_now())
+        item = self._history.item
+        if self._index is not None and item is not None:
+            registration = Registration(item=item, generation=self._token.generation, at=utc_now())
             self._indexes.register(self._index, try_number, registration)
 
     def other(self, state: State) -> OtherIndex | None:
         """Return the index from which the item's newest launch in this run came, if it is not this one."""
-        run = state.run(self._token.run)
-        if run is None or None in (run.map_index, self._index) or run.map_index == self._index:
+        if self._index is None:
             return None
-        index = run.map_index
-        assert index is not None
+        run = state.run(self._token.run)
+        index = run.map_index if run else None
+        if run is None or index is None or index == self._index:
+            return None
         registered = self._indexes.registered(index)
         if registered is None:  # forgotten with another run; a driver that lives is adopted in any case
             return OtherIndex(index=index, holds=False, cleared=True)
-        if registered.item != self._item:
+        if registered.item != self._history.item:
             return OtherIndex(index=index, holds=False, cleared=registered.generation != run.generation)
         return self._waiting(index)
 

@@ -58,22 +58,24 @@ class DriverLaunch(LaunchedDriver):
             probe(self.store)
         self._check_incarnation(state)
         self.instance.register(self.parameters.try_number)
-        self._stop_deferred(state)
-        self._append_plan(self._plan_command(state))
+        command = self._plan_command(state)
+        self._stop_deferred(state, command)
+        self._append_plan(command)
         self.record = self.state.current_launch()
         if self.record is None:
             raise Refused(f"{self.parameters.history.job}: the launch was replaced as soon as it was planned")
         if self.killed.is_set():
             self.request_stop("the task was killed while it planned")
             raise Refused(f"{self.parameters.history.job}: this task was killed")
-        if not self.adopted:
+        own = not self.adopted
+        if own:
             self._heart().pulse()  # from now on other readers see that this launch lives
         if self.parameters.discarded:
             self.log(restore_story.given_up(self._before, self.state, self.record))
         self.log(
             [*restore_story.launch_story(self._before, self.state, self.record, self.restored, self._seen), *self._old]
         )
-        if not self.adopted:
+        if own and self.parameters.memory:
             self.log(_memory.not_raised(self.parameters.memory, self._before, self.parameters.token.run))
         return self.record
 
@@ -92,11 +94,13 @@ class DriverLaunch(LaunchedDriver):
         self.record = own[-1] if own else None
         return self.record is not None
 
-    def _stop_deferred(self, state: State) -> None:
+    def _stop_deferred(self, state: State, command: c.PlanLaunch) -> None:
         """Ask the driver of a task to stop that was cleared while it was deferred: no process of the task was there to ask."""
-        launch, other = state.current_launch(), self.instance.other(state)
-        cleared = is_clear(state.run(self.parameters.token.run), replace(self._plan_command(state), other=other))
-        if not cleared or launch is None or launch.spec.run != self.parameters.token.run or launch.stop:
+        launch = state.current_launch()
+        if launch is None or launch.spec.run != self.parameters.token.run or launch.stop:
+            return
+        other = self.instance.other(state)
+        if not is_clear(state.run(self.parameters.token.run), replace(command, other=other)):
             return
         if follower_beat(self.store, self.keys, state) and not (other and other.holds):
             with contextlib.suppress(Refused):  # by a later try: the plan is refused, too, and says why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
+from airflow.providers.google.cloud.hooks.dataproc import DataprocHook
 from airflow.providers.google.cloud.operators.dataproc import DataprocSubmitJobOperator
 
 from airflow_checkpoint_provider.errors import InvalidConfig
@@ -22,6 +23,7 @@ class CheckpointedDataprocSubmitJobOperator(CheckpointedJobMixin, DataprocSubmit
     needs: ClassVar = {"deferrable": False, "asynchronous": False, "request_id": None}
     job_attribute = "job_id"
     job: Any
+    hook: Any
 
     def hand_over(self, launch: HandOver) -> None:
         if "pyspark_job" not in self.job or (self.job.get("reference") or {}).get("job_id"):
@@ -33,3 +35,8 @@ class CheckpointedDataprocSubmitJobOperator(CheckpointedJobMixin, DataprocSubmit
         spark["properties"] = launch.with_confs(spark.get("properties"))
         spark["python_file_uris"] = launch.with_archive(spark.get("python_file_uris"))
         self.job = job
+
+    def kill_job(self) -> None:
+        if self.hook is None and self.job_id:  # adopted: the parent's execute, which makes the hook, has not run
+            self.hook = DataprocHook(gcp_conn_id=self.gcp_conn_id, impersonation_chain=self.impersonation_chain)
+        super().kill_job()

@@ -42,6 +42,8 @@ from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import s3_credentials
 from airflow_checkpoint_provider.text import messages
 
+MEMORY = ("memory_after_oom", "memory_limit")  # parameters of CheckpointedSparkSubmitOperator alone
+
 
 class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     """Gives an operator that submits a Spark application what ``CheckpointedSparkSubmitOperator`` has.
@@ -83,6 +85,12 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     """Whether the other operator submits files of this host, so that the package needs no place that the cluster reads."""
 
     def __init__(self, **kwargs: Any) -> None:
+        for name in MEMORY:
+            if kwargs.pop(name, None) is not None:
+                raise NotSupportedYet(
+                    f"{name}=: {type(self).__name__} does not know what memory its service gives a driver that asks for none, so a raised value"
+                    " could be less. CheckpointedSparkSubmitOperator has it. Leave it out, and write the memory where the service takes it"
+                )
         for name, value in self.needs.items():
             if kwargs.setdefault(name, value) != value:
                 raise NotSupportedYet(

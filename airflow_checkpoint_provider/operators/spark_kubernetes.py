@@ -18,6 +18,7 @@ class CheckpointedSparkKubernetesOperator(CheckpointedJobMixin, SparkKubernetesO
     """
 
     needs: ClassVar = {"deferrable": False, "reattach_on_restart": False, "random_name_suffix": True}
+    job_attribute = "name"
 
     def hand_over(self, launch: HandOver) -> None:
         body = copy.deepcopy(self.template_body)

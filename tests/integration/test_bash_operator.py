@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from airflow_checkpoint_provider.operators.bash import CheckpointedBashOperator
 from tests.e2e.lab import JOBS, RESULT
 from tests.support import processes
 from tests.support.drivers import fast_confs
+from tests.support.providers import Environment
 from tests.support.state_store import TaskStateStore
 from tests.support.waiting import wait_until
 from tests.unit.operators.submissions import DagRun, TaskInstance
@@ -29,6 +31,7 @@ pytestmark = [
     pytest.mark.slow,  # test_mixin.py and test_hand_over.py show the parts; test_livy.py kills a driver
     pytest.mark.timeout(900),
 ]
+OPERATOR = "airflow_checkpoint_provider.operators.bash:CheckpointedBashOperator"
 SCRIPT = JOBS / "stages.py"
 
 
@@ -41,16 +44,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def command(folder: Path) -> str:
+    confs = [word for name, value in fast_confs(folder).items() for word in ("--conf", f"{name}={value}")]
+    words = ["spark-submit", "--master", "local[1]", *confs]
+    return f'{shlex.join(words)} --py-files "$CHECKPOINT_ARCHIVE" {SCRIPT} {folder}'
+
+
 class Task:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder, self.state_store, self.options = folder, TaskStateStore(), options
 
     def run(self, try_number: int = 1) -> Any:
-        confs = [word for name, value in fast_confs(self.folder).items() for word in ("--conf", f"{name}={value}")]
-        words = ["spark-submit", "--master", "local[1]", *confs]
-        command = f'{shlex.join(words)} --py-files "$CHECKPOINT_ARCHIVE" {SCRIPT} {self.folder}'
         with DAG("etl", schedule=None):
-            task = CheckpointedBashOperator(task_id="job", bash_command=command, retries=2, **self.options)
+            task = CheckpointedBashOperator(task_id="job", bash_command=command(self.folder), retries=2, **self.options)
         ti = TaskInstance(try_number=try_number)
         return task.execute({"ti": ti, "dag_run": DagRun(), "task_state_store": self.state_store, "task_instance": ti})
 
@@ -79,3 +85,20 @@ def test_retry_of_a_killed_driver_continues(folder: Path) -> None:
     ended = task.run(try_number=2)
     assert (ended["attempts"], ended["ended"]) == (2, "finished")
     assert [json.loads(line) for line in (folder / "results").read_text().splitlines()] == [{"attempt": 2, **RESULT}]
+
+
+def test_driver_of_a_lost_worker_is_followed(folder: Path) -> None:
+    """The driver outlives the process of its task, as it has a session of its own."""
+    asked = {"bash_command": command(folder), "retries": 2}
+    here, variables = Environment(sys.executable), {"TASK_STATE": str(folder / "task-state")}
+    (folder / "closed-three").touch()
+    with here.running(OPERATOR, asked, variables, folder / "try-1") as process:
+        wait_until((folder / "at-three-1").exists, 300, (folder / "try-1").read_text)
+        process.kill()
+        process.wait(60)
+    again = folder / "try-2"
+    with here.running(OPERATOR, asked, variables, again, try_number=2) as process:
+        wait_until(lambda: "[CKP110]" in again.read_text(), 300, again.read_text)
+        (folder / "closed-three").unlink()
+        assert process.wait(300) == 0, again.read_text()
+    assert [json.loads(line) for line in (folder / "results").read_text().splitlines()] == [{"attempt": 1, **RESULT}]

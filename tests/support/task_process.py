@@ -1,7 +1,9 @@
 """Runs one task of any operator, as Airflow's worker does, without Airflow's server. Runs where Airflow is.
 
     python -m tests.support.task_process MODULE:CLASS '{"its": "arguments"}' TRY
+    python -m tests.support.task_process DAG_FILE.py:NAME '{}' TRY
 
+The second takes an operator from a variable of a DAG file, and renders its templates first.
 Prints ``RETURNED`` and the result as JSON. SIGTERM calls ``on_kill``. Connections come from the environment. With ``TASK_STATE``, the
 path of a file, the tries of a task share what Airflow stores for it.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import sys
 from datetime import UTC, datetime
@@ -28,6 +31,9 @@ KILLED = 143
 
 def operator_of(place: str, arguments: dict[str, Any]) -> BaseOperator:
     module, _, name = place.partition(":")
+    if module.endswith(".py"):
+        written: BaseOperator = runpy.run_path(module)[name]
+        return written
     kind = getattr(importlib.import_module(module), name)
     with DAG("services", schedule=None):
         operator: BaseOperator = kind(**{"task_id": "submit", **arguments})
@@ -42,12 +48,16 @@ def context_of(operator: BaseOperator, try_number: int) -> Any:
         xcom_push=lambda key, value, **_: print("PUSHED", key, value, flush=True), xcom_pull=lambda **_: None,
     )  # fmt: skip
     now = datetime.now(UTC)
-    run = SimpleNamespace(run_id=RUN, logical_date=now, run_after=now, run_type="manual", dag_id="services", conf={})
+    run = SimpleNamespace(
+        run_id=RUN, logical_date=now, run_after=now, run_type="manual", dag_id="services", conf={}, clear_number=0
+    )
     file = os.environ.get("TASK_STATE")
-    return {
+    context = {
         "ti": instance, "task_instance": instance, "run_id": RUN, "dag": dag, "dag_run": run, "task": operator, "logical_date": now,
-        "ts": now.isoformat(), "params": {}, "task_state_store": TaskStateStore(Path(file) if file else None),
+        "ts": now.isoformat(), "ds": f"{now:%Y-%m-%d}", "params": {}, "task_state_store": TaskStateStore(Path(file) if file else None),
     }  # fmt: skip
+    instance.get_template_context = lambda: context  # OpenLineage's provider asks the instance
+    return context
 
 
 def main(place: str, arguments: str, try_number: str) -> None:
@@ -59,7 +69,11 @@ def main(place: str, arguments: str, try_number: str) -> None:
         os._exit(KILLED)
 
     signal.signal(signal.SIGTERM, on_term)
-    result = operator.execute(context_of(operator, int(try_number)))
+    context = context_of(operator, int(try_number))
+    if ".py:" in place:
+        operator.resolve_template_files()
+        operator.render_template_fields(context)
+    result = operator.execute(context)
     print("RETURNED", json.dumps(result, default=str), flush=True)
 
 

@@ -6,7 +6,8 @@ The task is a process, in an environment that has the provider of the service; t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ PATIENCE = 400  # seconds for one step of a task
 
 @dataclass
 class CheckpointedTask:
-    """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``."""
+    """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``. ``cancels`` matches the
+    request by which the service ends a driver, method and path."""
 
     environment: Environment
     service: Service
@@ -39,6 +41,7 @@ class CheckpointedTask:
     arguments: Mapping[str, Any]
     variables: Mapping[str, str]
     folder: Path
+    cancels: str = "POST .*cancel"
 
     def run(self, try_number: int) -> EndedTask:
         return self.environment.run(self.operator, self._arguments, self._variables, try_number=try_number)
@@ -100,6 +103,9 @@ class CheckpointedTask:
         return [name for name in STAGES if f"stage '{name}': reused" in said]
 
 
+Event = Callable[[CheckpointedTask], None]
+
+
 def words(folder: Path) -> list[str]:
     """Return the arguments of the script."""
     return [str(folder), *STAGES]
@@ -145,6 +151,22 @@ def worker_lost_while_its_driver_lives(task: CheckpointedTask) -> None:
     assert [(found["attempt"], found["seen"]) for found in task.results] == [(1, STAGES)]
 
 
+def adopted_and_killed(task: CheckpointedTask) -> None:
+    """The service is asked to end the driver of a lost worker, too."""
+    task.close("three")
+    with task.running(1) as process:
+        task.wait_at("three")
+        process.kill()
+        process.wait(60)
+    with task.running(2) as process:
+        wait_until(lambda: "[CKP110]" in task.log(2), PATIENCE, lambda: task.log(2))
+        process.terminate()
+        process.wait(PATIENCE)
+        requests = [" ".join(request) for request in task.service.requests]
+        assert any(re.fullmatch(task.cancels, request) for request in requests), task.log(2)
+    wait_until(lambda: not task.service.host.started[0].left(), PATIENCE, lambda: task.log(2))
+
+
 def cleared_while_running(task: CheckpointedTask) -> None:
     """SIGTERM is what a clear sends, or whoever marks the task as failed."""
     task.close("three")
@@ -187,4 +209,13 @@ def finished_before_the_worker_was_lost(task: CheckpointedTask) -> None:
 ALL = (
     killed_in_stage_three, worker_lost_while_its_driver_lives, cleared_while_running, refused_launch, finished_before_the_worker_was_lost,
 )  # fmt: skip
-SOME = (killed_in_stage_three, worker_lost_while_its_driver_lives)
+SOME = (killed_in_stage_three, worker_lost_while_its_driver_lives, adopted_and_killed)
+TRIED: Mapping[str, Sequence[Event]] = {
+    "`SparkApplication`": (*ALL, adopted_and_killed),
+    "EMR steps": ALL,
+    "a pod": (killed_before_stage_three, *SOME[1:]),
+    "EMR Serverless": SOME,
+    "Dataproc": SOME,
+    "Databricks": SOME,
+}
+"""The events of each operator, as docs/orchestrate/any-operator.md names it."""

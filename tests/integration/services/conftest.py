@@ -46,3 +46,13 @@ def cncf_kubernetes() -> Environment:
 @pytest.fixture(scope="session")
 def databricks() -> Environment:
     return environment_with("databricks")
+
+
+@pytest.fixture(scope="session")
+def google() -> Environment:
+    return environment_with("google")
+
+
+@pytest.fixture(scope="session")
+def openlineage() -> Environment:
+    return environment_with("openlineage")

@@ -102,7 +102,8 @@ class Hosted:
 @dataclass
 class Host:
     """``confs`` are the machine's ``spark-defaults.conf``, beside what makes small work quick. ``variables`` are in the environment of
-    each process, as an image's are. ``spark_submit`` stands before the words of a submission.
+    each process, as an image's are. ``spark_submit`` stands before the words of a submission. ``python`` is that of an environment with another
+    release of Spark than the tests' own, from ``tests/support/sparks.py``.
 
     ``started`` has all that ran here, in its order. At the end nothing of it lives.
     """
@@ -111,6 +112,7 @@ class Host:
     confs: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     spark_submit: Sequence[str] = ("spark-submit",)
+    python: str = ""
     started: list[Hosted] = field(default_factory=list)
     _crashes: list[tuple[str, str]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -140,10 +142,7 @@ class Host:
         """What a machine of a cluster has. Packages beside PySpark are those of the tests, but not this one: Python does not read the
         link to it in a folder of ``PYTHONPATH``.
         """
-        found = importlib.util.find_spec("pyspark")
-        assert found is not None
-        assert found.origin is not None
-        spark = Path(found.origin).parent
+        spark = self._spark()
         java = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
         return {
             "PATH": f"{self.folder / 'bin'}:{spark / 'bin'}:/usr/local/bin:/usr/bin:/bin",
@@ -151,6 +150,16 @@ class Host:
             "SPARK_LOCAL_IP": "127.0.0.1", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
             **java, **quick_jvms(), **self.variables,
         }  # fmt: skip
+
+    def _spark(self) -> Path:
+        """Return the folder of PySpark."""
+        if self.python:
+            (spark,) = Path(self.python).parents[1].glob("lib/python3.*/site-packages/pyspark")
+            return spark
+        found = importlib.util.find_spec("pyspark")
+        assert found is not None
+        assert found.origin is not None
+        return Path(found.origin).parent
 
     def crash_next(self, action: str, point: str) -> None:
         """Let the next driver end itself at a named step of the runtime: ``crash_next("kill", "stage/priced/rows-written")``.

@@ -262,6 +262,14 @@ def test_arguments_with_which_an_operator_would_not_wait_are_refused_by_name() -
     assert Checkpointed(task_id="job", default_args={"wait": False}).wait is True
 
 
+@pytest.mark.parametrize("given", [{"memory_after_oom": "1.5 x"}, {"memory_limit": "16g"}])
+def test_memory_after_a_death_is_refused_by_name(given: dict[str, str]) -> None:
+    (name,) = given
+    with pytest.raises(NotSupportedYet, match=f"{name}=: Checkpointed does not know .* Leave it out"):
+        Checkpointed(task_id="job", **given)
+    Checkpointed(task_id="job", default_args=given)
+
+
 @pytest.mark.parametrize("code", [None, ""])
 def test_connection_without_code_is_refused_before_anything_is_planned(
     task: Task, connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch, code: str | None
