@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.protocol.metadata import SinkVersion
+from airflow_checkpoint_provider.protocol.metadata import SinkVersion, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
 from airflow_checkpoint_provider.text.units import coded, plural, size, some
@@ -138,6 +138,16 @@ def gate_awaited(uids: list[str], timeout_s: float) -> str:
         f"gated sink {names}: rows wait for a gated checkpoint that is finalized (TriggerCheckpointOperator(gated=True), then"
         f" FinalizeCheckpointOperator). The job waits {timeout_s:g} s for it, then it fails and keeps its state",
         "CKP158",
+    )
+
+
+def left_out(states: Sequence[StateSnapshot]) -> str:
+    """Return the text of the error for sinks with rows that wait for their commit, and that the script does not open."""
+    names = ", ".join(f"'{state.uid}'" for state in states)
+    targets = ", ".join(state.sink.target for state in states if state.sink)
+    return (
+        f"the restored checkpoint holds rows for sink {names} ({targets}) that may not be committed, and the script does not open it. They would"
+        f" be lost. Open the sink as before. To drop the rows, set allow_non_restored_state=[{', '.join(f'{state.uid!r}' for state in states)}]"
     )
 
 
