@@ -357,11 +357,23 @@ class Declined(CheckpointError, RuntimeError, code="CKP241"):
 
 
 class SinkMoved(Refused, code="CKP401", permanent=True):
-    """The sink of a query has other batches than the state of the query, so rows would be skipped or missing."""
+    """The sink has other batches or writes than the restored state, so rows would be skipped, missing, or there twice."""
 
 
 class SinkTaken(Refused, code="CKP408", permanent=True):
     """Two queries of a job would write to one folder, or one would read the folder that it writes, so rows would be lost."""
+
+
+class OverwrittenSince(Refused, code="CKP411", permanent=True):
+    """A run that began later has overwritten the target of a sink, so the rows of this run were not published."""
+
+
+class RowsStand(Refused, code="CKP412", permanent=True):
+    """A run that is computed again would append rows that its sink has already, and the sink cannot replace them."""
+
+
+class CommitFailed(CheckpointError, RuntimeError, code="CKP214"):
+    """The rows of a completed checkpoint could not be published yet. The next attempt publishes them."""
 
 
 class NotNamed(Refused, code="CKP409", permanent=True):

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.hooks.history import readable
 from airflow_checkpoint_provider.protocol.keys import check_item, check_job_id
 from airflow_checkpoint_provider.triggers.assets import CompletedCheckpointTrigger
 
-KINDS = ("checkpoint", "savepoint")
+KINDS = ("checkpoint", "savepoint", "commit")
 EVERY = 5.0  # seconds between two polls of the journal
 
 
@@ -30,7 +30,8 @@ def checkpoint_asset(
     and ``bytes``. Two events that come close together may start one run: ``triggering_checkpoint`` returns the newest.
 
     :param job_id: the id of the job.
-    :param kinds: "savepoint", "checkpoint", or both. A policy deletes checkpoints, perhaps before your DAG has read them.
+    :param kinds: "savepoint", "checkpoint", "commit". A policy deletes checkpoints, perhaps before your DAG has read them. A "commit" is
+        a checkpoint whose rows readers of its sinks see.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``.
     :param item: of a mapped job: the item.
     """
@@ -38,7 +39,7 @@ def checkpoint_asset(
     of_item = {} if item is None else {"item": check_item(item)}
     wanted = [kind for kind in KINDS if kind in kinds]
     if isinstance(kinds, str) or not wanted or set(kinds) - set(KINDS):
-        raise InvalidConfig(f'kinds={kinds!r}: write ("savepoint",), ("checkpoint",), or both')
+        raise InvalidConfig(f'kinds={kinds!r}: write ("savepoint",), ("checkpoint",), ("commit",), or several')
     about: dict[str, Any] = {"job": job_id, "kinds": wanted, "checkpoint_conn_id": checkpoint_conn_id, **of_item}
     name = f"{' and '.join(f'{kind}s' for kind in wanted)} of {job_id}" + (f", item {item}" if of_item else "")
     trigger = CompletedCheckpointTrigger(**about, poll_interval=EVERY)

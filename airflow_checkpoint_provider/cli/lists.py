@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import messages, sink_messages
 from airflow_checkpoint_provider.text.job_list import JobLine, at_work, job_line, on_call
 from airflow_checkpoint_provider.text.replay import replay
 from airflow_checkpoint_provider.text.summary_table import row
@@ -46,6 +46,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     starting = ((found.state, found.state.starting()) for found in newest[:limit])
     notes += [not_attached(state, launch) for state, launch in starting if launch and not state.suspended]
     notes += filter(None, (locate.not_followed(store, found, now) for found in newest[:limit]))
+    notes += [line for found in newest[:limit] for line in sink_messages.uncommitted(found.state)]
     data = [_job_data(job) for job in shown]
     header, cells = with_items(JOBS, [_job_cells(job) for job in shown], [job.item for job in shown])
     return Report(header, cells, data, notes=notes, errors=tuple(errors))

@@ -23,7 +23,14 @@ from airflow_checkpoint_provider.protocol.metadata import INLINE, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import command, list_of, title
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text import messages, query_progress, replay, restore_story, summary_table
+from airflow_checkpoint_provider.text import (
+    messages,
+    query_progress,
+    replay,
+    restore_story,
+    sink_messages,
+    summary_table,
+)
 from airflow_checkpoint_provider.text.summary_table import HEADER, row
 from airflow_checkpoint_provider.text.units import (
     batch,
@@ -97,6 +104,7 @@ def _table(store: Store, found: FoundHistory, run: str, now: str) -> Report:
     launch = found.state.current_launch()
     not_followed = locate.not_followed(store, found, now) if launch and launch.spec.run == run else None
     lines = [*summary_table.summary(found.state, run, MANY), *queries, *([not_followed] if not_followed else [])]
+    lines += sink_messages.uncommitted(found.state)
     return Report(HEADER, cells, data, lines)
 
 
@@ -167,7 +175,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
             str(state.rows),
             size(state.bytes),
             f"chk-{state.measures.checkpoint}",
-            state.measures.barrier if state.batch is None else batch(state.batch),
+            _reached(state),
             duration(state.measures.work_s),
             value_text(values[state.uid]) if state.uid in values else "",
         )
@@ -190,6 +198,13 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         *(f" {line}" for line in table(STATES, rows)),
     ]
     return Report(STATES, rows, data, lines, errors=errors)
+
+
+def _reached(state: StateEntry) -> str:
+    """Return up to where a checkpoint holds a state: the barrier, the batch of a query, the writes to a sink."""
+    if state.sink:
+        return sink_messages.writes(state.sink)
+    return state.measures.barrier if state.batch is None else batch(state.batch)
 
 
 def _saved(checkpoint: Checkpoint) -> list[str]:
@@ -217,6 +232,7 @@ def _state_data(state: StateEntry, values: dict[str, Any]) -> dict[str, Any]:
         "work_s": state.measures.work_s,
         "batch": state.batch,
         "sources": state.sources,
+        "sink": state.sink.to_json() if state.sink else None,
     }
 
 

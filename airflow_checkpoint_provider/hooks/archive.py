@@ -18,7 +18,18 @@ from airflow_checkpoint_provider.storage import LocalStore, S3Settings, open_sto
 from airflow_checkpoint_provider.storage.base import Put, put
 from airflow_checkpoint_provider.storage.registry import lies_within
 
-FOLDERS = ("protocol", "policies", "storage", "location", "file_sink", "coordinator", "text", "checkpoint", "spark")
+FOLDERS = (
+    "protocol",
+    "policies",
+    "storage",
+    "location",
+    "file_sink",
+    "sinks",
+    "coordinator",
+    "text",
+    "checkpoint",
+    "spark",
+)
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same content is the same archive
 
 

@@ -123,11 +123,18 @@ def kind_of(checkpoint: Checkpoint) -> str:
     return "savepoint" if checkpoint.savepoint else "checkpoint"
 
 
+COMMIT = "commit"  # of an asset: rows of sinks are committed
+
+
 def readable(state: State, kinds: Collection[str]) -> tuple[Checkpoint, ...]:
     """Return the completed checkpoints of these kinds that were not deleted, in the order of their ids. A savepoint counts when it
-    is published: only then its directory can be opened."""
-    found = (checkpoint for checkpoint in state.retained if kind_of(checkpoint) in kinds)
-    return tuple(checkpoint for checkpoint in found if checkpoint.published or not checkpoint.savepoint)
+    is published: only then its directory can be opened. A "commit" is a checkpoint whose rows are committed to the sinks that it holds."""
+    return tuple(
+        checkpoint
+        for checkpoint in state.retained
+        if (kind_of(checkpoint) in kinds and (checkpoint.published or not checkpoint.savepoint))
+        or (COMMIT in kinds and checkpoint.commits_confirmed and any(entry.sink for entry in checkpoint.states))
+    )
 
 
 def _newest_epochs(state: State) -> frozenset[int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import sink_transitions
 from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
     CONDEMNED,
@@ -149,6 +150,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         counts=counted(state, "completed"),
         suspended=f"{state.at} ({event.suspended})" if event.suspended else state.suspended,
     )
+    state = sink_transitions.complete(state, completed)
     for number in event.subsumed:
         subsumed = e.CheckpointAborted(id=number, reason=SUBSUMED, phase=ACKNOWLEDGE, details=f"by chk-{event.id}")
         state = abort(state, subsumed)
@@ -199,7 +201,9 @@ def abort(state: State, event: e.CheckpointAborted) -> State:
 
 
 def confirm_commits(state: State, event: e.CommitsConfirmed) -> State:
-    return _change_completed(state, event, commits_confirmed=True)
+    state = _change_completed(state, event, commits_confirmed=True)
+    checkpoint = state.checkpoint(event.id)
+    return sink_transitions.confirm(state, checkpoint) if checkpoint else state
 
 
 def confirm_published(state: State, event: e.SavepointPublished) -> State:

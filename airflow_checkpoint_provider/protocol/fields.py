@@ -104,6 +104,10 @@ SinkEntry = Annotated[
     str,
     Check(lambda text: bool(re.fullmatch(r"[0-9]{1,18}(\.compact)?", text)), "name of an entry in the log of a sink"),
 ]
+TransactionName = Annotated[
+    str, Check(lambda text: bool(re.fullmatch(r"[1-9][0-9]{0,17}-[0-9a-f]{16}", text)), "name of a transaction")
+]
+"""The epoch of the attempt that prepared it, and a nonce: no name is used twice."""
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]

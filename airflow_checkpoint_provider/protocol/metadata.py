@@ -38,15 +38,16 @@ from airflow_checkpoint_provider.protocol.records import (
     checked,
     of_newer_kind,
 )
+from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 
-STAGE, VALUE, REGISTERED, QUERY = "stage", "value", "registered", "query"
-"""The kinds of states: rows, small JSON, and the states of registered objects and of streaming queries."""
+STAGE, VALUE, REGISTERED, QUERY, SINK = "stage", "value", "registered", "query", "sink"
+"""The kinds of states: rows, small JSON, and the states of registered objects, of streaming queries and of the script's sinks."""
 INLINE = (VALUE, REGISTERED)
 """The kinds whose content lies in the metadata itself."""
 
 
 def _is_state_kind(name: str) -> bool:
-    if name not in (STAGE, VALUE, REGISTERED, QUERY):
+    if name not in (STAGE, VALUE, REGISTERED, QUERY, SINK):
         raise of_newer_kind("a stored state", name)
     return True
 
@@ -248,6 +249,16 @@ def kind_in_words(kind: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinkVersion(Record):
+    """The newest transaction of a sink in a checkpoint, and the number of those that it holds."""
+
+    version: Size
+    target: str = ""
+    gated: bool = False
+    transactions: Size = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateEntry(Shared):
     """One state of a completed checkpoint in the journal: enough for retention, progress and the summary."""
 
@@ -263,6 +274,7 @@ class StateEntry(Shared):
     batch: Batch | None = added()  # the newest committed one of a streaming query
     # of a streaming query: number of a source that reads Kafka -> the offsets at which it reads on
     sources: dict[str, str] = added(factory=dict)
+    sink: SinkVersion | None = added()
 
     @functools.cached_property
     def listed(self) -> StateEntry:
@@ -283,8 +295,11 @@ class StateSnapshot(Shared):
     measures: Measures = field(default_factory=Measures)
     stage: StageDetail | None = None
     query: QueryDetail | None = added()
+    sink: SinkDetail | None = added()
 
     def check(self) -> None:
+        if (self.kind == SINK) != (self.sink is not None):
+            raise ValueError(f"{self.uid!r} is not a sink, or has no detail of it")
         if self.kind == STAGE and not self.file_sets:
             raise ValueError(f"{self.uid!r} is not a stage, because it has no file set")
         if self.kind != QUERY and (hidden := self._hidden_from_spark()):
@@ -315,7 +330,13 @@ class StateSnapshot(Shared):
             measures=self.measures,
             batch=self.query.batch if self.query else None,
             sources=self.query.kafka_sources if self.query else {},
+            sink=sink_version(self.sink) if self.sink else None,
         )
+
+
+def sink_version(sink: SinkDetail) -> SinkVersion:
+    """Return what the journal says of a sink in a completed checkpoint."""
+    return SinkVersion(version=sink.version, target=sink.target, gated=sink.gated, transactions=len(sink.transactions))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ from airflow_checkpoint_provider.protocol.kinds import counts_as_failure
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Branch, Launch, Run
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released
 from airflow_checkpoint_provider.protocol.records import Record, added
+from airflow_checkpoint_provider.protocol.transactions import SinkRecord, sink_record
 
 KEPT_RECORDS = 100  # launches, attempts, runs, and checkpoints that are over
 KEPT_TOKENS = 1000
@@ -89,6 +90,7 @@ class State(Record):
     closing: Closing | None = added(None)  # until it is opened again
     queries: tuple[QueryRecord, ...] = added(factory=tuple)
     released: tuple[Released, ...] = added(factory=tuple)
+    sinks: tuple[SinkRecord, ...] = added(factory=tuple)
 
     def check(self) -> None:
         for records in (self.launches, self.attempts, self.runs):
@@ -155,6 +157,9 @@ class State(Record):
 
     def query(self, uid: str) -> QueryRecord | None:
         return next((query for query in self.queries if query.uid == uid), None)
+
+    def sink(self, uid: str) -> SinkRecord:
+        return sink_record(self.sinks, uid)
 
     def released_query(self, uid: str) -> Released | None:
         """Return the query that was released under ``uid``, or was called so before."""

@@ -6,6 +6,9 @@ from airflow_checkpoint_provider.spark.job_run import CheckpointRef
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
+from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.files import FileSink, read_sink
+from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.state.registered import (
     CheckpointedObject,
     InitializationContext,
@@ -17,11 +20,18 @@ __all__ = [
     "CheckpointRef",
     "CheckpointedJob",
     "CheckpointedObject",
+    "FileSink",
     "InitializationContext",
+    "OpenSink",
     "OpenedCheckpoint",
+    "Prepared",
     "Query",
+    "Sink",
+    "SinkContext",
+    "SinkWriter",
     "SnapshotContext",
     "Value",
     "batch_sink",
     "open_checkpoint",
+    "read_sink",
 ]

@@ -29,6 +29,10 @@ from airflow_checkpoint_provider.spark.queries.batch_function import refuse_insi
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
+from airflow_checkpoint_provider.spark.sinks.base import Sink
+from airflow_checkpoint_provider.spark.sinks.commits import Commits
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
+from airflow_checkpoint_provider.spark.sinks.writer import AttemptSinkWriter, SinkWriter
 from airflow_checkpoint_provider.spark.stages.application import Application, digest
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
@@ -76,7 +80,9 @@ class AttemptRun(JobRun):
         self.states = States.restored(seal, attempt.run.key, elsewhere=bool(point and point.pointer))
         self._registered = Registered(self.states, seal.id if seal else None)
         self._queries = Queries(spark, attempt, self.states, config)
-        participants = Participants(self.states, self._registered, self._queries)
+        self._sinks = Sinks(spark, attempt, self.states, elsewhere=bool(point and point.pointer))
+        commits = Commits(attempt, self._sinks)
+        participants = Participants(self.states, self._registered, self._queries, self._sinks, commits)
         self.checkpointer = Checkpointer(attempt, participants, spark.version, config)
         self._timer = CheckpointTimer(attempt, self._queries, self.checkpointer, config)
         self.stages = Stages(spark, attempt, self.states, self.checkpointer, application)
@@ -89,6 +95,8 @@ class AttemptRun(JobRun):
             self._registered,
             self.checkpointer,
             self._queries,
+            self._sinks,
+            commits,
             self._timer,
             self._task,
             settings.allow_non_restored_state,
@@ -172,6 +180,9 @@ class AttemptRun(JobRun):
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         self.attempt.writer.check_not_fenced()
         self._registered.add(uid, obj)
+
+    def sink(self, uid: str, sink: Sink, *, gated: bool) -> SinkWriter:
+        return AttemptSinkWriter(self._sinks.claim(uid, sink, gated=gated), self._sinks, self.stages, self.checkpointer)
 
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool

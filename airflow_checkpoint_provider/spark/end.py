@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,13 @@ from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpoin
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
+from airflow_checkpoint_provider.spark.sinks.commits import Commits
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import sink_messages, state_messages
 
+LOOK = 0.2  # seconds between two looks for a gated checkpoint
 LAST_TRIES = 2  # at the last checkpoint of a run
 STOPPED = "spark.stop() was called inside `with CheckpointedJob()`: call it after the block"
 INTERRUPTED = 128 + signal.SIGINT  # as a shell reports it
@@ -44,6 +48,8 @@ class JobEnd:
     registered: Registered
     checkpointer: Checkpointer
     queries: Queries
+    sinks: Sinks
+    commits: Commits
     timer: CheckpointTimer
     launched: Launched | None
     allow_non_restored_state: Allowed
@@ -70,6 +76,9 @@ class JobEnd:
         refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new, self.allow_non_restored_state)
         self._keep_or_drop_unclaimed()
         self._take_last_checkpoints()
+        self._await_gate()
+        self.commits.wait()
+        self.commits.confirm_restored()
         self.checkpointer.close()
         self.attempt.writer.check_not_fenced()
         self.checkpointer.protection.enforce_limit()
@@ -98,13 +107,32 @@ class JobEnd:
         """Take checkpoints until every state is saved and every request is served, or a checkpoint failed."""
         due = bool(self.registered or self.states.claimed_queries)
         while True:
-            if due or self.states.changed() or self.checkpointer.requested():
+            if due or self.states.changed() or self.sinks.unsaved or self.checkpointer.requested():
                 self._take_last_checkpoint()
             due = False
             self.checkpointer.savepoints.wait_begun()
             self.checkpointer.gated_checkpoints.wait(self.checkpointer.requested)
             if not self.checkpointer.requested() or self.checkpointer.protection.failures:
                 return
+
+    def _await_gate(self) -> None:
+        """Wait until a finalized gated checkpoint has published what gated sinks hold, if the state ends with the run.
+
+        Raises ``CheckpointFailed`` after the timeout of a checkpoint: the state stays, and a retry waits again.
+        """
+        if not self.attempt.journal.state.of_one_run or not (uids := self.sinks.unpublished()):
+            return
+        timeout_s = self.checkpointer.timeout_s
+        say(sink_messages.gate_awaited(uids, timeout_s))
+        deadline = time.monotonic() + timeout_s
+        while self.sinks.unpublished():
+            if time.monotonic() > deadline:
+                raise CheckpointFailed(
+                    f"no gated checkpoint has published the rows of {', '.join(uids)} within {timeout_s:g} s, so the run is not finished."
+                    " They are kept: finalize a gated checkpoint while a retry waits for it"
+                )
+            self._take_last_checkpoints()
+            time.sleep(LOOK)
 
     def _take_last_checkpoint(self) -> None:
         if not any(self.checkpointer.checkpoint("end", wait=True) for _ in range(LAST_TRIES)):

@@ -25,6 +25,8 @@ from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
 from airflow_checkpoint_provider.spark.preflight import PreflightRun, refuse_ended
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.sinks.base import Sink
+from airflow_checkpoint_provider.spark.sinks.writer import ARGUMENTS, SinkWriter
 from airflow_checkpoint_provider.spark.stages import arguments
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject
@@ -188,6 +190,20 @@ class CheckpointedJob:
         source, a session, a transaction.
         """
         self._claim(uid).register(uid, obj)
+
+    @checks_arguments(**ARGUMENTS)
+    def sink(self, uid: str, sink: Sink, *, gated: bool = False) -> SinkWriter:
+        """Return a sink whose rows readers see once, and only if the checkpoint that holds them is completed.
+
+        ``job.sink("report", FileSink(path)).write(df)`` computes the rows at once and holds them ready in the target. The next completed
+        checkpoint publishes them: that of the next stage, ``job.checkpoint()``, or the end of ``with``. A retry does not write again what
+        its restore point holds. Rows that the run computes again, also after a clear, replace the earlier ones; a sink that cannot replace
+        them raises ``RowsStand`` before anything is computed.
+
+        :param sink: ``FileSink``, or a sink of your own (``Sink``).
+        :param gated: only a gated checkpoint that was finalized publishes the rows. Other checkpoints hold them.
+        """
+        return self._claim(uid).sink(uid, sink, gated=gated)
 
     @checks_arguments(**arguments.QUERY)
     def start_query(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.spark.queries.query import Query
+from airflow_checkpoint_provider.spark.sinks.base import Sink
+from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject
 from airflow_checkpoint_provider.spark.state.value import Value
 
@@ -68,6 +70,10 @@ class JobRun(ABC):
     @abstractmethod
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Give an object its state."""
+
+    @abstractmethod
+    def sink(self, uid: str, sink: Sink, *, gated: bool) -> SinkWriter:
+        """Open a sink."""
 
     @abstractmethod
     def start_query(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer
@@ -9,6 +11,7 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import pointer_of
+from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.settings import launched
 from airflow_checkpoint_provider.spark.stages import arguments, parquet_files
@@ -17,7 +20,7 @@ from airflow_checkpoint_provider.spark.versions import check_versions
 from airflow_checkpoint_provider.storage import open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class OpenedCheckpoint:
@@ -37,19 +40,37 @@ class OpenedCheckpoint:
 
     @checks_arguments(**arguments.UID)
     def __getitem__(self, uid: str) -> Any:
-        """Return a stage as a DataFrame, a value or an object's state as JSON. Raises ``CheckpointNotFound`` for an unknown uid, and
-        ``Damaged``.
+        """Return a stage as a DataFrame, a value or an object's state as JSON, of a sink the rows that wait for a commit.
+
+        Raises ``CheckpointNotFound`` for an unknown uid, and ``Damaged``.
         """
         state = self._seal.states.get(uid)
         if state is None:
             raise CheckpointNotFound(
                 f"chk-{self._seal.id} holds no state {uid!r}. It holds {', '.join(self.uids) or 'nothing'}"
             )
+        if state.sink is not None:
+            return self._prepared(uid, state.sink)
         if state.stage is None:
             return state.value
         file_set = state.file_sets[0]
         uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
         return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
+
+    def _prepared(self, uid: str, sink: SinkDetail) -> DataFrame:
+        """Return the rows that a sink holds ready and that nobody has committed so far."""
+        ready = [made for made in sink.transactions if not made.committed]
+        if not ready or not all("rows_at" in made.prepared for made in ready):
+            what = "holds no rows that wait for a commit" if not ready else f"holds rows of a {sink.format} sink"
+            raise CheckpointNotFound(
+                f"chk-{self._seal.id}: sink '{uid}' {what}, so they cannot be read from here. Read the target, {sink.target}"
+            )
+        frames = [self._rows(made.prepared) for made in ready]
+        return functools.reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _rows(self, prepared: Mapping[str, Any]) -> DataFrame:
+        reader = self._spark.read.format(prepared["format"]).option("basePath", prepared["rows_at"])
+        return reader.load([f"{prepared['rows_at']}/{name}" for name in prepared["files"]])
 
 
 @checks_arguments(**arguments.OPEN)

@@ -36,6 +36,8 @@ from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.read_only import refuse_writes
+from airflow_checkpoint_provider.spark.sinks.base import Sink
+from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
@@ -135,6 +137,10 @@ class PreflightRun(JobRun):
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         """Give the object its state in the checkpoint, as a start would. It is not called later."""
         Registered(States("", dict(self._saved)), self._seal.id).add(uid, obj)
+
+    def sink(self, uid: str, sink: Sink, *, gated: bool) -> SinkWriter:
+        """Return a sink that takes no rows."""
+        return SinkWriter()
 
     def checkpoint(self, *, wait: bool) -> bool:
         """Take none. Return True: the script goes on."""

@@ -146,7 +146,7 @@ def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
 def _configure(spark: SparkSession, store: S3Store, access: Access) -> None:
     """Set the confs of the bucket. If the job sets a provider or a key for it, its credentials stay."""
     hadoop, prefix = _hadoop_conf(spark), f"fs.s3a.bucket.{store.bucket}."
-    with _quiet_py4j():
+    with quiet_py4j():
         has_credentials = any(hadoop.get(prefix + name) for name in (PROVIDER, ACCESS_KEY))
         for name, value in {
             **service_options(access),
@@ -157,7 +157,7 @@ def _configure(spark: SparkSession, store: S3Store, access: Access) -> None:
 
 
 @contextmanager
-def _quiet_py4j() -> Iterator[None]:
+def quiet_py4j() -> Iterator[None]:
     """Keep secrets out of the log: at DEBUG, which a script may have set for all loggers, py4j logs the arguments of each call."""
     logger = logging.getLogger("py4j")
     before = logger.level

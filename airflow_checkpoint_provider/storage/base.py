@@ -95,6 +95,17 @@ class Store(Protocol):
         Raises ``Damaged`` if that fails: bytes may be lost then, and no second try would tell.
         """
 
+    def publish(self, key: str, new: str) -> bool:
+        """Let an object appear at ``new``, a name that no other object ever has. Return False if there is nothing at ``key`` any more.
+
+        A local file moves. In S3 the service copies, and the caller deletes ``key`` afterwards. Either way, a process that wakes up late
+        finds nothing at ``key``, so it can bring nothing back that was deleted at ``new`` meanwhile: a copy that it has begun ends with
+        ``end_uploads``. After ``StoreUnavailable`` it may have happened.
+        """
+
+    def end_uploads(self, keys: Iterable[str]) -> None:
+        """Let no ``publish`` to these keys end that has begun before. Call it after the objects to publish were deleted."""
+
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects. Absent keys are no error."""
 
@@ -132,6 +143,9 @@ class StoreBase:
 
     def make_durable(self, keys: Iterable[str]) -> None:
         """Do nothing: an object is durable once it is written, by any program."""
+
+    def end_uploads(self, keys: Iterable[str]) -> None:
+        """Do nothing: an object appears at once."""
 
     def beside(self, uri: str, *, limited: bool = True) -> Store:
         return StoreBase.open_beside(self, uri, limited)

@@ -131,6 +131,19 @@ class LocalStore(StoreBase):
             with _explained("write", path), self._opened(names) as folder, _lost(path):
                 sync(folder)
 
+    def publish(self, key: str, new: str) -> bool:
+        *names, name = checked(key).split("/")
+        with self._writing(new) as (folder, new_name):
+            try:
+                with self._opened(names) as above:
+                    refuse_other(name, above, self._path(key))
+                    os.rename(name, new_name, src_dir_fd=above, dst_dir_fd=folder)
+                    sync(above)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            sync(folder)
+        return True
+
     def delete(self, keys: Iterable[str]) -> None:
         for above, objects in _by_folder(keys).items():
             path = "/".join((self._place, *above))

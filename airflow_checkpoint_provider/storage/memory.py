@@ -59,6 +59,13 @@ class MemoryStore(StoreBase):
         with self._lock:
             self.objects[checked(key)] = body
 
+    def publish(self, key: str, new: str) -> bool:
+        with self._lock:
+            body = self.objects.pop(checked(key), None)
+            if body is not None:
+                self.objects[checked(new)] = body
+            return body is not None
+
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             with self._lock:

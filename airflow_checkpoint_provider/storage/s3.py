@@ -156,6 +156,35 @@ class S3Store(StoreBase):
                 raise
         return size
 
+    def publish(self, key: str, new: str) -> bool:
+        size = self._size_if_there(key)
+        if size is None:
+            return False
+        parts = ({"CopySource": {"Bucket": self.bucket, "Key": self._at(key)}, **part} for part in _ranges(size))
+        with self._explained("copy", new):
+            try:
+                self._multipart(self._at(new), "upload_part_copy", parts)
+            except Exception:
+                # Services answer differently to a copy of nothing, and to an upload that another process has ended
+                if self._size_if_there(key) is None:
+                    return False
+                raise
+        return True
+
+    def _size_if_there(self, key: str) -> int | None:
+        where = self._at(key)
+        found, size = next(self._below(where), ("", 0))
+        return size if found == where else None
+
+    def end_uploads(self, keys: Iterable[str]) -> None:
+        ended = {self._at(key) for key in keys}
+        client: Any = clients(self.settings).patient
+        with self._explained("write", ""):
+            pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.prefix)
+            for upload in (found for page in pages for found in page.get("Uploads", ())):
+                if upload["Key"] in ended:
+                    client.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+
     def delete(self, keys: Iterable[str]) -> None:
         self._delete(map(self._at, keys))
 
@@ -204,9 +233,7 @@ class S3Store(StoreBase):
 
     def _size(self, key: str) -> int:
         """Return the size of an object by a listing, whose errors say why. Raises ``Damaged`` if it is absent."""
-        where = self._at(key)
-        found, size = next(self._below(where), ("", 0))
-        if found != where:
+        if (size := self._size_if_there(key)) is None:
             raise missing(self.uri, key)
         return size
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, FileSetEntry, Status
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, VALUE, StateKind
+from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, SINK, VALUE, StateKind, StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, EntryKind
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
@@ -40,10 +41,12 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     stored.PointerText: st.sampled_from(["s3://lake/jobs/orders/job/chk-7", "file:///data/mine"]),
     stored.Uri: st.sampled_from(["file:///data/orders", "s3://lake/orders"]),
     stored.Batch: st.integers(-1, 2**40),
+    stored.TransactionName: st.sampled_from(["1-0123456789abcdef", "22-00000000000000ff"]),
     stored.FileName: st.sampled_from(["part-0.parquet", "a/b=1/part"]),
     stored.Outcome: st.sampled_from(stored.OUTCOMES),
     stored.KindName: st.sampled_from(["checkpoint", "suspend_savepoint"]),
     StateKind: st.sampled_from([VALUE, REGISTERED, QUERY]),  # a stage has files
+    EntryKind: st.sampled_from([BEGIN, ABORT]),  # a commit names one transaction
     stored.Checkpointing: st.sampled_from([{}, CheckpointConfig().to_json()]),
     stored.Plan: st.just(("",)),
     stored.Epochs: st.lists(st.integers(1, 5), min_size=1, max_size=2).map(tuple),
@@ -74,6 +77,8 @@ def records(record: Any) -> st.SearchStrategy[Any]:
         made = made.filter(lambda query: bool(query.locations))
     if record is Checkpoint:
         made = made.filter(lambda checkpoint: not (checkpoint.completion and checkpoint.abort_cause))
+    if record is StateSnapshot:
+        made = made.map(lambda snapshot: replace(snapshot, kind=SINK) if snapshot.sink else snapshot)
     return made.map(_listed) if record is State else made
 
 

@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.spark.queries.location import locations
 from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from tests.model.bugs import Patch, decided, replaced
 from tests.model.queries import Kind
 
@@ -60,7 +60,7 @@ class Bug:
 
 
 LOCATE, FENCED, FOLLOW, HEAL = Locations.locate, Locations._fenced, Locations._follow, Locations.fetch_missing_state
-START, STATE, NEWEST, CUT = RunningQuery.start, Found.state, fence.newest_batch, FileSink._cut
+START, STATE, NEWEST, CUT = RunningQuery.start, Found.state, fence.newest_batch, FileStreamSink._cut
 
 
 # -- fencing -----------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def not_finished(
     return FOLLOW(self, forgotten, start, own)
 
 
-def next_one(self: FileSink, begun: int) -> int:
+def next_one(self: FileStreamSink, begun: int) -> int:
     """The numbers of the batches that were left are used again."""
     return begun
 
@@ -278,7 +278,7 @@ def moved_at_once(log: FileSinkLog, aside: Aside, kept: Sequence[SinkFile]) -> N
         log.files_of.move(file.name, aside.key(file.name), file.bytes)
 
 
-def moved_first(self: FileSink, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
+def moved_first(self: FileStreamSink, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
     """The files go before the log is cut."""
     with patch.object(rewinding, "cut", moved_at_once):
         CUT(self, way, name, files)
@@ -291,9 +291,9 @@ GOING_BACK = {
         "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),
     ),
-    "numbers used twice": Bug("batches get numbers that are in use", replaced(FileSink, "next_number", next_one), "Q", BACK, seed=4),
+    "numbers used twice": Bug("batches get numbers that are in use", replaced(FileStreamSink, "next_number", next_one), "Q", BACK, seed=4),
     "moved first": Bug(
-        "files are moved while the log of the sink still names them", replaced(FileSink, "_cut", moved_first), "Q8", BACK, seed=4,
+        "files are moved while the log of the sink still names them", replaced(FileStreamSink, "_cut", moved_first), "Q8", BACK, seed=4,
     ),
 }  # fmt: skip
 

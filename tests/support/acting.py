@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Request, Token
 from airflow_checkpoint_provider.protocol.keys import History, Keys
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acknowledgements import ROWS, acknowledgement, stage, value
@@ -92,20 +93,20 @@ class Job:
         heart.update(lambda beat: replace(beat, process=process or beat.process))
         heart.pulse()
 
-    def acknowledge(self, number: int, rows: Any = 7) -> None:
-        """As the driver does at its barrier: a stage of two files, of a savepoint at its target, and a value."""
+    def acknowledge(self, number: int, *more: StateSnapshot, rows: Any = 7) -> None:
+        """As the driver does at its barrier: a stage of two files, of a savepoint at its target, a value, and ``more``."""
         epoch = self.coordinator.epoch or 0
         made_of = file_set_of("clean", epoch, f"nonce{number}")
         store, keys = stored_at(self.coordinator, self.checkpoint(number))
         for file in made_of.files:
             store.create(f"{keys.file_set(made_of.path)}/{file.name}", ROWS)
-        states = (stage("clean", number, made_of=made_of), value("rows", number, rows))
+        states = (stage("clean", number, made_of=made_of), value("rows", number, rows), *more)
         ack = acknowledgement(number, *states, epoch=epoch, inc=self.state.incarnation, nonce=f"nonce {number}")
         self.coordinator.acknowledge(ack)
 
-    def complete(self, number: int) -> None:
+    def complete(self, number: int, *more: StateSnapshot) -> None:
         """As the driver does, which then tells the participants."""
-        self.acknowledge(number)
+        self.acknowledge(number, *more)
         self.coordinator.complete(number)
         if self.checkpoint(number).request.confirm_commits:
             self.coordinator.confirm_commits(number)

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.location import copying, fence
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.sinks import published_files
 from airflow_checkpoint_provider.spark import job
 from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
@@ -191,13 +192,34 @@ class Steps:
         self._wrap(rescaling, "take_state", lambda *_: "query", "repartitioned", "state-taken")
         self._wrap(sink_log.SinkLog, "keep", lambda *_: "query", "before-rewinding", "rewound")
         self._wrap(cut.Cut, "_found", lambda *_: "cut", "before", "found")
-        self._wrap(file_sink.FileSink, "copy_out", lambda *_: "in-flight", "before-copy", "copied")
+        self._wrap(file_sink.FileStreamSink, "copy_out", lambda *_: "in-flight", "before-copy", "copied")
         self._wrap(file_sink, "bring", lambda *_: "in-flight", "before-bringing", "brought")
         self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
         self._wrap(running.RunningQuery, "pause", lambda *_: "query", "before-pause", "paused")
+        self._wrap_sinks()
         self._wrap_entries()
         self._wrap_writing()
         self._wrap_values()
+
+    def _wrap_sinks(self) -> None:
+        """``sink/write-2/prepared``, ``sink/commit-1/before-publication``: the second write of this driver, its first commit."""
+        published = published_files.PublishedFiles
+        for name, what, before, after in (
+            ("begin", "begin", "before", "done"),
+            ("stage", "write", "before", "staged"),
+            ("prepared", "write", "rows-written", "prepared"),
+            ("commit", "commit", "before", "done"),
+            ("_publish", "commit", "before-publication", "published"),
+            ("_delete_staged", "commit", "before-emptying", "emptied"),
+        ):
+            self._wrap(published, name, self._sink_label(what, counts=before == "before"), before, after)
+
+    def _sink_label(self, what: str, *, counts: bool) -> Callable[..., str]:
+        def label(*_: Any) -> str:
+            self._times[f"sink {what}"] += counts
+            return f"sink/{what}-{self._times[f'sink {what}']}"
+
+        return label
 
     def _wrap(self, place: Any, name: str, label: Callable[..., str], before: str, after: str) -> None:
         original = getattr(place, name)

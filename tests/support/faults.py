@@ -117,6 +117,12 @@ class FaultyStore:
     def make_durable(self, keys: Iterable[str]) -> None:
         self.inner.make_durable(keys)
 
+    def publish(self, key: str, new: str) -> bool:
+        return self._send("publish", key, lambda: self.inner.publish(key, new), _no_answer)
+
+    def end_uploads(self, keys: Iterable[str]) -> None:
+        self.inner.end_uploads(keys)
+
     def delete(self, keys: Iterable[str]) -> None:
         gone = tuple(keys)
         self._send("delete", gone[0] if gone else "", lambda: self.inner.delete(gone), _no_answer)

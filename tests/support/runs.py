@@ -235,6 +235,25 @@ class Home:
         coordinator.journal.catch_up()
         return coordinator
 
+    def published(self, sink: str) -> list[dict[str, Any]]:
+        """The rows that a reader finds who lists the folder of a sink of ``published.py``."""
+        rows = []
+        for key, body in self._files():
+            if key.startswith(f"{sink}/") and not any(part.startswith("_") for part in key.split("/")):
+                rows += pyarrow.parquet.read_table(pyarrow.BufferReader(body)).to_pylist()
+        return sorted(rows, key=str)
+
+    def staged(self) -> list[str]:
+        """What sinks hold ready."""
+        return [key for key, _ in self._files() if "/_checkpoint-staging/" in key]
+
+    def _files(self) -> Iterator[tuple[str, bytes]]:
+        store: Store = LocalStore(self.out)
+        if isinstance(self.store, S3Store):
+            store = S3Store(self.store.bucket, f"{self.store.prefix.rstrip('/')}-out", self.store.settings)
+        for found in store.list(""):
+            yield found.key, b"".join(store.parts(found.key))
+
     def report(self) -> list[dict[str, Any]]:
         """The rows that the script wrote by plain Spark."""
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(self.out).to_pylist()

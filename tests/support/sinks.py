@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import Store
 
@@ -43,10 +43,10 @@ def rows_of(name: str) -> bytes:
     return f"rows of {name}".encode()
 
 
-def sink_in(store: Store) -> FileSink:
+def sink_in(store: Store) -> FileStreamSink:
     """Return the sink as a driver has it, without Spark."""
     with mock.patch.object(file_sink, "SinkLog", return_value=FileSinkLog(folder_in(store))):
-        return FileSink(mock.Mock(), "rows", Target("parquet", FOLDER))
+        return FileStreamSink(mock.Mock(), "rows", Target("parquet", FOLDER))
 
 
 def saved_at(store: Store, batch: int, newest_file: str | None) -> QueryDetail:

@@ -10,7 +10,7 @@ import argparse
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink
 
 LATE = 15  # minutes
 OFTEN = 100  # flights in the year
@@ -24,7 +24,8 @@ def main(job: CheckpointedJob, source: str, out: str) -> None:
     weather = job.stage("weather", join_weather(flights, table("weather")))
     planes = job.stage("planes", join_planes(weather, table("planes")))
     delays = job.stage("delays", by_carrier_and_airport(planes))
-    report(delays, table("airlines"), table("airports")).write.mode("overwrite").parquet(out)
+    sink = job.sink("report", FileSink(out, mode="overwrite"))
+    sink.write(report(delays, table("airlines"), table("airports")))
 
 
 def clean(flights: DataFrame) -> DataFrame:

@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import stop_requested, ungated
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, TakenCheckpoint
@@ -59,6 +60,16 @@ def at_barrier() -> AbstractContextManager[bool]:
     return contextlib.nullcontext(True)
 
 
+def publishes(state: State, checkpoint: Checkpoint) -> bool:
+    """Return whether a completed checkpoint holds writes that nobody is known to have committed, and that are due by now."""
+    sinks = [(state.sink(entry.uid), entry.sink) for entry in checkpoint.states if entry.sink]
+    return any(known.confirmed < held.version <= known.due for known, held in sinks)
+
+
+def _id(checkpoint: Checkpoint) -> int:
+    return checkpoint.id
+
+
 class Turn(enum.Enum):
     """The result of the timer's turn when its checkpoint was due."""
 
@@ -81,6 +92,7 @@ class Checkpointer:
     ) -> None:
         self._attempt, self._participants, self._lock = attempt, participants, attempt.barriers
         self._states, self._registered = participants.states, participants.registered
+        self._sinks, self._commits = participants.sinks, participants.commits
         self._script: Script = at_barrier  # at the barrier that is being served
         self._thread, self._writers = Workers(1, "checkpoint"), Workers(WRITERS, "snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
@@ -100,6 +112,7 @@ class Checkpointer:
             clock=clock,
         )
         self.protection = self._context.protection
+        self.timeout_s = config.timeout_s
         self.pause = Pause(config.min_pause_s, lambda: attempt.journal.state, clock)
         self._config = config
         self.gated_checkpoints, self.savepoints = self._context.gated_checkpoints, self._context.savepoints
@@ -125,6 +138,9 @@ class Checkpointer:
                 self.wait()
             if wait and declined:
                 raise declined
+            if wait:
+                self._commits.wait()
+                self._confirm()
             return not wait or self._all_saved()
 
     def _all_saved(self) -> bool:
@@ -133,7 +149,8 @@ class Checkpointer:
         """
         if self._states.claimed_queries and not self._saved:
             return False
-        return self._script is not at_barrier or not (self._states.changed() or self._registered.unsaved)
+        unsaved = self._states.changed() or self._registered.unsaved or self._sinks.unsaved
+        return self._script is not at_barrier or not unsaved
 
     @contextlib.contextmanager
     def _barrier_of(self, script: Script) -> Iterator[None]:
@@ -186,8 +203,16 @@ class Checkpointer:
         self.savepoints.wait_begun()
         listed = self._attempt.journal.state.checkpoint(savepoint.id)
         if listed and listed.completed_at:
+            self._commit_last()
             self.notify_last()
         return declined
+
+    def _commit_last(self) -> None:
+        """Commit the rows of the savepoint with which the job stops. What fails is committed by the next attempt, which starts from it."""
+        try:
+            self._commits.wait()
+        except CheckpointError as error:
+            say(str(error))
 
     def _begin(self, barrier: str, stop: Checkpoint | None = None) -> Declined | None:
         """Pin the states and give them to the checkpoint thread. Return the error of a registered object that declined.
@@ -283,6 +308,7 @@ class Checkpointer:
             with self._script() as stands:
                 if stands:
                     self._registered.notify(self._attempt.journal.state)
+            self._commits.begin()
             self._confirm()
             return True
 
@@ -335,16 +361,25 @@ class Checkpointer:
         if asking := self._asking:
             asking.expire(self._registered.asked)
         self._registered.notify_in_background(self._attempt.journal.state)
+        self._commits.begin()
         self._confirm()
         self.protection.enforce_limit()
 
     def _confirm(self) -> None:
-        """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified."""
-        for checkpoint in self._attempt.journal.state.retained:
-            requested = checkpoint.request.confirm_commits and self._attempt.epoch in checkpoint.epochs
-            if requested and not checkpoint.commits_confirmed and self._registered.notified(checkpoint.id):
+        """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified and all that it publishes
+        is committed; and for the newest one that has published rows, so that everybody knows.
+        """
+        for checkpoint in self._unconfirmed():
+            if self._registered.notified(checkpoint.id) and self._commits.done(checkpoint):
                 with contextlib.suppress(StoreError):  # the watch tries it again
                     self._attempt.writer.confirm_commits(checkpoint.id)
+
+    def _unconfirmed(self) -> list[Checkpoint]:
+        state, epoch = self._attempt.journal.state, self._attempt.epoch
+        own = [checkpoint for checkpoint in state.retained if epoch in checkpoint.epochs]
+        newest = max((checkpoint for checkpoint in own if publishes(state, checkpoint)), key=_id, default=None)
+        asked = (checkpoint for checkpoint in own if checkpoint.request.confirm_commits or checkpoint is newest)
+        return [checkpoint for checkpoint in asked if not checkpoint.commits_confirmed]
 
     def delete_later(self, delete: Callable[[], None]) -> None:
         """Run ``delete`` in the thread of the deletions. It deletes files that no checkpoint holds."""

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.queries.flows.by_sink import flow_between
 from airflow_checkpoint_provider.spark.queries.flows.flow import Flow
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
 LOOK = 0.1  # seconds between two looks at what was committed
@@ -115,7 +115,7 @@ class Cut:
         flows = [flow for flow in self._flows if flow.downstream.uid == uid]
         return CutPosition(found[uid], tuple(flow.edge(found[flow.upstream.uid], found[uid]) for flow in flows), took)
 
-    def sink_of(self, edge: Edge) -> Sink:
+    def sink_of(self, edge: Edge) -> StreamSink:
         """Return the sink of the upstream of an edge."""
         return self._queries[edge.upstream].sink
 

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
 from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.sources.edges import upstreams
 from airflow_checkpoint_provider.spark.queries.sources.one_writer import refuse_own_rows, refuse_second_writer
@@ -46,7 +46,7 @@ class Preflight:
 
     def __init__(self, spark: SparkSession, folder: Location) -> None:
         self._spark, self._folder = spark, folder
-        self._sinks: dict[str, Sink] = {}  # of the queries that the script has started
+        self._sinks: dict[str, StreamSink] = {}  # of the queries that the script has started
 
     def compare(
         self,
@@ -77,7 +77,7 @@ class Preflight:
         except CheckpointError as error:
             return _with_error(fit, error)
 
-    def _sink(self, uid: str, writer: DataStreamWriter, after: Sequence[str]) -> Sink:
+    def _sink(self, uid: str, writer: DataStreamWriter, after: Sequence[str]) -> StreamSink:
         """Return the sink of a query. Raises what its start would raise, also for the queries that ``after`` names."""
         sink = sink_of(self._spark, uid, examine(self._spark, uid, writer), writer)
         started, self._sinks = self._sinks, {**self._sinks, uid: sink}
@@ -135,7 +135,7 @@ class Preflight:
                 yield f"source {number} reads {folders[number]}, and has read {path}"
 
 
-def _of_sink(sink: Sink, saved: QueryDetail) -> Iterator[str]:
+def _of_sink(sink: StreamSink, saved: QueryDetail) -> Iterator[str]:
     path = sink.path or ""
     if sink.target.format != saved.sink:
         yield f"it writes to {sink.target.format}, and has written to {saved.sink}"

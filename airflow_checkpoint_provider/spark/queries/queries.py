@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescali
 from airflow_checkpoint_provider.spark.queries.location.restored_links import restored_links
 from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.batch import claim
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
@@ -143,7 +143,7 @@ class Queries:
         self,
         uid: str,
         writer: DataStreamWriter,
-        sink: Sink,
+        sink: StreamSink,
         reads: Mapping[str, Sequence[Source]],
         adopt: str | None,
         *,
@@ -178,7 +178,7 @@ class Queries:
         return {*started, *(query.newest.sink for query in self._attempt.journal.state.queries)}
 
     @property
-    def _sinks(self) -> dict[str, Sink]:
+    def _sinks(self) -> dict[str, StreamSink]:
         return {uid: running.sink for uid, running in self._running.items()}
 
     def _catch_up(self, running: RunningQuery) -> None:

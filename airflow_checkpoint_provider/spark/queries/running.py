@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.location.files import COMMITS, NOTHING
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, set_trigger, trigger_of
 from airflow_checkpoint_provider.spark.s3a import spark_uri
@@ -49,7 +49,7 @@ class RunningQuery:
         locations: Locations,
         located: Located,
         writer: DataStreamWriter,
-        sink: Sink,
+        sink: StreamSink,
         upstreams: Mapping[str, Sequence[Source]] | None = None,
     ) -> None:
         self._attempt, self._locations, self._writer = attempt, locations, writer

@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
 from airflow_checkpoint_provider.spark.queries.location.locations import Located
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 
 TRIES = 3
@@ -44,7 +44,7 @@ class Snapped(Protocol):
     """A query of which a snapshot is taken. It may run, or not be started."""
 
     uid: str
-    sink: Sink
+    sink: StreamSink
     located: Located
     file_sets: dict[str, int]
 

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.location.locations import Located
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.writer import Target
@@ -42,7 +42,7 @@ class _Still:
 
     uid: str
     located: Located
-    sink: Sink
+    sink: StreamSink
     paused: bool = True  # so a batch that had begun is held, too
     caught_up: bool = False
     file_sets: dict[str, int] = field(default_factory=dict)

@@ -123,13 +123,13 @@ def check_writer(writer: Any) -> None:
         raise WrongUse(f"start_query was given a query that runs already. Leave out .start(). {say}")
     if isinstance(writer, DataFrameWriter):
         raise WrongUse(f"start_query was given df.write, which writes rows that end. {say}")
-    raise WrongUse(f"start_query was given {_named(writer)}. {say}")
+    raise WrongUse(f"start_query was given {named(writer)}. {say}")
 
 
 def _batch(frame: Any) -> None:
     if not isinstance(frame, DataFrame):
         raise WrongUse(
-            f"a batch_sink was given {_named(frame)}. Give the DataFrame of the batch, then its id: sink(frame, batch_id)"
+            f"a batch_sink was given {named(frame)}. Give the DataFrame of the batch, then its id: sink(frame, batch_id)"
         )
 
 
@@ -146,6 +146,19 @@ def check_function(uid: str, function: Any) -> None:
         raise WrongUse(
             f"stage '{uid}' was given a function that needs arguments ({error}). Give one without: lambda: clean(orders)"
         ) from None
+
+
+def written_frame(uid: str, source: Any, spark: SparkSession) -> DataFrame:
+    """Return the DataFrame that the script writes to a sink. Raises ``WrongUse`` for other values, for streams and other sessions."""
+    if not isinstance(source, DataFrame):
+        raise WrongUse(f"sink '{uid}' was given {named(source)}. Give a DataFrame: job.sink(\"{uid}\", ...).write(df)")
+    if source.isStreaming:
+        raise WrongUse(
+            f"sink '{uid}' was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
+        )
+    if source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession:
+        raise WrongUse(f"sink '{uid}' was given a DataFrame of another session. Build it with job.spark")
+    return source
 
 
 def frame_of(uid: str, source: Any, spark: SparkSession, *, function: bool) -> DataFrame:
@@ -184,7 +197,7 @@ def _refuse(uid: str, source: Any, function: bool) -> NoReturn:
         advice = "A model cannot be a stage yet. Save it yourself: model.write().overwrite().save(path)"
     elif isinstance(source, DataFrameWriter | DataStreamWriter | StreamingQuery):
         advice = "Give the DataFrame itself"
-    raise WrongUse(f"{given} {_named(source)}. {advice}")
+    raise WrongUse(f"{given} {named(source)}. {advice}")
 
 
 def _is_command(frame: DataFrame) -> bool:
@@ -196,7 +209,7 @@ def _module(value: Any) -> str:
     return type(value).__module__
 
 
-def _named(value: Any) -> str:
+def named(value: Any) -> str:
     """Return the type of a value with its package: ``pandas.DataFrame``."""
     package, name = _module(value).partition(".")[0], type(value).__qualname__
     return repr(value) if value is None else name if package == "builtins" else f"{package}.{name}"

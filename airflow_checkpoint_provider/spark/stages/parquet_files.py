@@ -69,18 +69,23 @@ class Written:
 
     @cached_property
     def rows(self) -> int:
-        """Return the number of rows that Spark counted.
+        """Return the number of rows that Spark counted."""
+        return rows_of(self.spark, self.observed)
 
-        It comes through Spark's listeners, which drop events under load. Then ``get`` would wait for ever; this waits a bounded time.
-        """
-        scala, handle = _jvm(self.spark).scala.concurrent, _handle(self.observed)
-        try:
-            scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNT_TIMEOUT, "s"))
-        except Py4JJavaError as error:
-            raise StoreError(
-                "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
-            ) from error
-        return int(self.observed.get["rows"])
+
+def rows_of(spark: SparkSession, observed: Observation) -> int:
+    """Return the metric ``rows`` of a write that has ended. Raises ``StoreError`` if Spark does not report it.
+
+    It comes through Spark's listeners, which drop events under load. Then ``get`` would wait for ever; this waits a bounded time.
+    """
+    scala, handle = _jvm(spark).scala.concurrent, _handle(observed)
+    try:
+        scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNT_TIMEOUT, "s"))
+    except Py4JJavaError as error:
+        raise StoreError(
+            "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
+        ) from error
+    return int(observed.get["rows"])
 
 
 def codec_for(scheme: str) -> str:
@@ -97,7 +102,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
     observed = Observation()
     counted = df.observe(observed, count(lit(1)).alias("rows"))
     with overridden(df.sparkSession, _confs_for_write(df.sparkSession)):
-        counted.write.mode("errorifexists").options(compression=codec, **WRITE, **_rights(uri)).parquet(uri)
+        counted.write.mode("errorifexists").options(compression=codec, **WRITE, **rights(uri)).parquet(uri)
     sizes = _listed(df.sparkSession, uri)
     writes = {match[1] for name in sizes if (match := PART.match(name))}
     if len(writes) != 1 or not all(map(PART.match, sizes)):
@@ -112,7 +117,7 @@ def _confs_for_write(spark: SparkSession) -> dict[str, str]:
     return {REBASE: "CORRECTED"} if spark.conf.get(REBASE, None) == "EXCEPTION" else {}
 
 
-def _rights(uri: str) -> dict[str, str]:
+def rights(uri: str) -> dict[str, str]:
     """Return the options by which Hadoop creates local files and directories with the rights of the directory above.
 
     The cached file system of the session has read its umask already, so this write gets one of its own.

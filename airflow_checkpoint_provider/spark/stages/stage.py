@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.handover import job_group
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import STAGE, FileSet, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    STAGE,
+    FileSet,
+    Measures,
+    StageDetail,
+    StateSnapshot,
+    digest_of_stages,
+)
+from airflow_checkpoint_provider.protocol.transactions import Origin
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.process.log import say
@@ -222,7 +230,7 @@ class Stages:
             say(state_messages.stage_sorted(uid))
         observed = observations.watched(df, plan)
         began = time.monotonic()
-        with self._described(uid):
+        with self.described(uid, f"stage '{uid}'"):
             written = parquet_files.write(df, uri, codec=codec)
         worked = time.monotonic() - began
         proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan, listed)
@@ -266,17 +274,30 @@ class Stages:
             generation=request.generation,
         )
 
+    def origin(self, df: DataFrame) -> Origin:
+        """Return what a write of ``df`` is built on. A retry compares it."""
+        plan, listed = fingerprint(df, self._readbacks), listing(df, self._readbacks)
+        return Origin(
+            plan=plan.digest,
+            inputs=plan.read,
+            python=plan.python or plan.local_rows,
+            application=self._application.digest,
+            earlier_stages=digest_of_stages(self._states.handed_out.values()),
+            listed=listed.digest,
+            generation=self._attempt.run.generation,
+        )
+
     def _uri(self, path: str) -> str:
         return spark_uri(self._attempt.store, self._attempt.keys.file_set(path))
 
     @contextmanager
-    def _described(self, uid: str) -> Iterator[None]:
-        """Show the stage's name in Spark's UI while it is computed, and restore the user's own description afterwards."""
+    def described(self, uid: str, shown: str) -> Iterator[None]:
+        """Show the name of a stage or a sink in Spark's UI while it is computed, and restore the user's own description afterwards."""
         context = self._spark.sparkContext
         names = ("spark.jobGroup.id", "spark.job.description")
         before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
         context.setLocalProperty(names[0], job_group(uid))
-        context.setLocalProperty(names[1], f"stage '{uid}'")
+        context.setLocalProperty(names[1], shown)
         self._attempt.activity.stage = uid
         try:
             yield

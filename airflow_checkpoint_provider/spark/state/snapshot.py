@@ -100,4 +100,9 @@ class BarrierSnapshots:
 
 
 def _same_content(known: StateSnapshot, record: StateSnapshot) -> bool:
-    return (known.file_sets, known.value, known.query) == (record.file_sets, record.value, record.query)
+    return (known.file_sets, known.value, known.query, known.sink) == (
+        record.file_sets,
+        record.value,
+        record.query,
+        record.sink,
+    )

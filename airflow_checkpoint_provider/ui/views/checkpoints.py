@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Che
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.text import messages, replay
+from airflow_checkpoint_provider.text import messages, replay, sink_messages
 from airflow_checkpoint_provider.text.summary_table import row
 from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size, value_text
 from airflow_checkpoint_provider.ui.polling import HistoryReading
@@ -188,10 +188,17 @@ def _state_row(entry: StateEntry, values: Mapping[str, Any]) -> StateRow:
         rows=f"{entry.rows:,}",
         size=size(entry.bytes),
         since=f"chk-{entry.measures.checkpoint}",
-        barrier=at_barrier(entry.measures.barrier) if entry.batch is None else batch(entry.batch),
+        barrier=_reached(entry),
         work=duration(entry.measures.work_s),
         value=value_text(values[entry.uid]) if entry.uid in values else "",
     )
+
+
+def _reached(entry: StateEntry) -> str:
+    """Return up to where a checkpoint holds a state: the barrier, the batch of a query, the writes to a sink."""
+    if entry.sink:
+        return sink_messages.writes(entry.sink)
+    return at_barrier(entry.measures.barrier) if entry.batch is None else batch(entry.batch)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.text import sink_messages
 from airflow_checkpoint_provider.text.job_list import at_work, job_line, on_call
 from airflow_checkpoint_provider.text.units import MINUTE, TONES, between, plural
 from airflow_checkpoint_provider.ui.polling import HistoryReading
@@ -158,6 +159,7 @@ def problems(reading: HistoryReading) -> list[str]:
         found.append("suspended: nothing starts it before a restore")
     if reading.not_followed:
         found.append(reading.not_followed)
+    found += sink_messages.uncommitted(reading.found.state)
     if refusal:
         found.append(f"its driver was refused: {refusal.text}  [{refusal.code}]")
     if failed:

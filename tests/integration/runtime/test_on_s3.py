@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.location.files import location_at
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import History, Keys
 from airflow_checkpoint_provider.spark import batch_sink, open_checkpoint
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import S3Store, s3_credentials
 from tests.integration.runtime.conftest import Launch, Script
@@ -147,7 +147,7 @@ def test_sink_in_s3_goes_back_and_its_rows_are_put_back(script: Script, root: st
 
         for batch in range(3):
             batch_sink(out)(spark.range(batch, batch + 1, 1, 1), batch)
-        sink = FileSink(spark, "rows", Target("parquet", out))
+        sink = FileStreamSink(spark, "rows", Target("parquet", out))
         gone_back = sink.plan_rewind(replace(saved_at(store, 0, None), path=sink.path), allowed=True)
         for _ in range(2):
             sink.rewind(way_back(gone_back, 29))

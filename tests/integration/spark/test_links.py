@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.file_sink.log import SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import Aside, Manifest, RewoundFile, move_aside
 from airflow_checkpoint_provider.location.copying import copy_of
 from airflow_checkpoint_provider.location.files import Location
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.links import Move, bring
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
@@ -42,7 +42,7 @@ def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     old, new, store = tmp_path / "old out", tmp_path / "new out", LocalStore(str(tmp_path / "root"))
     spark.range(6).selectExpr(*HALF).repartition(1).write.parquet(str(tmp_path / "in"))
     stream(spark, tmp_path / "in", old, tmp_path / "first")
-    sink, target = FileSink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
+    sink, target = FileStreamSink(spark, "rows", Target("parquet", f"file:{old}")), Location(store, "state/rows/1-abc")
     files = sink.named(file for _, file in sink.log.written(0, -1))
     assert sorted(file.name.partition("/")[0] for file in files) == ["half=a%20b%252F0", "half=a%20b%252F1"]
     for _ in range(2):  # the first driver was killed before the savepoint was completed

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.location.files import location_at
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage import LocalStore
@@ -99,7 +99,7 @@ def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
     write = batch_sink(str(tmp_path))
     for batch in range(ZOMBIE):
         write(spark.range(batch, batch + 1, 1, 1), batch)
-    sink, detail = FileSink(spark, "rows", Target("parquet", str(tmp_path))), saved(spark, tmp_path)
+    sink, detail = FileStreamSink(spark, "rows", Target("parquet", str(tmp_path))), saved(spark, tmp_path)
     with pytest.raises(SinkMoved, match="cannot go back to batch 4"):
         sink.plan_rewind(detail, allowed=False)
     gone_back, number = sink.plan_rewind(detail, allowed=True), sink.next_number(ZOMBIE)
@@ -122,7 +122,7 @@ def test_sink_goes_back_however_its_path_is_written(spark: SparkSession, tmp_pat
     path, out = f"{scheme}{tmp_path}/a b%20c/out{end}", tmp_path / "a b%20c" / "out"
     for batch in range(2):
         batch_sink(path)(spark.range(batch, batch + 1, 1, 1), batch)
-    sink, detail = FileSink(spark, "rows", Target("parquet", path)), replace(saved(spark, out), batch=0, begun=0)
+    sink, detail = FileStreamSink(spark, "rows", Target("parquet", path)), replace(saved(spark, out), batch=0, begun=0)
     gone_back = sink.plan_rewind(replace(detail, path=sink.path), allowed=True)
     for _ in range(2):
         sink.rewind(WayBack("orders", "query/rows/2-def", gone_back, 19))
@@ -147,7 +147,7 @@ def test_file_outside_the_sink_is_not_touched(spark: SparkSession, tmp_path: Pat
     entry = tmp_path / "out" / "_spark_metadata" / "1"
     entry.write_text(entry.read_text() + "\n" + json.dumps({"path": path, "size": 4, "action": "add"}))
     (entry.parent / ".1.crc").unlink()
-    sink = FileSink(spark, "rows", Target("parquet", f"{tmp_path}/out"))
+    sink = FileStreamSink(spark, "rows", Target("parquet", f"{tmp_path}/out"))
     detail = replace(saved(spark, tmp_path / "out"), batch=0, begun=0)
     gone_back = sink.plan_rewind(detail, allowed=True)
     with pytest.raises(Damaged, match="is no data file of the sink"):

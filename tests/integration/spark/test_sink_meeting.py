@@ -11,16 +11,16 @@ from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.location.files import NOTHING, Position
 from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.writer import Target
 
 
-def sink(spark: SparkSession, path: Path, newest: int = NOTHING) -> FileSink:
+def sink(spark: SparkSession, path: Path, newest: int = NOTHING) -> FileStreamSink:
     """Return a sink with the batches up to ``newest``, each with a row."""
     for batch in range(newest + 1):
         batch_sink(str(path))(spark.range(batch, batch + 1, 1, 1), batch)
-    return FileSink(spark, "rows", Target("parquet", str(path)))
+    return FileStreamSink(spark, "rows", Target("parquet", str(path)))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_query_goes_back_into_another_path_that_is_empty(spark: SparkSession, tm
 
 def test_query_with_a_function_of_its_own_does_not_go_back(spark: SparkSession, tmp_path: Path) -> None:
     """Nobody knows which batches it has written."""
-    own = Sink("rows", Target(FOREACH_BATCH, ""))
+    own = StreamSink("rows", Target(FOREACH_BATCH, ""))
     with pytest.raises(NotSupportedYet, match="cannot go back: its foreachBatch may have written later batches"):
         own.plan_rewind(detail(tmp_path, None), allowed=True)

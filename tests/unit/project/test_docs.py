@@ -26,10 +26,13 @@ from airflow_checkpoint_provider.protocol import (
     metadata,
     query_records,
     state,
+    transactions,
 )
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
 from airflow_checkpoint_provider.protocol.records import Record, canonical, checked, parse
+from airflow_checkpoint_provider.sinks import log as sink_log
+from airflow_checkpoint_provider.sinks import published_files
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
 ROOT = PACKAGE.parent
@@ -190,6 +193,15 @@ EXPLAINED: dict[str, type] = {
     "An edge is what": metadata.Edge,
     "A file set is": metadata.FileSet,
     "A **file**": metadata.File,
+    "A **sink** stores": transactions.SinkDetail,
+    "A **transaction** is": transactions.Transaction,
+    "An **origin**": transactions.Origin,
+    "A **version of a sink**": metadata.SinkVersion,
+    "A **sink** in the snapshot": transactions.SinkRecord,
+    "An **entry of a log**": sink_log.LogEntry,
+    "The **run of a sink**": sink_log.RunOfSink,
+    "Beside every 50th entry lies a **snapshot of a log**": sink_log.Contents,
+    "`_checkpoint-staging/<transaction>/_transaction`": published_files.Staged,
     "Its **process**": liveness.Process,
     "A **running query**": liveness.QueryProgress,
     "**Earliest offsets**": liveness.EarliestOffsets,

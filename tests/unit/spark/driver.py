@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.restore import Restored
@@ -18,6 +18,8 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
+from airflow_checkpoint_provider.spark.sinks.commits import Commits
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
@@ -125,7 +127,9 @@ class Driver:
         self.states = Pinned("run")
         self.registered, self.streams = Registered(self.states, None), streams(self.attempt, self.states)
         config = CheckpointConfig(**checkpointing)
-        participants = Participants(self.states, self.registered, self.streams)
+        self.sinks = Sinks(cast(Any, None), self.attempt, self.states)
+        commits = Commits(self.attempt, self.sinks, clock)
+        participants = Participants(self.states, self.registered, self.streams, self.sinks, commits)
         self.checkpointer = Checkpointer(self.attempt, participants, "4.2.0", config, clock)
 
     def pin(self, *snapshots: Recording) -> None:

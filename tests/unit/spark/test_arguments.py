@@ -14,7 +14,16 @@ import pytest
 from airflow_checkpoint_provider import checkpoint, spark
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, InvalidName, WrongUse
-from airflow_checkpoint_provider.spark import CheckpointedJob, OpenedCheckpoint, Query, batch_sink, open_checkpoint
+from airflow_checkpoint_provider.spark import (
+    CheckpointedJob,
+    FileSink,
+    OpenedCheckpoint,
+    Query,
+    SinkWriter,
+    batch_sink,
+    open_checkpoint,
+    read_sink,
+)
 from airflow_checkpoint_provider.spark.queries.sinks.batch import BatchSink
 
 UIDS = [3, None, "", " ", True, ["a"], b"a", "a\nb"]
@@ -23,7 +32,10 @@ PATHS = [3, True, ["/data"], Path("s3://bucket/x")]
 FLAGS = ["no", 0, 1, None, [], "true"]
 TIMES = [True, "ten", [1], -1, float("nan")]
 ELSEWHERE = "another test has it"
-MADE_HERE = ("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value")
+MADE_HERE = (
+    *("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value"),
+    *("OpenSink", "Prepared", "Sink", "SinkContext"),
+)
 """What authors get and do not make, and values, whose content has tests of its own."""
 STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]]}
 QUERY: dict[str, Any] = {
@@ -38,12 +50,22 @@ WRONG: dict[Any, dict[str, dict[str, Any]]] = {
             "allow_non_restored_state": [[1], 3, None, {"a": "lose"}, [""], "drop"],
         },
         "stage": STAGE, "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
+        "sink": {"uid": UIDS, "sink": [None, 3, "/data/out", FileSink, pd.DataFrame()], "gated": FLAGS},
         "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
     },
     Query: {"awaitTermination": {"timeout": TIMES}, "exception": {}, "stop": {}, "handled": {}},
     OpenedCheckpoint: {"__getitem__": {"uid": UIDS}},
     BatchSink: {"__call__": {"frame": [None, 3, pd.DataFrame()], "batch_id": ELSEWHERE}},
     open_checkpoint: {"__call__": {"pointer": [None, 3, True, Path("/x/jobs/a/job/chk-1"), ["/x"]], "spark": [None, 3, "local"]}},
+    SinkWriter: {"write": {"df": ELSEWHERE}},
+    FileSink: {
+        "__init__": {
+            "path": [None, "", 3, True, Path("s3://b/x")], "format": [None, 3, "xml", ["parquet"]], "mode": [None, 3, "ignore", True],
+            "partition_by": [None, 3, "day", [".day"], [3]],
+        },
+        "open": {"context": ELSEWHERE},
+    },
+    read_sink: {"__call__": {"path": [None, "", 3, True, Path("s3://b/x")], "spark": [None, 3, "local"]}},
     batch_sink: {"__call__": {"path": [None, "", 3, True, Path("s3://b/x")], "format": [None, 3, "xml", ["parquet"]]}},
     CheckpointConfig: {
         "__init__": {
@@ -78,6 +100,7 @@ def called(owner: Any, call: str, **options: Any) -> Any:
 RIGHT = {
     "uid": "a", "df": lambda: None, "obj": object(), "pointer": "/root/jobs/a/job/chk-1", "path": "/data/out", "spark": None,
     "frame": None, "batch_id": 0, "writer": None, "count": 2,
+    "sink": FileSink("/data/out"), "context": None,
 }  # fmt: skip
 
 
@@ -117,7 +140,7 @@ def public(owner: Any) -> Iterator[tuple[str, list[str]]]:
         yield "__call__", list(inspect.signature(owner).parameters)
         return
     special = {CheckpointedJob: "__init__", OpenedCheckpoint: "__getitem__", BatchSink: "__call__"}
-    options = owner in (CheckpointConfig, KeepLatest, KeepWithin, KeepAll)
+    options = owner in (CheckpointConfig, FileSink, KeepLatest, KeepWithin, KeepAll)
     for call, function in inspect.getmembers(owner, inspect.isfunction):
         if call == ("__init__" if options else special.get(owner)) or not (call.startswith("_") or call in INHERITED):
             yield call, [name for name in inspect.signature(function).parameters if name != "self"]

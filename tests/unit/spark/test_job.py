@@ -50,6 +50,9 @@ class PlayedRun(JobRun):
     def register(self, uid: str, obj: Any) -> None:
         self._answer("register", uid, obj)
 
+    def sink(self, uid: str, sink: Any, *, gated: bool) -> Any:
+        return self._answer("sink", uid, sink, gated)
+
     def start_query(self, uid: str, writer: Any, after: Sequence[str], adopt: str | None, *, rescale: bool) -> Any:
         return self._answer("start_query", uid, writer, after, adopt, rescale)
 

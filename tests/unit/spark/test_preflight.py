@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.spark import InitializationContext, Query
 from airflow_checkpoint_provider.spark.preflight import ComparedQuery, PreflightRun
 from airflow_checkpoint_provider.spark.queries import preflight
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources import edges
 from airflow_checkpoint_provider.spark.queries.sources.reading import Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
@@ -38,7 +38,7 @@ SAVED = QueryDetail(
 MOVED = "it writes to /new, and has written to /out"
 
 
-class PlayedSink(Sink):
+class PlayedSink(StreamSink):
     """A sink of files in a folder."""
 
     def __init__(self, folder: str) -> None:
@@ -65,7 +65,7 @@ class Sources:
 def compared(monkeypatch: pytest.MonkeyPatch, of_sink: object = None, of_source: object = None) -> QueryFit:
     """Compare a query that writes to another path, and whose sink or source raises an error."""
 
-    def sink(*_: object) -> Sink:
+    def sink(*_: object) -> StreamSink:
         if isinstance(of_sink, CheckpointError):
             raise of_sink
         return PlayedSink("/new")

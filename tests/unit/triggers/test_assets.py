@@ -13,6 +13,8 @@ from airflow.triggers.base import TriggerEvent
 from airflow_checkpoint_provider.assets import checkpoint_asset
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.metadata import SINK, StateSnapshot
+from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers.assets import SENT, CompletedCheckpointTrigger
 from tests.support.acting import Job
@@ -147,3 +149,16 @@ def test_job_may_start_after_its_trigger(store: Store, kept: AssetStore) -> None
 def test_trigger_outlives_errors_of_airflow(job: Job, kept: AssetStore) -> None:
     kept.failures = 2
     assert numbers(watched(kept, job.save)) == [1]
+
+
+def test_commit_is_an_event_when_readers_see_the_rows(job: Job, kept: AssetStore) -> None:
+    def publish() -> None:
+        number = job.coordinator.trigger(Request(token="barrier with a sink"))
+        sink = SinkDetail(format="files", target="/data/report", version=1)
+        job.complete(number, StateSnapshot(uid="report", kind=SINK, run="day-1", sink=sink))
+        job.take()
+        job.coordinator.confirm_commits(number)
+
+    job.take()
+    (event,) = watched(kept, publish, kinds=("commit",))
+    assert (event["id"], event["kind"]) == (2, "checkpoint")

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, 
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-    from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+    from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Read:
 class DeltaFlow(Flow):
     """The flow through the Delta table of the upstream's ``sink``."""
 
-    def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: DeltaSink) -> None:
+    def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: DeltaStreamSink) -> None:
         super().__init__(upstream, downstream)
         self._sink = sink
         self._reads = {NOTHING: Read()}  # batch of the downstream -> how far it has read

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog,
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.spark.queries.running import RunningQuery
-    from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+    from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Read:
 class FileFlow(Flow):
     """The flow through the files of the upstream's ``sink``."""
 
-    def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: FileSink) -> None:
+    def __init__(self, upstream: RunningQuery, downstream: RunningQuery, sink: FileStreamSink) -> None:
         super().__init__(upstream, downstream)
         self._sink = sink
         self._logs = [SourceLog(downstream.located.own, source.folder) for source in self._sources]

@@ -15,11 +15,11 @@ from airflow_checkpoint_provider.location.files import (
     Position,
     needed_files,
 )
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.writer import FORMAT_VERSION
 
 
-def examine_adopted(location: Location, uid: str, incarnation: str, sink: Sink) -> None:
+def examine_adopted(location: Location, uid: str, incarnation: str, sink: StreamSink) -> None:
     """Raise an error if the query cannot be taken over from ``location``. Changes nothing. The query may still run there.
 
     Raises ``WrongUse``, ``NotSupportedYet``, ``Damaged``, and ``SinkMoved``.

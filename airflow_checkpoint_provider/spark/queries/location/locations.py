@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.location.adopting import examine_adopted, refuse_copy, refuse_fenced
 from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink, WayBack
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink, WayBack
 from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
 from airflow_checkpoint_provider.text import state_messages
@@ -47,7 +47,7 @@ class Start:
 
     uid: str
     restored: StateSnapshot | None
-    sink: Sink
+    sink: StreamSink
     sources: SourceRows
     links: Links
     """Its links to other queries of the restored checkpoint."""

@@ -10,8 +10,8 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.location.table_move import TableMove
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
-from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
+from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight, Move
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
@@ -34,7 +34,7 @@ def restored_links(
     uid: str,
     restored: Mapping[str, StateSnapshot],
     upstreams: Mapping[str, Sequence[Source]],
-    sinks: Mapping[str, Sink],
+    sinks: Mapping[str, StreamSink],
 ) -> Links:
     """Return how the query was connected to others in the checkpoint whose states are ``restored``. ``upstreams``: its sources now that
     read from the ``sinks`` of running queries. Raises ``SinkMoved``.
@@ -45,7 +45,7 @@ def restored_links(
         for source in upstreams.get(edge.upstream, ()):
             sink = sinks[edge.upstream]
             _refuse_apart(uid, edge, source)
-            if isinstance(sink, DeltaSink):
+            if isinstance(sink, DeltaStreamSink):
                 moves.append(TableMove(uid, source.offset, edge, sink))
             elif source.path != edge.path:
                 moves.append(Move(source.folder, _logged(spark, edge.path), _logged(spark, source.path)))

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOff
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.protocol.metadata import Edge
-    from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+    from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 
 FIRST_OFFSET = 2  # line of an entry of offsets, after its version and its confs
 
@@ -30,7 +30,7 @@ class TableMove:
     uid: str
     source: int
     edge: Edge
-    sink: DeltaSink
+    sink: DeltaStreamSink
 
     def carry_out(self, own: Location) -> None:
         """Rewrite the stored offsets so that the source starts after the checkpoint's rows.

@@ -33,7 +33,7 @@ class WayBack:
     item: str | None = None  # of the job
 
 
-class Sink:
+class StreamSink:
     """The sink of the query ``uid``. It does not say which batches it has, so nothing is compared."""
 
     def __init__(self, uid: str, target: Target) -> None:
@@ -104,7 +104,7 @@ class Sink:
         """
 
 
-class CountingSink(Sink, ABC):
+class CountingSink(StreamSink, ABC):
     """A sink that says which batches it has, and takes each once."""
 
     @property

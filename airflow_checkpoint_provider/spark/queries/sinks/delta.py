@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-class DeltaSink(CountingSink):
+class DeltaStreamSink(CountingSink):
     """The Delta table to which a query writes."""
 
     def __init__(self, spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter | None) -> None:

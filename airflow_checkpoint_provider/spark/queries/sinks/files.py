@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class FileSink(CountingSink):
+class FileStreamSink(CountingSink):
     """A folder into which Spark writes files, and the log of these files."""
 
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CLOCKS = 600.0  # seconds that the clocks of two drivers may differ
 
 
-class IcebergSink(CountingSink):
+class IcebergStreamSink(CountingSink):
     """The Iceberg table to which a query writes."""
 
     def __init__(self, spark: SparkSession, uid: str, target: Target) -> None:

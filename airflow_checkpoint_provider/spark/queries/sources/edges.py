@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source, path_sources
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def upstreams(
-    spark: SparkSession, uid: str, writer: DataStreamWriter, after: Sequence[str], sinks: Mapping[str, Sink]
+    spark: SparkSession, uid: str, writer: DataStreamWriter, after: Sequence[str], sinks: Mapping[str, StreamSink]
 ) -> dict[str, list[Source]]:
     """Return the sources with which the query reads each query that ``after`` names. ``sinks`` are those of the started queries.
 
@@ -34,7 +34,7 @@ def upstreams(
     return found
 
 
-def _read_of(uid: str, upstream: str, sources: Sequence[Source], sinks: Mapping[str, Sink]) -> list[Source]:
+def _read_of(uid: str, upstream: str, sources: Sequence[Source], sinks: Mapping[str, StreamSink]) -> list[Source]:
     if upstream not in sinks:
         raise WrongUse(
             f"query '{uid}' is to read what '{upstream}' writes, which is not started. Start '{upstream}' first"

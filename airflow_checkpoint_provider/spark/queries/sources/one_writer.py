@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import SinkTaken
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, ICEBERG, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.spark.queries.sinks.base import Sink
+from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 
 _PARTS = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)", re.IGNORECASE | re.DOTALL)
@@ -50,7 +50,7 @@ def _local(path: str) -> str:
     return path.removeprefix("file:")
 
 
-def refuse_own_rows(uid: str, sink: Sink, sources: Sequence[Source]) -> None:
+def refuse_own_rows(uid: str, sink: StreamSink, sources: Sequence[Source]) -> None:
     """Raise ``SinkTaken`` for a query that reads the folder to which it writes files. When it starts again, Spark's log is there, and
     the source reads only what the log names.
     """
@@ -63,7 +63,7 @@ def refuse_own_rows(uid: str, sink: Sink, sources: Sequence[Source]) -> None:
                 )
 
 
-def refuse_second_writer(uid: str, sink: Sink, started: Mapping[str, Sink]) -> None:
+def refuse_second_writer(uid: str, sink: StreamSink, started: Mapping[str, StreamSink]) -> None:
     """Raise ``SinkTaken`` if a query that is ``started`` writes to the folder of ``sink``."""
     for other, its in started.items():
         shared = sink.path and its.path and same_folder(sink.path, its.path)
@@ -75,7 +75,7 @@ def refuse_second_writer(uid: str, sink: Sink, started: Mapping[str, Sink]) -> N
 
 
 def refuse_path_of_another(
-    uid: str, sink: Sink, started: Mapping[str, Sink], state: State, restored: Mapping[str, StateSnapshot]
+    uid: str, sink: StreamSink, started: Mapping[str, StreamSink], state: State, restored: Mapping[str, StateSnapshot]
 ) -> None:
     """Raise ``SinkTaken`` if a query of the job that is not ``started`` has written to the folder of ``sink``: the script may start it
     later. ``restored``: the states of the newest checkpoint.
@@ -90,7 +90,7 @@ def refuse_path_of_another(
             )
 
 
-def _counts_by_id(sink: Sink) -> bool:
+def _counts_by_id(sink: StreamSink) -> bool:
     return sink.target.format in (DELTA, ICEBERG)
 
 

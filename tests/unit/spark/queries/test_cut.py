@@ -27,9 +27,9 @@ from airflow_checkpoint_provider.spark.queries import cut
 from airflow_checkpoint_provider.spark.queries.cut import Cut, CutPosition, chosen, linked_queries
 from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow
 from airflow_checkpoint_provider.spark.queries.flows.files import FileFlow
-from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit
-from airflow_checkpoint_provider.spark.queries.sinks.files import FileSink
+from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
@@ -55,7 +55,7 @@ class PlayedSink:
         return found
 
     def flow(self, upstream: Any, downstream: Any) -> FileFlow:
-        return FileFlow(upstream, downstream, cast(FileSink, self))
+        return FileFlow(upstream, downstream, cast(FileStreamSink, self))
 
     def named(self, files: Iterable[SinkFile]) -> tuple[File, ...]:
         return tuple(File(name=file.path.rpartition("/")[2], bytes=1, rows=0) for file in files)
@@ -152,7 +152,7 @@ class PlayedTable(PlayedSink):
             yield Commit(version, {"other" if of_other else "id": batch}, files)
 
     def flow(self, upstream: Any, downstream: Any) -> DeltaFlow:  # type: ignore[override]
-        return DeltaFlow(upstream, downstream, cast(DeltaSink, self))
+        return DeltaFlow(upstream, downstream, cast(DeltaStreamSink, self))
 
 
 class PlayedOnTables(Played):

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
 from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow, Read
 from airflow_checkpoint_provider.spark.queries.location.table_move import TableMove
-from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaSink
+from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaOffset, commit_in
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
@@ -113,7 +113,7 @@ def moved(table: Table, before: dict[str, Any], *in_flight: File) -> dict[str, A
     own.store.overwrite(own.name("offsets/4"), "\n".join(lines).encode())
     own.store.overwrite(own.name("offsets/3"), "\n".join([*lines[:3], json.dumps(offset(0, table="new"))]).encode())
     own.store.overwrite(own.name("commits/4"), b"v1")
-    sink = cast(DeltaSink, SimpleNamespace(table=table, query_id="id"))
+    sink = cast(DeltaStreamSink, SimpleNamespace(table=table, query_id="id"))
     TableMove("copy", 1, Edge(upstream="rows", path="file:/t", in_flight=in_flight), sink).carry_out(own)
     *others, last = own.read("offsets/4").decode().split("\n")
     assert others == lines[:3]
@@ -149,7 +149,7 @@ def test_rows_that_are_not_in_flight_any_more_are_refused() -> None:
 # -- going on, and going back ------------------------------------------------------------------------------------------
 
 
-class Sink(DeltaSink):
+class StreamSink(DeltaStreamSink):
     """The sink of the query ``id`` in a table that nobody has to open."""
 
     def __init__(self, table: Table) -> None:
@@ -188,16 +188,16 @@ def table(*commits: tuple[dict[str, int], tuple[File, ...]] | int) -> Table:
     ],
 )
 def test_table_is_ahead_of_a_commit_if_it_holds_rows_of_the_query_behind_it(commits: Any, ahead: bool) -> None:
-    assert Sink(table(*commits))._is_ahead(0) == ahead
+    assert StreamSink(table(*commits))._is_ahead(0) == ahead
 
 
 def test_table_that_lacks_rows_of_the_commit_itself_is_refused_too() -> None:
     """Somebody has restored it to that commit, and then to an older one."""
-    assert Sink(table(OTHER, OWN, OWN, 2, 0))._is_ahead(2)
+    assert StreamSink(table(OTHER, OWN, OWN, 2, 0))._is_ahead(2)
 
 
 def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
-    assert Sink(Table(Commit(5, *OTHER)))._is_ahead(0)
+    assert StreamSink(Table(Commit(5, *OTHER)))._is_ahead(0)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
     ],
 )
 def test_table_that_was_taken_back_below_the_query_is_seen(commits: Any, lacks: int | None) -> None:
-    assert Sink(table(*commits))._taken_back()[1] == lacks
+    assert StreamSink(table(*commits))._taken_back()[1] == lacks
 
 
 # -- reading what another query writes -----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def flow(table: Table, read: dict[str, Any]) -> DeltaFlow:
     downstream = SimpleNamespace(
         uid="copy", upstreams={"rows": [SimpleNamespace(offset=0)]}, located=SimpleNamespace(own=own)
     )
-    return DeltaFlow(cast(Any, SimpleNamespace(uid="rows")), cast(Any, downstream), Sink(table))
+    return DeltaFlow(cast(Any, SimpleNamespace(uid="rows")), cast(Any, downstream), StreamSink(table))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ class Forgetful(Table):
         return max((commit.batches.get(query_id, -1) for commit in self._commits), default=-1)
 
 
-class Told(Sink):
+class Told(StreamSink):
     def _mark(self, batch: int) -> None:
         cast(Forgetful, self.table).told.append(batch)
 

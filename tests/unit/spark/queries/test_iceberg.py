@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, SinkMoved, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.metadata import QueryDetail
-from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS, IcebergSink
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS, IcebergStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     BATCH,
     QUERY,
@@ -56,7 +56,7 @@ class Table:
         return [batch for _, batch in self.made if batch is not None]
 
 
-class Sink(IcebergSink):
+class StreamSink(IcebergStreamSink):
     """The sink of a query in a played table. Its batches began at the times in ``began``, by their numbers."""
 
     query_id = "id"
@@ -83,7 +83,7 @@ OLD = NOW - LONG  # when the oldest snapshot was made that is left
 )
 def test_table_that_has_forgotten_its_batches_is_told(position: Position, began: dict[int, float]) -> None:
     table = Table((OLD, None))
-    Sink(table, began).rewrite_batch_marker(position)
+    StreamSink(table, began).rewrite_batch_marker(position)
     assert table.batches == [4]
 
 
@@ -97,7 +97,7 @@ def test_table_that_has_forgotten_its_batches_is_told(position: Position, began:
 def test_begun_batch_that_the_table_may_have_forgotten_is_refused(position: Position, began: dict[int, float]) -> None:
     table = Table((OLD, None))
     with pytest.raises(SinkMoved, match="nobody can tell whether the table has the rows of that batch"):
-        Sink(table, began).rewrite_batch_marker(position)
+        StreamSink(table, began).rewrite_batch_marker(position)
     assert table.batches == []
 
 
@@ -111,7 +111,7 @@ def test_begun_batch_that_the_table_may_have_forgotten_is_refused(position: Posi
     ],
 )
 def test_table_that_lacks_a_batch_is_told_nothing(table: Table, began: float) -> None:
-    sink = Sink(table, {4: began})
+    sink = StreamSink(table, {4: began})
     sink.rewrite_batch_marker(Position(4, 4))
     assert table.batches == []
     with pytest.raises(SinkMoved, match="it would lack 5 of them"):
@@ -128,7 +128,7 @@ def test_batch_of_an_older_driver_just_before_the_mark_counts() -> None:
             super().mark(query_id, batch)
 
     table = Raced((OLD, None))
-    Sink(table, {4: OLD - LONG, 5: NOW}).rewrite_batch_marker(Position(5, 4))
+    StreamSink(table, {4: OLD - LONG, 5: NOW}).rewrite_batch_marker(Position(5, 4))
     assert table.batches == [5, 4, 5]
 
 
@@ -144,7 +144,7 @@ def test_way_back_in_a_table_that_has_forgotten_its_batches_is_refused() -> None
         newest_file="snapshot/6",
     )
     with pytest.raises(SinkMoved, match="So nobody can tell what it holds"):
-        Sink(Table((OLD, None)), {}).plan_rewind(saved, allowed=True)
+        StreamSink(Table((OLD, None)), {}).plan_rewind(saved, allowed=True)
 
 
 # -- errors --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""The effects of completed checkpoints on the sinks of the state. Pure. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.metadata import SinkVersion
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transactions import SinkRecord
+
+
+def complete(state: State, checkpoint: Checkpoint) -> State:
+    """Note the transactions in a completed checkpoint. Those of a gated sink are due only if the checkpoint is gated."""
+    epoch = max(checkpoint.epochs)
+
+    def note(sink: SinkRecord, held: SinkVersion) -> SinkRecord:
+        if held.version >= sink.version:
+            sink = replace(sink, version=held.version, epoch=epoch, target=held.target)
+        if _publishes(checkpoint, held) and held.version >= sink.due:
+            sink = replace(sink, due=held.version, due_epoch=epoch)
+        return sink
+
+    return _change(state, checkpoint, note)
+
+
+def confirm(state: State, checkpoint: Checkpoint) -> State:
+    """Note that the transactions in a completed checkpoint are committed."""
+
+    def note(sink: SinkRecord, held: SinkVersion) -> SinkRecord:
+        if not _publishes(checkpoint, held):
+            return sink
+        return replace(sink, confirmed=max(sink.confirmed, held.version))
+
+    return _change(state, checkpoint, note)
+
+
+def _publishes(checkpoint: Checkpoint, held: SinkVersion) -> bool:
+    return checkpoint.request.gated or not held.gated
+
+
+def _change(state: State, checkpoint: Checkpoint, note: Callable[[SinkRecord, SinkVersion], SinkRecord]) -> State:
+    sinks = {sink.uid: sink for sink in state.sinks}
+    for entry in checkpoint.states:
+        if entry.sink:
+            sinks[entry.uid] = note(sinks.get(entry.uid, SinkRecord(uid=entry.uid)), entry.sink)
+    return replace(state, sinks=tuple(sinks[uid] for uid in sorted(sinks)))

@@ -1,0 +1,132 @@
+"""The interface of a sink: what a target must offer so that rows are in it once. Runs in the Spark driver.
+
+A sink of your own is two classes. ``Sink`` holds the options that the script writes; ``open`` returns an ``OpenSink`` for one run. Its four
+methods are enough: ``prepare`` before a barrier, ``commit`` after the checkpoint is completed, ``abort`` if that will never be, and
+``position`` for people.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_checkpoint_provider.errors import NotSupportedYet
+from airflow_checkpoint_provider.protocol.transactions import Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """The run that writes to a sink.
+
+    ``history`` is the URI of the history's folder, ``incarnation`` its id. ``run`` is the key of the run, equal in every retry.
+    ``generation`` rises when a person clears the task. ``attempt`` is the epoch of this attempt.
+    """
+
+    spark: SparkSession
+    uid: str
+    job: str
+    history: str
+    incarnation: str
+    run: str
+    generation: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows that a sink holds ready: their number, their bytes, and what ``commit`` needs, as small JSON without secrets."""
+
+    rows: int
+    bytes: int
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A transaction that somebody prepared in the target and nobody has ended: its name, and the URI of the history that wrote it."""
+
+    name: str
+    history: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A transaction whose rows readers see: its name, its version, and the run that wrote it."""
+
+    name: str
+    version: int
+    run: str
+
+
+class OpenSink(ABC):
+    """A sink that one run of a job writes to. The script's thread prepares; another thread commits, one transaction at a time."""
+
+    replaces: ClassVar[bool] = False
+    """Whether ``commit`` takes out the rows of ``Transaction.replaces`` in the same step. Else a run that would append twice is refused."""
+
+    @abstractmethod
+    def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
+        """Compute the rows of ``df`` and hold them ready under ``name``, where no reader finds them. They must survive a crash.
+
+        ``name`` is used once. ``version`` rises with each write of the history to this sink, through retries and clears. Called once for a
+        write, so an error leaves leftovers under a name that never comes back.
+        """
+
+    @abstractmethod
+    def commit(self, transaction: Transaction) -> bool:
+        """Let readers see the rows. Return False if the transaction was aborted before.
+
+        Called again after a crash, also by another process and in another attempt: a transaction that is committed must stay so. Raises a
+        ``CheckpointError``: if it is not ``permanent``, the driver tries again.
+        """
+
+    @abstractmethod
+    def abort(self, names: Collection[str]) -> tuple[str, ...]:
+        """See to it that these transactions are never committed, also by a process that wakes up later, and delete what was prepared.
+
+        Return the names of those that are committed already: these stay as they are.
+        """
+
+    @abstractmethod
+    def position(self) -> str:
+        """Return in a few words what the target holds now: ``entry 41``."""
+
+    def standing(self) -> tuple[str, ...]:
+        """Return the names of the transactions of this run, in any attempt, whose rows readers see. Empty if the target does not say."""
+        return ()
+
+    def later(self, version: int) -> Sequence[Committed]:
+        """Return the transactions of this history after ``version`` whose rows readers see. Empty if the target does not say."""
+        return ()
+
+    def take_out(self, names: Collection[str]) -> None:
+        """Take the rows of committed transactions out, because the job goes back. Called only for those that ``later`` returned."""
+        raise NotSupportedYet(f"the rows of {len(names)} transactions cannot be taken out of this sink")
+
+    def leftovers(self) -> Sequence[Leftover]:
+        """Return the transactions that are prepared in the target and not committed, of any run. Empty if the target does not say."""
+        return ()
+
+
+class Sink(ABC):
+    """The options of a sink, as the script writes them: ``job.sink("report", FileSink(path)).write(df)``."""
+
+    kind: ClassVar[str]
+    """The kind of the sink, for people and for a checkpoint: it refuses another kind under the same uid."""
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """Return the place of the rows in one spelling, without secrets: a URI, the name of a table."""
+
+    @abstractmethod
+    def open(self, context: SinkContext) -> OpenSink:
+        """Reach the target, check the rights that ``commit`` needs, and return the sink of this run.
+
+        Called once in an attempt, before anything is computed for it. Raises a ``CheckpointError`` that says what to do.
+        """

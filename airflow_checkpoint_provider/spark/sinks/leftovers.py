@@ -1,0 +1,65 @@
+"""What other attempts have prepared in a target and nobody has ended. Runs in the Spark driver.
+
+The next driver with the sink cleans up, of any run: an attempt that is over will never commit what no completed checkpoint holds. The
+abort is an entry of the target, so a driver that only slept finds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection
+
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
+from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.keys import HISTORY
+from airflow_checkpoint_provider.protocol.transactions import transaction_epoch
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.sinks.base import OpenSink
+from airflow_checkpoint_provider.storage.base import Store
+from airflow_checkpoint_provider.text import sink_messages
+
+MOST_HISTORIES = 50  # at one start; the next start takes the rest
+
+
+def abort_leftovers(attempt: Attempt, uid: str, opened: OpenSink, carried: Collection[str]) -> None:
+    """Abort the transactions in a target that nobody will commit. ``carried`` are those that this attempt goes on with.
+
+    Those of completed checkpoints stay, and a line names them.
+    """
+    own = attempt.keys.folder(attempt.store.uri)
+    by_history = defaultdict[str, list[str]](list)
+    for left in opened.leftovers():
+        by_history[left.history].append(left.name)
+    useless = [
+        name for name in by_history.pop(own, ()) if name not in carried and transaction_epoch(name) < attempt.epoch
+    ]
+    for history, names in sorted(by_history.items())[:MOST_HISTORIES]:
+        try:
+            over, due = _of_other_run(attempt.store, history, names)
+        except CheckpointError as error:
+            say(sink_messages.leftovers_unknown(uid, history, len(names), error))
+            continue
+        useless += over
+        if due:
+            say(sink_messages.commit_is_due(uid, history, len(due)))
+    if useless:
+        opened.abort(useless)
+        say(sink_messages.leftovers_aborted(uid, len(useless)))
+
+
+def _of_other_run(store: Store, history: str, names: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return which transactions of another history will never be committed, and which a completed checkpoint holds."""
+    prefix = history.removeprefix(f"{store.uri}/")
+    if not re.fullmatch(HISTORY, prefix):
+        return [], []  # of a job with other checkpoints: only its own driver knows
+    coordinator = open_history(store, prefix)
+    state = coordinator.journal.catch_up()
+    over = [name for name in names if state.n < 0 or state.over(transaction_epoch(name))]
+    newest = state.newest_first()
+    if not over or not newest:
+        return over, []
+    states = coordinator.read_seal(newest[0]).states.values()
+    held = {transaction.name for saved in states if saved.sink for transaction in saved.sink.transactions}
+    return [name for name in over if name not in held], [name for name in over if name in held]

@@ -1,0 +1,25 @@
+"""Decide whether a write that a checkpoint holds is the write that the script asks for now. Pure. Runs in the Spark driver.
+
+A retry runs the script again from its top. A write that the restore point holds is not done again, by the rules by which the rows of a
+stage are reused: same application and same plan, or a plan that shows all.
+"""
+
+from __future__ import annotations
+
+from airflow_checkpoint_provider.protocol.transactions import Origin
+
+REBUILT = "what it is built on was computed again"
+
+
+def difference(stored: Origin, now: Origin) -> str:
+    """Return why the rows of the two writes may differ; empty if they are the same rows."""
+    changed = now.application != stored.application
+    if now.python and now.earlier_stages != stored.earlier_stages:
+        return f"its plan calls Python or holds rows of the driver, and {REBUILT}"
+    if now.plan != stored.plan:
+        return REBUILT if now.inputs != stored.inputs else "its plan changed"
+    if now.python and changed:
+        return "the application changed and its plan calls Python or holds rows of the driver, so equal rows cannot be proved"
+    if now.listed != stored.listed and (changed or now.generation != stored.generation):
+        return "its inputs moved, and " + ("the application changed" if changed else "the task was cleared")
+    return ""

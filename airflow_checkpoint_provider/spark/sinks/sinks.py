@@ -1,0 +1,313 @@
+"""The sinks of one attempt: what the script has written, and which of it is committed. Runs in the Spark driver.
+
+A write is prepared at once, and named in every checkpoint from the next barrier on. It is committed when the journal says that a checkpoint
+which holds it is completed (``commits.py``). A restored attempt first commits what its restore point holds.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from airflow_checkpoint_provider.coordinator.assignment import check_kind
+from airflow_checkpoint_provider.errors import RowsStand, SinkMoved, WrongUse
+from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.transactions import (
+    Origin,
+    SinkDetail,
+    Transaction,
+    transaction_epoch,
+)
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.sinks import replay
+from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.leftovers import abort_leftovers
+from airflow_checkpoint_provider.spark.state.snapshot import Snapshot, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.states import States
+from airflow_checkpoint_provider.text import sink_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass
+class SinkState:
+    """One sink of the script: its transactions, oldest first, and the writes that the restore point holds."""
+
+    uid: str
+    sink: Sink
+    opened: OpenSink
+    gated: bool
+    version: int
+    transactions: list[Transaction] = field(default_factory=list)
+    held: dict[int, Transaction] = field(default_factory=dict)  # place in the run -> a write that may be skipped
+    replaces: tuple[str, ...] = ()  # transactions of an earlier pass of this run, which the next write replaces
+    writes: int = 0  # so far, in this attempt
+    position: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def detail(self) -> SinkDetail:
+        """Return what a checkpoint holds of the sink."""
+        with self.lock:
+            return SinkDetail(
+                format=self.sink.kind,
+                target=self.sink.target,
+                version=self.version,
+                gated=self.gated,
+                position=self.position,
+                transactions=tuple(self.transactions),
+            )
+
+    def add(self, transaction: Transaction) -> None:
+        """Note a prepared write. It takes the place of one that the restore point holds."""
+        with self.lock:
+            kept = (old for old in self.transactions if not self._same_write(old, transaction))
+            self.transactions = [*kept, transaction]
+            self.replaces = ()
+
+    @staticmethod
+    def _same_write(old: Transaction, new: Transaction) -> bool:
+        return (old.run, old.write) == (new.run, new.write)
+
+    def mark_committed(self, transaction: Transaction) -> None:
+        """Note that a transaction is committed."""
+        with self.lock:
+            self.transactions = [
+                replace(other, committed=True) if other.name == transaction.name else other
+                for other in self.transactions
+            ]
+            self.position = self.opened.position()
+
+    def forget(self, transaction: Transaction) -> None:
+        """Note that a transaction was aborted."""
+        with self.lock:
+            self.transactions = [other for other in self.transactions if other.name != transaction.name]
+            self.held.pop(transaction.write, None)
+
+    def uncommitted(self) -> list[Transaction]:
+        """Return the transactions that this attempt has not seen committed, in their order."""
+        with self.lock:
+            return [transaction for transaction in self.transactions if not transaction.committed]
+
+
+class Sinks:
+    """The sinks of one attempt. ``elsewhere``: its restore point belongs to another history, whose runs may have the same names."""
+
+    def __init__(self, spark: SparkSession, attempt: Attempt, states: States, *, elsewhere: bool = False) -> None:
+        self.spark, self._attempt, self._states, self._elsewhere = spark, attempt, states, elsewhere
+        self.opened: dict[str, SinkState] = {}
+
+    def check_active(self) -> None:
+        """End the process if a newer attempt has taken over. Called by the script before it computes anything."""
+        self._attempt.writer.check_not_fenced()
+
+    # -- the script --------------------------------------------------------------------------------------------------
+
+    def claim(self, uid: str, sink: Sink, *, gated: bool) -> SinkState:
+        """Open a sink, and commit what the restore point holds for it. Raises ``KindChanged``, ``RowsStand``, and errors of the target."""
+        self._refuse_shared(uid, sink)
+        self._attempt.writer.check_not_fenced()
+        restored = self._restored(uid, sink)
+        opened = sink.open(self._context(uid))
+        state = SinkState(uid, sink, opened, gated, self._version(uid, restored), list(restored.transactions))
+        state.position = opened.position()
+        self._commit_restored(state)
+        self.opened[uid] = state
+        run = self._states.run
+        state.held = {old.write: old for old in state.transactions if old.run == run and not self._elsewhere}
+        carried = {transaction.name for transaction in state.transactions}
+        self._go_back(state, restored.version, carried)
+        state.replaces = self._earlier_pass(state, carried)
+        abort_leftovers(self._attempt, uid, opened, carried)
+        # Those of earlier runs are of no use once they are committed
+        state.transactions = [old for old in state.transactions if not old.committed or old.write in state.held]
+        return state
+
+    def _refuse_shared(self, uid: str, sink: Sink) -> None:
+        """Raise ``WrongUse`` if two sinks of the script have one target: one would replace the rows of the other."""
+        for other in self.opened.values():
+            if (other.sink.kind, other.sink.target) == (sink.kind, sink.target):
+                raise WrongUse(
+                    f"sink '{uid}' and sink '{other.uid}' write to one target, {sink.target}. Keep what job.sink(\"{other.uid}\", ...)"
+                    " returns, and write to it more than once"
+                )
+
+    def _restored(self, uid: str, sink: Sink) -> SinkDetail:
+        """Return what the restore point holds of a sink. What it holds for another target is of no use here."""
+        snapshot = self._states.snapshots.get(uid)
+        if snapshot is None:
+            return SinkDetail(format=sink.kind, target=sink.target)
+        check_kind(snapshot, SINK)
+        assert snapshot.sink
+        detail = snapshot.sink
+        if (detail.format, detail.target) == (sink.kind, sink.target):
+            return detail
+        left = [transaction for transaction in detail.transactions if not transaction.committed]
+        say(sink_messages.target_changed(uid, detail, sink.target, len(left)))
+        return replace(detail, format=sink.kind, target=sink.target, transactions=())
+
+    def _version(self, uid: str, restored: SinkDetail) -> int:
+        """Return the newest version of the sink in this history, on any branch: no number is used twice."""
+        return max(restored.version, self._attempt.journal.state.sink(uid).version)
+
+    def _context(self, uid: str) -> SinkContext:
+        attempt = self._attempt
+        return SinkContext(
+            spark=self.spark,
+            uid=uid,
+            job=attempt.journal.state.job,
+            history=attempt.keys.folder(attempt.store.uri),
+            incarnation=attempt.journal.state.incarnation,
+            run=self._states.run,
+            generation=attempt.run.generation,
+            attempt=attempt.epoch,
+        )
+
+    def _commit_restored(self, state: SinkState) -> None:
+        """Commit what the restore point holds: a completed checkpoint. Of a gated sink only what a gated one has published.
+
+        The journal may say that it is committed already. Then nothing is asked.
+        """
+        due, known = (
+            self._restored_due(state),
+            0 if self._elsewhere else self._attempt.journal.state.sink(state.uid).confirmed,
+        )
+        for transaction in state.uncommitted():
+            if transaction.version <= known:
+                state.mark_committed(transaction)
+            elif transaction.version <= due:
+                self.commit(state, transaction)
+
+    def _restored_due(self, state: SinkState) -> int:
+        journal, point = self._attempt.journal.state, self._attempt.restored.point
+        checkpoint = journal.checkpoint(point.id) if point and point.pointer is None else None
+        if not state.gated or (checkpoint and checkpoint.request.gated):
+            return state.version
+        return journal.sink(state.uid).due
+
+    def commit(self, state: SinkState, transaction: Transaction) -> None:
+        """Commit one transaction of a completed checkpoint, unless this attempt is over. Raises what the sink raises."""
+        self._attempt.writer.check_not_fenced()
+        if state.opened.commit(transaction):
+            state.mark_committed(transaction)
+            say(sink_messages.committed(state.uid, transaction, state.sink.target, state.position))
+        else:
+            state.forget(transaction)
+            say(sink_messages.found_aborted(state.uid, transaction))
+
+    def _go_back(self, state: SinkState, version: int, carried: set[str]) -> None:
+        """Take out the rows that other runs have committed after the restore point, if the restore allows that.
+
+        Raises ``SinkMoved`` if it does not: they would be there twice when those runs are run again. Rows of this run are replaced. A
+        version above the newest one in the journal is that of an attempt on this branch.
+        """
+        journal = self._attempt.journal.state
+        newest, run = journal.sink(state.uid).version, self._states.run
+        later = [
+            found
+            for found in (state.opened.later(version) if newest > version else ())
+            if found.version <= newest and found.run != run and found.name not in carried
+        ]
+        if not later:
+            return
+        runs = sorted({found.run for found in later})
+        if not journal.branch.rewind_sink:
+            raise SinkMoved(sink_messages.sink_is_ahead(state.uid, state.sink.target, len(later), runs))
+        state.opened.take_out([found.name for found in later])
+        say(sink_messages.taken_out(state.uid, state.sink.target, len(later), runs))
+
+    def _earlier_pass(self, state: SinkState, carried: set[str]) -> tuple[str, ...]:
+        """Return the transactions of this run whose rows readers see and that the restore point does not hold: the run is computed again.
+
+        Raises ``RowsStand`` if the sink cannot replace them.
+        """
+        found = tuple(name for name in state.opened.standing() if name not in carried)
+        if found and not state.opened.replaces:
+            raise RowsStand(sink_messages.rows_stand(state.uid, state.sink.target, len(found)))
+        return found
+
+    def write(self, state: SinkState, df: DataFrame, origin: Origin) -> None:
+        """Prepare the rows of a write, unless the restore point holds it. Raises ``RowsStand``, and Spark's error."""
+        held = state.held.get(state.writes)
+        if held is not None:
+            why = replay.difference(held.origin, origin)
+            if not why:
+                say(sink_messages.write_skipped(state.uid, held))
+                state.writes += 1
+                return
+            self._give_up(state, held, why)
+        name = f"{self._attempt.epoch}-{secrets.token_hex(8)}"
+        prepared = state.opened.prepare(df, name, state.version + 1)
+        state.add(self._transaction(state, name, origin, prepared))
+        state.writes += 1
+
+    def _give_up(self, state: SinkState, held: Transaction, why: str) -> None:
+        """Let the next write replace one that is computed again."""
+        if held.committed and not state.opened.replaces:
+            raise RowsStand(sink_messages.computed_again(state.uid, state.sink.target, held, why))
+        say(sink_messages.write_repeated(state.uid, held, why))
+        if not held.committed:
+            state.opened.abort([held.name])
+        state.replaces = (*state.replaces, held.name)
+
+    def _transaction(self, state: SinkState, name: str, origin: Origin, prepared: Prepared) -> Transaction:
+        state.version += 1
+        return Transaction(
+            name=name,
+            version=state.version,
+            run=self._states.run,
+            write=state.writes,
+            origin=origin,
+            rows=prepared.rows,
+            bytes=prepared.bytes,
+            prepared=prepared.content,
+            replaces=state.replaces,
+        )
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def pin(self, barrier: str) -> Mapping[str, Snapshot]:
+        """Return a snapshot of each sink as it is now, by uid."""
+        return {record.uid: StoredSnapshot(record) for record in self._records(barrier)}
+
+    def _records(self, barrier: str) -> Iterator[StateSnapshot]:
+        for uid, state in list(self.opened.items()):
+            detail, before = state.detail(), self._states.snapshots.get(uid)
+            if before and before.sink and before.sink == detail:
+                yield before
+            else:
+                new = sum(
+                    made.bytes for made in detail.transactions if transaction_epoch(made.name) == self._attempt.epoch
+                )
+                yield StateSnapshot(
+                    uid=uid,
+                    kind=SINK,
+                    run=self._states.run,
+                    measures=Measures(barrier=barrier, new_bytes=new),
+                    sink=detail,
+                )
+
+    def due_version(self, state: SinkState) -> int:
+        """Return the newest version that a completed checkpoint of this attempt publishes, as far as the journal was read."""
+        record = self._attempt.journal.state.sink(state.uid)
+        return record.due if record.due_epoch == self._attempt.epoch else 0
+
+    def unpublished(self) -> list[str]:
+        """Return the gated sinks with writes that no gated checkpoint has published yet."""
+        return [
+            uid
+            for uid, state in self.opened.items()
+            if state.gated and any(left.version > self.due_version(state) for left in state.uncommitted())
+        ]
+
+    @property
+    def unsaved(self) -> bool:
+        """Return whether a write is in no completed checkpoint that is known."""
+        return any(
+            state.version > (held.sink.version if (held := self._states.snapshots.get(uid)) and held.sink else 0)
+            for uid, state in self.opened.items()
+        )

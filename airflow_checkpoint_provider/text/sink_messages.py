@@ -1,0 +1,176 @@
+"""The lines about the sinks of a script. Pure. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.protocol.metadata import SinkVersion
+from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
+from airflow_checkpoint_provider.text.units import coded, plural, size, some
+
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
+    "CKP150": "The rows of a write are committed: readers of the sink see them.",
+    "CKP151": "A write was not done again, because the restored checkpoint holds it.",
+    "CKP152": "A write of the restored checkpoint is done again. The line says what changed. Its rows are replaced.",
+    "CKP153": "Rows that attempts had prepared in a sink, and that no completed checkpoint holds, were removed.",
+    "CKP154": "A commit failed. The driver tries it again.",
+    "CKP155": "The script writes a sink to another target than the restored checkpoint says.",
+    "CKP156": "A completed checkpoint holds rows that nobody has committed to their sink. The next start of that run does it.",
+    "CKP157": "A write of the restored checkpoint was aborted since, so it is done again.",
+    "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
+    "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
+}
+
+
+def committed(uid: str, transaction: Transaction, target: str, position: str) -> str:
+    """Say that readers see the rows of a write."""
+    rows = f"{plural(transaction.rows, 'row')}, {size(transaction.bytes)}"
+    return coded(f"sink '{uid}': {rows} committed to {target} ({position})", "CKP150")
+
+
+def write_skipped(uid: str, held: Transaction) -> str:
+    """Say that the restore point holds a write."""
+    state = "committed" if held.committed else "prepared"
+    return coded(
+        f"sink '{uid}': write {held.write + 1} of this run is {state} already ({plural(held.rows, 'row')}); not done again",
+        "CKP151",
+    )
+
+
+def write_repeated(uid: str, held: Transaction, why: str) -> str:
+    """Say why a write that the restore point holds is done again."""
+    return coded(
+        f"sink '{uid}': write {held.write + 1} of this run is done again: {why}. Its {plural(held.rows, 'row')} are replaced",
+        "CKP152",
+    )
+
+
+def leftovers_aborted(uid: str, count: int) -> str:
+    """Say that rows were removed which nobody will commit."""
+    return coded(
+        f"sink '{uid}': {plural(count, 'transaction')} of attempts that are over aborted. No completed checkpoint held them",
+        "CKP153",
+    )
+
+
+def leftovers_unknown(uid: str, history: str, count: int, error: CheckpointError) -> str:
+    """Say that leftovers stay, because the journal of their history cannot be read."""
+    return coded(
+        f"sink '{uid}': {plural(count, 'transaction')} of {history} stay prepared, because its journal cannot be read: {error.message}",
+        "CKP153",
+    )
+
+
+def commit_failed(error: CheckpointError) -> str:
+    """Say that a commit failed and is tried again."""
+    return coded(
+        f"a commit to a sink failed: {error.message}. The job goes on, and the commit is tried again", "CKP154"
+    )
+
+
+def not_committed(count: int, error: CheckpointError | None) -> str:
+    """Return the text of the error at the end of a job whose rows could not be committed."""
+    why = f": {error.message}" if error else ""
+    return (
+        f"{plural(count, 'write')} of completed checkpoints could not be committed{why}. No rows are lost: the next attempt commits them"
+        " before it does anything else"
+    )
+
+
+def target_changed(uid: str, before: SinkDetail, target: str, left: int) -> str:
+    """Say that a sink writes elsewhere from now on."""
+    open_rows = (
+        f" {plural(left, 'write')} to the old target may not be committed: start the old script once to commit them."
+        if left
+        else ""
+    )
+    return coded(
+        f"sink '{uid}' writes to {target}. The restored checkpoint holds writes to {before.target}.{open_rows}",
+        "CKP155",
+    )
+
+
+def commit_is_due(uid: str, history: str, count: int) -> str:
+    """Say that a completed checkpoint of another run holds rows that nobody has committed."""
+    return coded(
+        f"sink '{uid}': a completed checkpoint of {history} holds {plural(count, 'write')} that nobody has committed. Its rows are missing in"
+        " the target. Clear the task of that run: it commits them, and computes nothing that it has stored",
+        "CKP156",
+    )
+
+
+def uncommitted(state: State) -> list[str]:
+    """Say which rows of completed checkpoints nobody has committed, though no driver of the job is there to do it."""
+    if state.running() or state.starting():
+        return []
+    return [
+        coded(
+            f"sink '{sink.uid}': {plural(sink.uncommitted, 'write')} of completed checkpoints may not be committed to {sink.target}: the"
+            " driver ended before it said so. Start the job again, or clear its task: it commits them first, and computes nothing that it has"
+            " stored",
+            "CKP156",
+        )
+        for sink in state.sinks
+        if sink.uncommitted
+    ]
+
+
+def writes(sink: SinkVersion) -> str:
+    """Return what a checkpoint holds of a sink in a few words."""
+    return f"{plural(sink.transactions, 'write')} to {sink.target}{', gated' if sink.gated else ''}"
+
+
+def found_aborted(uid: str, transaction: Transaction) -> str:
+    """Say that a write of the restore point can never be committed."""
+    return coded(
+        f"sink '{uid}': write {transaction.write + 1} of run {transaction.run} was aborted since its checkpoint. It is done again if it"
+        " belongs to this run",
+        "CKP157",
+    )
+
+
+def gate_awaited(uids: list[str], timeout_s: float) -> str:
+    """Say that the end of a job waits for a gated checkpoint."""
+    names = ", ".join(f"'{uid}'" for uid in uids)
+    return coded(
+        f"gated sink {names}: rows wait for a gated checkpoint that is finalized (TriggerCheckpointOperator(gated=True), then"
+        f" FinalizeCheckpointOperator). The job waits {timeout_s:g} s for it, then it fails and keeps its state",
+        "CKP158",
+    )
+
+
+def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
+    """Return the text of the error for a job that goes back to before the commits of other runs."""
+    return (
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of later runs ({some(runs)}) that the restored checkpoint does not hold. They"
+        " would be there twice when those runs are run again. Nothing was computed. Restore with `checkpoints restore --rewind-sink`, or"
+        " RestoreOperator(rewind_sink=True), which takes these rows out"
+    )
+
+
+def taken_out(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
+    """Say which rows a job has taken out of a sink, because it goes back."""
+    return coded(
+        f"sink '{uid}': {plural(count, 'write')} of later runs ({some(runs)}) were taken out of {target}, because the job goes back",
+        "CKP159",
+    )
+
+
+def rows_stand(uid: str, target: str, count: int) -> str:
+    """Return the text of the error for a run that would append its rows a second time."""
+    return (
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run, and the run is computed again. They would be there twice. Nothing"
+        " was computed. Remove these rows, then run `checkpoints restore JOB --sink-cleaned`; or let the sink replace them: run_column=..., or"
+        ' mode="overwrite"'
+    )
+
+
+def computed_again(uid: str, target: str, held: Transaction, why: str) -> str:
+    """Return the text of the error for a committed write whose rows are computed again."""
+    return (
+        f"sink '{uid}': write {held.write + 1} of this run, {plural(held.rows, 'row')}, is committed to {target}, and it would be done again:"
+        f" {why}. The rows would be there twice. Bring the script back as it was; or let the sink replace them: run_column=..., or"
+        ' mode="overwrite"'
+    )

@@ -1,0 +1,130 @@
+"""The driver of a job with sinks is killed at each of their steps: readers never see a row twice, and in the end all of them once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.launches import Launches
+from tests.support.runs import PATIENCE, Home
+from tests.support.waiting import wait_until
+
+KILLED = -9
+PREPARING = ("before", "staged", "rows-written", "prepared")
+COMMITTING = ("before", "before-publication", "published", "before-emptying", "emptied", "done")
+POINTS = [
+    *(f"sink/begin-{number}/{step}" for number in (1, 2) for step in ("before", "done")),
+    *(f"sink/write-{number}/{step}" for number in (1, 2, 3) for step in PREPARING),
+    *(f"sink/commit-{number}/{step}" for number in (1, 2, 3) for step in COMMITTING),
+    *(f"checkpoint/{number}/{step}" for number in (2, 3) for step in ("acknowledged", "sealed", "completed")),
+    *(
+        f"checkpoint/{number}/{step}"
+        for number in (2, 3)
+        for step in ("before-commit-confirmation", "commits-confirmed")
+    ),
+]
+ORDERS = sorted(({"id": number} for number in range(2_000)), key=str)
+REPORT = [{"shop": 0, "count": 667}, {"shop": 1, "count": 667}, {"shop": 2, "count": 666}]
+CHAIN = ("sink/write-1/rows-written", "sink/commit-1/before-publication", "sink/commit-2/before")
+IN_S3 = [point for point in POINTS if point.startswith(("sink/write-3", "sink/commit-"))]
+
+
+@pytest.fixture
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
+    s3 = request.getfixturevalue("s3") if getattr(request, "param", "") == "s3" else None
+    return Home(tmp_path / "home", "published.py", s3=s3)
+
+
+@pytest.fixture
+def launches(home: Home) -> Launches:
+    return Launches(home.store)
+
+
+def is_once(home: Home) -> None:
+    """Readers see each row at most once."""
+    orders = [row["id"] for row in home.published("orders")]
+    assert len(orders) == len(set(orders))
+    assert len(home.published("report")) in (0, 3)
+
+
+def check(home: Home) -> None:
+    check_rows(home)
+    assert home.staged() == []
+    state = home.coordinator().state
+    assert [state.sink(uid).uncommitted for uid in ("orders", "report")] == [0, 0]
+
+
+def survive(home: Home, *points: str) -> None:
+    for point in points:
+        killed = home.run(("kill", point))
+        assert killed.code == KILLED, killed.log
+        is_once(home)
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    check(home)
+
+
+@pytest.mark.timeout(600)
+def test_rows_are_published_once_after_kills(home: Home) -> None:
+    survive(home, *CHAIN)
+
+
+@pytest.mark.slow  # test_rows_are_published_once_after_kills
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("home", "point"),
+    [*(("local", point) for point in POINTS), *(("s3", point) for point in IN_S3)],
+    indirect=["home"],
+)
+def test_rows_are_published_once_after_a_kill_at_any_step(home: Home, point: str) -> None:
+    survive(home, point)
+
+
+@pytest.mark.slow  # test_rows_are_published_once_after_kills
+@pytest.mark.timeout(600)
+def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
+    points = home.folder / "points"
+    ended = home.run(("record", str(points)))
+    assert ended.code == 0, ended.log
+    passed = [point for point in points.read_text().split() if point.startswith("sink/")]
+    assert sorted(set(passed)) == sorted(point for point in POINTS if point.startswith("sink/"))
+    check(home)
+
+
+# -- drivers that sleep ------------------------------------------------------------------------------------------------
+
+
+def slept(home: Home, plan: Callable[[int], dict[str, str]], after: Callable[[Home], None], point: str) -> None:
+    """A driver is stopped at ``point``, a retry finishes the run, perhaps another run follows, and the driver wakes up."""
+    with home.started(("stop", point), confs=plan(1)) as asleep:
+        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
+        successor = home.run(confs=plan(2))
+        assert successor.code == 0, successor.log
+        after(home)
+        asleep.send(signal.SIGCONT)
+        asleep.wait()
+    after(home)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sink/commit-2/before-publication",
+        *(
+            pytest.param(point, marks=pytest.mark.slow)  # test_sleepers.py sleeps before each request of a commit
+            for point in POINTS
+            if point.startswith(("sink/write", "sink/commit")) and point != "sink/commit-2/before-publication"
+        ),
+    ],
+)
+def test_driver_that_slept_publishes_nothing_after_it_was_replaced(home: Home, launches: Launches, point: str) -> None:
+    slept(home, launches.plan, check_rows, point)
+
+
+def check_rows(home: Home) -> None:
+    assert home.published("orders") == ORDERS
+    assert sorted(home.published("report"), key=str) == sorted(REPORT, key=str)

@@ -1,0 +1,213 @@
+"""Writes of a script to file sinks: published with their checkpoint, not done again by a retry, replaced if they are computed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, SinkMoved, WrongUse
+from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink
+from tests.integration.runtime.conftest import Launch, Script
+from tests.support.launches import Launches
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def rows_of(spark: SparkSession, path: Path) -> list[int]:
+    """The rows that a reader finds who lists the folder."""
+    if not any(path.glob("*.parquet")):
+        return []
+    return sorted(row.id for row in spark.read.parquet(str(path)).collect())
+
+
+def staged(path: Path) -> list[Path]:
+    return list(path.glob("_checkpoint-staging/*"))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_rows_are_visible_after_the_checkpoint_and_not_before(script: Script, out: Path) -> None:
+    with script.attempt() as job:
+        sink = job.sink("report", FileSink(out))
+        sink.write(job.spark.range(3))
+        assert rows_of(script.spark, out) == []
+        job.checkpoint()
+        assert rows_of(script.spark, out) == [0, 1, 2]
+        sink.write(job.spark.range(3, 5))
+    assert rows_of(script.spark, out) == [0, 1, 2, 3, 4]
+    assert not staged(out)
+    assert script.coordinator().state.sink("report").uncommitted == 0
+
+
+def test_rows_of_an_attempt_without_a_checkpoint_are_never_visible(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(3))
+    assert rows_of(script.spark, out) == []
+    with script.attempt() as job:
+        sink = job.sink("report", FileSink(out))
+        assert not staged(out)
+        sink.write(job.spark.range(4))
+    assert rows_of(script.spark, out) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_retry_does_not_write_again_what_its_checkpoint_holds(
+    script: Script, out: Path, mode: str, capsys: CaptureFixture
+) -> None:
+    def run(job: CheckpointedJob) -> None:
+        clean = job.stage("clean", job.spark.range(3))
+        sink = job.sink("report", FileSink(out, mode=mode))
+        sink.write(clean)
+        job.checkpoint()
+
+    with script.failing() as job:
+        run(job)
+    capsys.readouterr()
+    with script.attempt() as job:
+        run(job)
+    said = capsys.readouterr().out
+    assert "sink 'report': write 1 of this run is committed already (3 rows); not done again  [CKP151]" in said
+    assert "[CKP150]" not in said
+    assert rows_of(script.spark, out) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_rows_that_a_retry_computes_again_replace_the_earlier_ones(
+    script: Script, out: Path, mode: str, capsys: CaptureFixture
+) -> None:
+    with script.failing() as job:
+        sink = job.sink("report", FileSink(out, mode=mode))
+        sink.write(job.stage("clean", job.spark.range(3)))
+        job.checkpoint()
+    script.change("second")
+    with script.attempt() as job:
+        sink = job.sink("report", FileSink(out, mode=mode))
+        sink.write(job.stage("clean", job.spark.range(10, 12)))
+    assert rows_of(script.spark, out) == [10, 11]
+    assert "write 1 of this run is done again: what it is built on was computed again. Its 3 rows are replaced" in (
+        capsys.readouterr().out
+    )
+
+
+def test_second_write_goes_on_where_the_first_was_held(script: Script, out: Path) -> None:
+    def run(job: CheckpointedJob, writes: int) -> None:
+        sink = job.sink("report", FileSink(out))
+        for number in range(writes):
+            sink.write(job.spark.range(number * 10, number * 10 + 2))
+            job.checkpoint()
+
+    with script.failing() as job:
+        run(job, 2)
+    with script.attempt() as job:
+        run(job, 3)
+    assert rows_of(script.spark, out) == [0, 1, 10, 11, 20, 21]
+
+
+def test_next_run_appends(script: Script, out: Path) -> None:
+    for number in range(3):
+        with script.attempt() as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(number, number + 1))
+    assert rows_of(script.spark, out) == [0, 1, 2]
+    held = script.coordinator().state.sink("report")
+    assert (held.version, held.due, held.confirmed) == (3, 3, 3)
+
+
+def test_next_run_overwrites(script: Script, out: Path) -> None:
+    for number in range(2):
+        with script.attempt() as job:
+            job.sink("report", FileSink(out, mode="overwrite")).write(job.spark.range(number, number + 1))
+    assert rows_of(script.spark, out) == [1]
+
+
+def test_cleared_run_replaces_the_rows_of_its_earlier_pass(
+    script: Script, launched: Launch, launches: Launches, out: Path
+) -> None:
+    for generation, rows in enumerate((3, 2)):
+        with launched(launches.plan(generation=generation)) as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(rows))
+    assert rows_of(script.spark, out) == [0, 1]
+
+
+def test_partitions_and_formats_are_kept(script: Script, out: Path) -> None:
+    with script.attempt() as job:
+        frame = job.spark.range(4).selectExpr("id", "nullif(id % 2, 1) AS _half")
+        job.sink("report", FileSink(out, format="json", partition_by=["_half"])).write(frame)
+    assert sorted(path.name for path in out.glob("_half=*")) == ["_half=0", "_half=__HIVE_DEFAULT_PARTITION__"]
+    assert script.spark.read.json(str(out)).count() == 4
+
+
+def test_write_without_rows_publishes_a_schema(script: Script, out: Path) -> None:
+    with script.attempt() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(0))
+    assert script.spark.read.parquet(str(out)).columns == ["id"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mode": "ignore"}, {"format": "delta"}, {"partition_by": "day"}, {"partition_by": [".day"]}, {"path": ""}],
+)
+def test_wrong_option_is_refused_where_it_is_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig):
+        FileSink(**{"path": "/data/out", **wrong})
+
+
+def test_two_sinks_with_one_target_are_refused(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        job.sink("a", FileSink(out))
+        with pytest.raises(WrongUse, match="sink 'b' and sink 'a' write to one target"):
+            job.sink("b", FileSink(out))
+
+
+def test_other_values_than_sinks_and_frames_are_refused(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        with pytest.raises(WrongUse, match=r"job\.sink was given str"):
+            job.sink("a", str(out))  # type: ignore[arg-type]
+        with pytest.raises(WrongUse, match="streaming DataFrame"):
+            job.sink("b", FileSink(out)).write(job.spark.readStream.format("rate").load())
+
+
+def test_stage_of_the_same_name_is_refused(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        job.stage("report", job.spark.range(1))
+    with script.failing() as job, pytest.raises(KindChanged):
+        job.sink("report", FileSink(out))
+
+
+# -- going back --------------------------------------------------------------------------------------------------------
+
+
+def after_three_runs(script: Script, out: Path, *, rewind_sink: bool) -> None:
+    """Three runs append, then a person goes back to the checkpoint of the first one."""
+    for number in range(3):
+        with script.attempt(checkpointing=CheckpointConfig(retention=KeepAll())) as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(number, number + 1))
+    source = change.RestoreSource("chk-1", rewind_sink=rewind_sink)
+    change.restore(script.coordinator().store, "job", None, source, change.Approval(yes=True))
+
+
+def test_rows_of_later_runs_are_taken_out_on_the_way_back(script: Script, out: Path, capsys: CaptureFixture) -> None:
+    after_three_runs(script, out, rewind_sink=True)
+    for _ in range(2):
+        with script.failing() as job:
+            job.sink("report", FileSink(out))
+            assert rows_of(script.spark, out) == [0]
+    assert "sink 'report': 2 writes of later runs (alone-2, alone-3) were taken out of " in capsys.readouterr().out
+    with script.attempt() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(10, 11))
+    assert rows_of(script.spark, out) == [0, 10]
+    assert script.coordinator().state.sink("report").version == 4, "no version is used twice"
+
+
+def test_job_that_goes_back_is_refused_if_nobody_allows_to_take_rows_out(script: Script, out: Path) -> None:
+    after_three_runs(script, out, rewind_sink=False)
+    with script.failing() as job, pytest.raises(SinkMoved, match="2 writes of later runs"):
+        job.sink("report", FileSink(out))
+    assert rows_of(script.spark, out) == [0, 1, 2]

@@ -1,0 +1,181 @@
+"""Tests that rows are published once, whoever commits, aborts or wakes up. Run anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince
+from airflow_checkpoint_provider.sinks.log import SNAPSHOT_EVERY, CommitLog
+from airflow_checkpoint_provider.sinks.published_files import STAGING, rows_key
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
+from tests.support.faults import FaultyStore
+from tests.support.targets import MONDAY, TUESDAY, files_of, left, name_of, staged, visible
+
+
+@pytest.fixture(params=["memory", "local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "s3":
+        return S3Store(request.getfixturevalue("bucket"), "target", request.getfixturevalue("s3").settings())
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "target", private=False)
+
+
+def test_staged_rows_are_not_visible_before_the_commit(store: Store) -> None:
+    files = files_of(store)
+    transaction = staged(files, name_of(1), "a", "b")
+    assert visible(store) == []
+    assert files.commit(transaction)
+    assert visible(store) == ["a", "b"]
+    assert left(store) == []
+
+
+def test_commit_may_be_repeated_by_any_process(store: Store) -> None:
+    files = files_of(store)
+    transaction = staged(files, name_of(1), "a")
+    assert files.commit(transaction)
+    assert files.commit(transaction)
+    assert files_of(store).commit(transaction)
+    assert files_of(store, TUESDAY).commit(transaction)
+    assert visible(store) == ["a"]
+
+
+def test_names_of_files_hold_the_transaction_and_keep_the_partition(store: Store) -> None:
+    files = files_of(store)
+    files.commit(staged(files, name_of(1), "a"))
+    assert [found.key for found in store.list("day=0")] == [f"day=0/{name_of(1)}-part-0.csv"]
+
+
+def test_aborted_transaction_is_never_committed(store: Store) -> None:
+    files = files_of(store)
+    transaction = staged(files, name_of(1), "a")
+    assert files_of(store, TUESDAY).abort([transaction.name], 0) == ()
+    assert not files.commit(transaction)
+    assert visible(store) == []
+    assert left(store) == []
+
+
+def test_committed_transaction_is_not_aborted(store: Store) -> None:
+    files = files_of(store)
+    transaction = staged(files, name_of(1), "a")
+    files.commit(transaction)
+    assert files_of(store, TUESDAY).abort([transaction.name, name_of(2)], 0) == (transaction.name,)
+    assert visible(store) == ["a"]
+
+
+def test_overwrite_replaces_all_rows_and_nothing_that_came_later(store: Store) -> None:
+    first = files_of(store, overwrite=True)
+    first.commit(staged(first, name_of(1), "old"))
+    second = files_of(store, TUESDAY, overwrite=True)
+    second.commit(staged(second, name_of(2), "new", "newer"))
+    assert visible(store) == ["new", "newer"]
+
+
+def test_first_overwrite_replaces_the_files_that_were_there(store: Store) -> None:
+    store.create("part-0.csv", b"before")
+    store.create("_SUCCESS", b"")
+    files = files_of(store, overwrite=True)
+    assert visible(store) == ["before"]
+    files.commit(staged(files, name_of(1), "new"))
+    assert visible(store) == ["new"]
+
+
+def test_append_keeps_what_was_there_and_replaces_what_its_run_computes_again(store: Store) -> None:
+    store.create("part-0.csv", b"before")
+    files = files_of(store)
+    files.commit(staged(files, name_of(1), "a", "b"))
+    again = staged(files, name_of(2), "a2", replaces=(name_of(1),))
+    files.commit(again)
+    assert visible(store) == ["a2", "before"]
+
+
+def test_yesterdays_driver_publishes_nothing_into_todays_overwrite(store: Store) -> None:
+    monday = files_of(store, overwrite=True)
+    late = staged(monday, name_of(1), "yesterday")
+    tuesday = files_of(store, TUESDAY, overwrite=True)
+    tuesday.commit(staged(tuesday, name_of(2), "today"))
+    with pytest.raises(OverwrittenSince, match="clear this task"):
+        monday.commit(late)
+    assert visible(store) == ["today"]
+    assert left(store) == []
+
+
+def test_the_run_that_began_later_has_the_last_word_though_the_other_commits_first(store: Store) -> None:
+    monday, tuesday = files_of(store, overwrite=True), files_of(store, TUESDAY, overwrite=True)
+    today = staged(tuesday, name_of(2), "today")
+    monday.commit(staged(monday, name_of(1), "yesterday"))
+    tuesday.commit(today)
+    assert visible(store) == ["today"]
+
+
+def test_cleared_run_begins_anew_and_may_overwrite_a_later_run(store: Store) -> None:
+    files_of(store, overwrite=True)
+    tuesday = files_of(store, TUESDAY, overwrite=True)
+    tuesday.commit(staged(tuesday, name_of(2), "today"))
+    cleared = files_of(store, replace(MONDAY, generation=1), overwrite=True)
+    cleared.commit(staged(cleared, name_of(3), "monday again"))
+    assert visible(store) == ["monday again"]
+
+
+def test_retry_does_not_begin_anew(store: Store) -> None:
+    files_of(store, overwrite=True)
+    tuesday = files_of(store, TUESDAY, overwrite=True)
+    tuesday.commit(staged(tuesday, name_of(2), "today"))
+    retry = files_of(store, overwrite=True)
+    with pytest.raises(OverwrittenSince):
+        retry.commit(staged(retry, name_of(3, epoch=2), "yesterday"))
+    assert visible(store) == ["today"]
+
+
+def test_empty_files_are_left_out(store: Store) -> None:
+    files = files_of(store)
+    files.commit(staged(files, name_of(1), "a", "", "c"))
+    assert visible(store) == ["a", "c"]
+    assert left(store) == []
+
+
+def test_staged_file_that_somebody_deleted_is_an_error(store: Store) -> None:
+    files = files_of(store)
+    transaction = staged(files, name_of(1), "a", "b")
+    store.delete([f"{rows_key(name_of(1))}/day=1/part-1.csv"])
+    with pytest.raises(Damaged, match=r"day=1/1-0000000000000001-part-1\.csv was never published"):
+        files.commit(transaction)
+
+
+def test_missing_entry_of_the_log_is_an_error(store: Store) -> None:
+    files = files_of(store)
+    for number in range(1, 4):
+        files.commit(staged(files, name_of(number), str(number)))
+    store.delete(["_checkpoints/00000000000000000002"])
+    with pytest.raises(Damaged, match="00000000000000000002 is missing"):
+        files_of(store)
+
+
+def test_long_log_is_read_from_its_snapshot(store: Store) -> None:
+    files = files_of(store)
+    for number in range(1, SNAPSHOT_EVERY + 3):
+        files.commit(staged(files, name_of(number), str(number)))
+    counted = FaultyStore(store)
+    log = CommitLog(counted)
+    contents = log.read()
+    assert len(contents.files) == SNAPSHOT_EVERY + 2
+    assert counted.requests["read"] == 4  # the snapshot, and three entries after it
+    assert contents == files.log.read()
+
+
+def test_old_transaction_is_found_before_the_snapshot(store: Store) -> None:
+    files = files_of(store)
+    old = staged(files, name_of(1), "old")
+    for number in range(2, SNAPSHOT_EVERY + 3):
+        files.commit(staged(files, name_of(number), str(number)))
+    files.abort([old.name], 0)
+    assert not files_of(store).commit(old)
+    assert "old" not in visible(store)
+
+
+def test_leftovers_name_their_run(store: Store) -> None:
+    files = files_of(store)
+    staged(files, name_of(1), "a")
+    assert [(found.name, found.by) for found in files.leftovers()] == [(name_of(1), MONDAY)]
+    assert all(key.startswith(STAGING) for key in left(store))
