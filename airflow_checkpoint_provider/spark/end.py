@@ -78,7 +78,6 @@ class JobEnd:
         self._take_last_checkpoints()
         self._await_gate()
         self.commits.wait()
-        self.commits.confirm_restored()
         self.checkpointer.close()
         self.attempt.writer.check_not_fenced()
         self.checkpointer.protection.enforce_limit()

@@ -79,15 +79,19 @@ def not_committed(count: int, error: CheckpointError | None) -> str:
     )
 
 
-def target_changed(uid: str, before: SinkDetail, target: str, left: int) -> str:
-    """Say that a sink writes elsewhere from now on."""
-    open_rows = (
-        f" {plural(left, 'write')} to the old target may not be committed: start the old script once to commit them."
-        if left
-        else ""
+def old_target_waits(uid: str, before: SinkDetail, target: str) -> str:
+    """Return the text of the error for a sink that writes elsewhere before the rows for its old target are committed."""
+    return (
+        f"sink '{uid}' is to write to {target}, and the restored checkpoint holds rows for {before.target} that may not be committed. They would"
+        " be lost. Start the job once with the old target: it commits them first. Or give the new target another uid, and drop the old one:"
+        f' allow_non_restored_state=["{uid}"]'
     )
+
+
+def target_changed(uid: str, before: SinkDetail, target: str) -> str:
+    """Say that a sink writes elsewhere from now on."""
     return coded(
-        f"sink '{uid}' writes to {target}. The restored checkpoint holds writes to {before.target}.{open_rows}",
+        f"sink '{uid}' writes to {target}. The restored checkpoint holds writes to {before.target}",
         "CKP155",
     )
 
@@ -172,7 +176,7 @@ def rows_stand(uid: str, target: str, count: int) -> str:
     """Return the text of the error for a run that would append its rows a second time."""
     return (
         f"sink '{uid}': {target} holds {plural(count, 'write')} of this run, and the run is computed again. They would be there twice. Nothing"
-        " was computed. Remove these rows, then run `checkpoints restore JOB --sink-cleaned`; or let the sink replace them: run_column=..., or"
+        " was computed. Remove these rows, and clear the task again; or let the sink replace them: run_column=..., or"
         ' mode="overwrite"'
     )
 

@@ -81,7 +81,7 @@ class Commits:
         raise CommitFailed(sink_messages.not_committed(len(self.due()), self._error)) from self._error
 
     def confirm_restored(self) -> None:
-        """Note in the journal that the writes of the restore point are committed, if its sinks are all in use."""
+        """Note in the journal that the writes of the restore point are committed, if the script has opened all its sinks."""
         state, point = self._attempt.journal.state, self._attempt.restored.point
         checkpoint = state.checkpoint(point.id) if point and point.pointer is None else None
         held = {entry.uid for entry in checkpoint.states if entry.sink} if checkpoint else set()

@@ -135,7 +135,10 @@ class Sinks:
                 )
 
     def _restored(self, uid: str, sink: Sink) -> SinkDetail:
-        """Return what the restore point holds of a sink. What it holds for another target is of no use here."""
+        """Return what the restore point holds of a sink. What it holds for another target is of no use here.
+
+        Raises ``SinkMoved`` if rows for the other target may not be committed: nobody would do it any more.
+        """
         snapshot = self._states.snapshots.get(uid)
         if snapshot is None:
             return SinkDetail(format=sink.kind, target=sink.target)
@@ -144,8 +147,9 @@ class Sinks:
         detail = snapshot.sink
         if (detail.format, detail.target) == (sink.kind, sink.target):
             return detail
-        left = [transaction for transaction in detail.transactions if not transaction.committed]
-        say(sink_messages.target_changed(uid, detail, sink.target, len(left)))
+        if not self._elsewhere and _uncommitted(detail, self._attempt.journal.state.sink(uid).confirmed):
+            raise SinkMoved(sink_messages.old_target_waits(uid, detail, sink.target))
+        say(sink_messages.target_changed(uid, detail, sink.target))
         return replace(detail, format=sink.kind, target=sink.target, transactions=())
 
     def _version(self, uid: str, restored: SinkDetail) -> int:

@@ -303,3 +303,19 @@ def test_sink_of_ones_own_needs_four_methods(script: Script) -> None:
         job.sink("report", Own()).write(job.spark.range(3))
         assert not seen
     assert sum(rows[name] for name in seen) == 3
+
+
+def test_other_target_is_refused_while_the_old_one_waits_for_rows(
+    script: Script, out: Path, capsys: CaptureFixture
+) -> None:
+    with script.failing() as job:
+        write_without_commit(job, out)
+        job.stage("next", job.spark.range(1))
+    with script.failing() as job, pytest.raises(SinkMoved, match="Start the job once with the old target"):
+        job.sink("report", FileSink(f"{out}-new"))
+    with script.failing() as job:
+        job.sink("report", FileSink(out))
+    with script.attempt() as job:
+        job.sink("report", FileSink(f"{out}-new")).write(job.spark.range(2))
+    assert rows_of(script.spark, out) == [0, 1, 2]
+    assert "[CKP155]" in capsys.readouterr().out
