@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     UnsupportedType,
 )
+from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
+from airflow_checkpoint_provider.sinks.postgresql import PostgresTable
 from airflow_checkpoint_provider.spark import CheckpointedJob, JdbcSink
 from airflow_checkpoint_provider.spark.sinks import jdbc
 from tests.integration.runtime.conftest import Launch, Script
@@ -160,6 +163,26 @@ def test_run_whose_rows_were_removed_by_hand_appends_again(
     )
     with launched(launches.plan(generation=1)) as job:
         job.sink("report", lab.sink()).write(job.spark.range(2))
+    assert lab.rows() == [0, 1]
+
+
+def test_rows_that_a_sleeper_commits_while_its_successor_cleans_up_are_replaced(
+    script: Script, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with script.failing() as job:
+        job.sink("report", lab.sink(run_column="run")).write(job.spark.range(3))
+    abort = PostgresTable.abort
+
+    def after_sleeper(table: PostgresTable, names: Collection[str]) -> tuple[str, ...]:
+        run = lab.server.sql(f"select run from {lab.schema}.checkpoint_commits where outcome = 'prepared'")[0]
+        prepared = {"columns": ["id"], "mode": "append", "key": [], "run_column": "run"}
+        (name,), origin = names, Origin(plan="p", inputs="i")
+        assert table.commit(Transaction(name=name, version=1, run=run, write=0, origin=origin, prepared=prepared))
+        return abort(table, names)
+
+    monkeypatch.setattr(PostgresTable, "abort", after_sleeper)
+    with script.attempt() as job:
+        job.sink("report", lab.sink(run_column="run")).write(job.spark.range(2))
     assert lab.rows() == [0, 1]
 
 
