@@ -87,6 +87,16 @@ def test_rows_are_loaded_once_after_a_kill_at_any_step(home: Home, postgres: Pos
     survive(home, postgres, point)
 
 
+@pytest.mark.slow  # tests/integration/sinks/test_postgresql.py, without Spark
+@pytest.mark.timeout(600)
+def test_undisturbed_run_passes_all_steps(home: Home, postgres: Postgres) -> None:
+    points = home.folder / "points"
+    ended = home.run(("record", str(points)))
+    assert ended.code == 0, ended.log
+    assert {*POINTS, *CHAIN} <= set(points.read_text().split())
+    check(postgres)
+
+
 @pytest.mark.slow  # test_commit_that_slept_before_any_step
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", ["sink/commit-1/before", "sink/commit-1/published"])
