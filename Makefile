@@ -71,7 +71,7 @@ lock: $(INSTALLED)  ## write requirements.lock and tests/providers/*.txt anew; d
 	done
 
 clean:  ## remove .venv, caches and what was built
-	@rm -rf .venv .jars .ceph .kafka .yarn .delta .iceberg .openlineage .sparks .providers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .jars .ceph .kafka .postgresql .postgresql-server .yarn .delta .iceberg .openlineage .sparks .providers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Both compare each download with its hash in the lock file. uv takes half a minute, pip one and a half; uv does not read pip's configuration (a mirror, say), so pip is asked then.

@@ -372,6 +372,10 @@ class RowsStand(Refused, code="CKP412", permanent=True):
     """A run that is computed again would append rows that its sink has already, and the sink cannot replace them."""
 
 
+class RowsRefused(CheckpointError, ValueError, code="CKP415", permanent=True):
+    """The table of a sink does not take the rows: a constraint, a type, or two rows with one key."""
+
+
 class CommitFailed(CheckpointError, RuntimeError, code="CKP214"):
     """The rows of a completed checkpoint could not be published yet. The next attempt publishes them."""
 

@@ -8,6 +8,7 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.files import FileSink, read_sink
+from airflow_checkpoint_provider.spark.sinks.jdbc import JdbcSink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.state.registered import (
     CheckpointedObject,
@@ -22,6 +23,7 @@ __all__ = [
     "CheckpointedObject",
     "FileSink",
     "InitializationContext",
+    "JdbcSink",
     "OpenSink",
     "OpenedCheckpoint",
     "Prepared",

@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.drivers import WITH_S3A, fast_confs
+from tests.support.jars import NoJars
+from tests.support.postgres import NoPostgres, Postgres, jars
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +25,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.MonkeyPatch.context() as patch
     ):  # for tests that write to S3; their drivers say themselves what they have
         for name, value in WITH_S3A.items():
-            patch.setenv(name, value)
+            patch.setenv(name, os.pathsep.join([value, *_driver_of_postgresql()]))
         session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+def _driver_of_postgresql() -> list[str]:
+    try:
+        return [f"{jars()}/*"]
+    except NoJars:  # tests that need it are skipped
+        return []
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """One server for all tests; each takes a table of its own."""
+    try:
+        jars()
+        server = Postgres(tmp_path_factory.mktemp("postgres"))
+    except (NoJars, NoPostgres) as error:
+        pytest.skip(str(error))
+    with server:
+        yield server

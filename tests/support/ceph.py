@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import re
 import subprocess
 import urllib.request
 import uuid
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import boto3
 
 from airflow_checkpoint_provider.storage import S3Settings
+from tests.support import debian
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 UNPACKED = Path(__file__).parents[2] / ".ceph"
 PACKAGES = ("ceph-mon", "ceph-osd", "radosgw")
-DOWNLOAD = 200.0  # seconds, for one call of apt-get
 START = 60.0  # seconds, for one step; all together take less than ten
 TAIL = 2_000  # bytes of each log
 
@@ -67,8 +64,7 @@ mon cluster log file = {home}/cluster.log
 """
 
 
-class NoCeph(Exception):
-    """This machine cannot have the Ceph that the tests know; says why."""
+NoCeph = debian.NoPackages
 
 
 class Ceph:
@@ -184,48 +180,5 @@ class Ceph:
 
 
 def unpacked() -> Path:
-    """The folder with the programs, laid out like ``/``; filled on first use, which takes half a minute."""
-    if not UNPACKED.exists():
-        system = _system()
-        if (system.get("ID"), system.get("VERSION_ID")) != ("debian", "12"):
-            raise NoCeph(f"Ceph comes from Debian 12's packages, and this is {system.get('PRETTY_NAME', 'not Linux')}")
-        with TemporaryDirectory(prefix=".ceph-", dir=UNPACKED.parent) as folder:
-            _unpack(Path(folder)).rename(UNPACKED)
-    return UNPACKED
-
-
-def _system() -> dict[str, str]:
-    try:
-        return platform.freedesktop_os_release()
-    except OSError:
-        return {}
-
-
-def _unpack(folder: Path) -> Path:
-    """Ceph and the libraries that this machine lacks; what else its packages ask for tends disks and users.
-
-    A plain user cannot renew the system's lists of packages, so there are own ones.
-    """
-    for name in ("lists/partial", "archives/partial", "packages", "root"):
-        (folder / name).mkdir(parents=True)
-    _apt_get(folder, "update")
-    plan = _apt_get(folder, "install", "--simulate", "--reinstall", "--no-install-recommends", *PACKAGES)
-    _apt_get(folder, "download", *re.findall(r"^Inst ((?:ceph|lib|rados)\S+)", plan, re.MULTILINE))
-    for package in (folder / "packages").iterdir():
-        subprocess.run(["dpkg-deb", "-x", package, folder / "root"], timeout=60, check=True)
-    return folder / "root"
-
-
-def _apt_get(folder: Path, *arguments: str) -> str:
-    settings = {
-        "Dir::State::Lists": folder / "lists", "Dir::Cache": folder, "APT::Sandbox::User": "root",
-        "APT::Update::Error-Mode": "any",
-    }  # fmt: skip
-    done = subprocess.run(
-        ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items()), *arguments],
-        cwd=folder / "packages", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=DOWNLOAD, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"apt-get {arguments[0]} for Ceph ended with {done.returncode}:\n{done.stdout[-TAIL:]}")
-    return done.stdout
+    """The folder with the programs, laid out like ``/``. Raises ``NoCeph``."""
+    return debian.unpacked(UNPACKED, PACKAGES, "ceph|lib|rados")

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.location import copying, fence
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.sinks import published_files
+from airflow_checkpoint_provider.sinks import postgresql, published_files
 from airflow_checkpoint_provider.spark import job
 from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
@@ -213,6 +213,16 @@ class Steps:
             ("_delete_staged", "commit", "before-emptying", "emptied"),
         ):
             self._wrap(published, name, self._sink_label(what, counts=before == "before"), before, after)
+        for name, what, before, after in (
+            ("open", "begin", "before", "done"),
+            ("note", "write", "before", "noted"),
+            ("make_staging", "write", "before-staging", "staging-made"),
+            ("seal", "write", "filled", "sealed"),
+            ("commit", "commit", "before", "done"),
+            ("_publish", "commit", "before-publication", "published"),
+            ("_drop_over", "commit", "before-emptying", "emptied"),
+        ):
+            self._wrap(postgresql.PostgresTable, name, self._sink_label(what, counts=before == "before"), before, after)
 
     def _sink_label(self, what: str, *, counts: bool) -> Callable[..., str]:
         def label(*_: Any) -> str:

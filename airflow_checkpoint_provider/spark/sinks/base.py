@@ -8,7 +8,8 @@ methods are enough: ``prepare`` before a barrier, ``commit`` after the checkpoin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +25,8 @@ class SinkContext:
     """The run that writes to a sink.
 
     ``history`` is the URI of the history's folder, ``incarnation`` its id. ``run`` is the key of the run, equal in every retry.
-    ``generation`` rises when a person clears the task. ``attempt`` is the epoch of this attempt.
+    ``generation`` rises when a person clears the task. ``attempt`` is the epoch of this attempt. ``temporary`` gives ``prepare`` the URI of a
+    folder for the name of its transaction. It does not exist yet, all hosts reach it, and it is deleted after the block.
     """
 
     spark: SparkSession
@@ -35,6 +37,7 @@ class SinkContext:
     run: str
     generation: int
     attempt: int
+    temporary: Callable[[str], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Committed:
 class OpenSink(ABC):
     """A sink that one run of a job writes to. The script's thread prepares; another thread commits, one transaction at a time."""
 
-    replaces: ClassVar[bool] = False
+    replaces: bool = False
     """Whether ``commit`` takes out the rows of ``Transaction.replaces`` in the same step. Else a run that would append twice is refused."""
 
     @abstractmethod

@@ -9,11 +9,13 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind
 from airflow_checkpoint_provider.errors import RowsStand, SinkMoved, WrongUse
+from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import (
     Origin,
@@ -23,6 +25,7 @@ from airflow_checkpoint_provider.protocol.transactions import (
 )
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks import replay
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.leftovers import abort_leftovers
@@ -117,9 +120,10 @@ class Sinks:
         run = self._states.run
         state.held = {old.write: old for old in state.transactions if old.run == run and not self._elsewhere}
         carried = {transaction.name for transaction in state.transactions}
+        # First: a driver that slept may commit one of them until it is aborted, and its rows must be among those that stand
+        abort_leftovers(self._attempt, uid, opened, carried)
         self._go_back(state, restored.version, carried)
         state.replaces = self._earlier_pass(state, carried)
-        abort_leftovers(self._attempt, uid, opened, carried)
         held = {old.name for old in state.held.values()}
         # Those of earlier runs are of no use once they are committed
         state.transactions = [old for old in state.transactions if not old.committed or old.name in held]
@@ -167,7 +171,18 @@ class Sinks:
             run=self._states.run,
             generation=attempt.run.generation,
             attempt=attempt.epoch,
+            temporary=lambda name: self._temporary(uid, name),
         )
+
+    @contextmanager
+    def _temporary(self, uid: str, name: str) -> Iterator[str]:
+        """Give out a folder beside the file sets of this attempt. Left behind by a crash, it is deleted as one that nothing refers to."""
+        attempt = self._attempt
+        key = attempt.keys.file_set(file_set_path(uid, attempt.epoch, name.partition("-")[2]))
+        try:
+            yield spark_uri(attempt.store, key)
+        finally:
+            attempt.store.delete_under(key)
 
     def _commit_restored(self, state: SinkState) -> None:
         """Commit what the restore point holds: a completed checkpoint. Of a gated sink only what a gated one has published.

@@ -282,6 +282,7 @@ EXPORTS = {  # public names; a name here stays
         "CheckpointedObject",
         "FileSink",
         "InitializationContext",
+        "JdbcSink",
         "OpenSink",
         "OpenedCheckpoint",
         "Prepared",

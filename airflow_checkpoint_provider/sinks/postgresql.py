@@ -1,0 +1,419 @@
+"""A table of PostgreSQL as a target: rows staged in a table beside it, published by one database transaction. Runs anywhere.
+
+The table ``checkpoint_commits`` of the target's schema knows each transaction: prepared, committed or aborted. Whoever commits or aborts one
+locks its row first, and looks. So exactly one of both happens, whoever repeats it and however late: the driver of another run, or one that
+slept. A driver that is stopped inside a database transaction holds its locks; the server ends its session after ``IDLE``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    Damaged,
+    InvalidConfig,
+    NotSupportedYet,
+    OverwrittenSince,
+    RowsRefused,
+    StoreDenied,
+    StoreUnavailable,
+)
+from airflow_checkpoint_provider.protocol.transactions import Transaction
+from airflow_checkpoint_provider.sinks.log import RunOfSink
+from airflow_checkpoint_provider.sinks.postgresql_names import (
+    APPEND,
+    COLUMNS,
+    COMMITS,
+    OVERWRITE,
+    RIGHTS_OF_COMMITS,
+    SETTINGS,
+    STAGING,
+    STAGING_OVER,
+    TABLE,
+    TARGET,
+    UNIQUE,
+    UPSERT,
+    Column,
+    Options,
+    grants,
+    insertion,
+    listed,
+    quoted,
+    staging_name,
+)
+
+PREPARED, COMMITTED, REPLACED, ABORTED = "prepared", "committed", "replaced", "aborted"
+IDLE = "30s"  # for which a driver may be silent inside a database transaction
+LOCK_WAIT = "60s"  # for a session of an earlier task that still writes to a staging table
+DUPLICATE_TABLE = ("42P07", "23505")  # two drivers made it at once
+TEXT = ("text", "character varying")
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+class Database(Protocol):
+    """An open transaction of a database. ``?`` in a statement stands for a value."""
+
+    def execute(self, statement: str, *values: object) -> int:
+        """Run a statement, and return the number of rows that it changed."""
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+
+
+Transactions = Callable[[], AbstractContextManager[Database]]
+"""Opens a connection for one transaction: committed at the end of the block, rolled back by an error, closed in any case. The errors of the
+database are ``CheckpointError`` with its code in ``about["sqlstate"]``."""
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """What a staging table holds: rows, and bytes on the disk."""
+
+    rows: int
+    bytes: int
+
+
+class PostgresTable:
+    """The table ``table`` for the run ``by``. ``shown`` names the database in errors. ``open`` comes first."""
+
+    def __init__(self, transactions: Transactions, table: str, by: RunOfSink, options: Options, shown: str) -> None:
+        self._transactions, self._given, self._by, self._options, self._shown = transactions, table, by, options, shown
+        self._schema = self._name = self._role = ""
+        self.columns: tuple[Column, ...] = ()
+        self._began = 0
+
+    @property
+    def _target(self) -> str:
+        return quoted(self._schema, self._name)
+
+    @property
+    def _commits(self) -> str:
+        return quoted(self._schema, COMMITS)
+
+    def staging(self, transaction: str) -> str:
+        """Return the staging table of a transaction, as SQL names it."""
+        return quoted(self._schema, staging_name(transaction))
+
+    # -- the run begins ----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Find the target, check the rights, and note that the run begins, unless it has begun before.
+
+        Of several runs that overwrite, the last to begin has the last word. A cleared task begins anew. Raises ``InvalidConfig`` and
+        ``StoreDenied``.
+        """
+        with self._transactions() as database:
+            self._find(database)
+            self._check_rights(database, self._options.rights, self._target)
+            made = database.rows("select 1 where to_regclass(?) is not null", self._commits)
+        if not made:
+            self._make_commits()
+        with self._transactions() as database:
+            self._check_rights(database, RIGHTS_OF_COMMITS, self._commits)
+            self.columns = tuple(Column(*row) for row in database.rows(COLUMNS, self._target))
+            self._check_columns(database)
+            self._begin(database)
+        self._drop_over()
+
+    def _find(self, database: Database) -> None:
+        ((self._role,),) = database.rows("select current_user")
+        rows = database.rows(TARGET, self._given)
+        if not rows:
+            raise InvalidConfig(
+                f"{self._shown} has no table {self._given}. A JdbcSink does not create it, because types, keys and rights are yours: create"
+                " it, or name its schema"
+            )
+        self._schema, self._name = rows[0]
+
+    def _check_rights(self, database: Database, rights: Sequence[str], table: str) -> None:
+        """Raise ``StoreDenied`` if the role may not use a table as the sink does, or not create tables beside it."""
+        held = ", ".join(f"has_table_privilege({_text(table)}, '{right}')" for right in rights)
+        ((creates, *has),) = database.rows(f"select has_schema_privilege({_text(self._schema)}, 'CREATE'), {held}")
+        missing = [right for right, allowed in zip(rights, has, strict=True) if not allowed]
+        if missing or not creates:
+            lacks = [
+                *([] if creates else [f"CREATE on schema {self._schema}"]),
+                *(f"{right} on {table}" for right in missing),
+            ]
+            raise StoreDenied(
+                f"{self._shown}: {self._role} lacks {', '.join(lacks)}. The owner runs:"
+                f" {grants(self._role, self._schema, self._name, self._options)}"
+            )
+
+    def _make_commits(self) -> None:
+        try:
+            with self._transactions() as database:
+                database.execute(TABLE.format(commits=self._commits))
+        except CheckpointError as error:
+            if error.about.get("sqlstate") not in DUPLICATE_TABLE:
+                raise
+
+    def _check_columns(self, database: Database) -> None:
+        """Check what the options name, and that a unique index is there for an upsert."""
+        types, keys, run = {c.name: c.type for c in self.columns}, self._options.key, self._options.run_column
+        if unknown := [name for name in (*keys, run) if name and name not in types]:
+            raise InvalidConfig(
+                f"{self._shown}: {self._given} has no column `{unknown[0]}`. Add it, or name another one"
+            )
+        if run and types[run] not in TEXT:
+            raise InvalidConfig(
+                f"{self._shown}: run_column={run!r} is of the type {types[run]}, which does not hold each run. Make it a text column"
+            )
+        if self._options.mode == UPSERT and not database.rows(UNIQUE, self._target, ",".join(sorted(keys))):
+            raise InvalidConfig(
+                f"key={list(keys)}: {self._given} has no unique index on exactly these columns, so nothing says which rows are the same."
+                f" Create one: create unique index on {self._target} ({listed(keys)})"
+            )
+
+    def _begin(self, database: Database) -> None:
+        by = self._by
+        spelled = json.dumps([self._name, by.history, by.run, by.uid, by.generation])
+        row = f"begun {hashlib.sha256(spelled.encode()).hexdigest()[:32]}"
+        insert = f"insert into {self._commits} (transaction, target, outcome, history, run, uid, generation) values (?, ?, ?, ?, ?, ?, ?)"
+        for name, outcome in ((self._lock, "target"), (row, "begun")):
+            values = (name, self._name, outcome, by.history, by.run, by.uid, by.generation)
+            database.execute(f"{insert} on conflict (transaction) do nothing", *values)
+        ((self._began,),) = database.rows(f"select number from {self._commits} where transaction = ?", row)
+
+    @property
+    def _lock(self) -> str:
+        """The row that is locked by whoever publishes into the target."""
+        return f"target {self._name}"
+
+    # -- prepare -----------------------------------------------------------------------------------------------------
+
+    def note(self, name: str, version: int) -> None:
+        """Note that a transaction is being prepared. Its staging table comes after that, so nobody misses one."""
+        insert = (
+            f"insert into {self._commits} (transaction, target, outcome, mode, history, run, uid, generation, version, began)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        )
+        by = self._by
+        run = (by.history, by.run, by.uid, by.generation)
+        with self._transactions() as database:
+            database.execute(insert, name, self._name, PREPARED, self._options.mode, *run, version, self._began)
+
+    def make_staging(self, name: str, columns: Collection[str]) -> None:
+        """Make the staging table anew, with these columns of the target: its types, and what it demands of single rows."""
+        staging = self.staging(name)
+        others = [f"drop column {quoted(column.name)}" for column in self.columns if column.name not in columns]
+        with self._transactions() as database:
+            database.execute(f"set local lock_timeout = '{LOCK_WAIT}'")
+            database.execute(f"drop table if exists {staging}")
+            database.execute(f"create table {staging} (like {self._target} including constraints)")
+            if others:
+                database.execute(f"alter table {staging} {', '.join(others)}")
+
+    def seal(self, name: str) -> StagedRows:
+        """Let nobody add rows any more, and return what is there.
+
+        Waits for tasks that still write. A task that Spark has given up, and that comes later, gets an error.
+        """
+        staging = self.staging(name)
+        with self._transactions() as database:
+            database.execute(f"set local lock_timeout = '{LOCK_WAIT}'")
+            database.execute(f"alter table {staging} add constraint checkpoint_sealed check (false) not valid")
+            ((rows, size),) = database.rows(f"select count(*), pg_table_size({_text(staging)}) from {staging}")
+        return StagedRows(rows, size)
+
+    def prepared(self, name: str, columns: Sequence[str]) -> dict[str, Any]:
+        """Return what ``commit`` needs. Raises ``RowsRefused`` if an upsert could not tell which of its rows shall stay."""
+        options = self._options
+        if options.mode == UPSERT:
+            self._check_keys(name)
+        return {
+            "table": self.staging(name), "columns": list(columns), "mode": options.mode, "key": list(options.key),
+            "run_column": options.run_column,
+        }  # fmt: skip
+
+    def _check_keys(self, name: str) -> None:
+        keys, staging = listed(self._options.key), self.staging(name)
+        null = " or ".join(f"{quoted(key)} is null" for key in self._options.key)
+        with self._transactions() as database:
+            twice = database.rows(f"select 1 from {staging} group by {keys} having count(*) > 1 limit 1")
+            nulls = database.rows(f"select 1 from {staging} where {null} limit 1")
+        if twice or nulls:
+            problem = "two rows with one key" if twice else "a row whose key is null"
+            raise RowsRefused(
+                f"the DataFrame for {self._given} holds {problem}, key={list(self._options.key)}. Keep one row for each key before write()"
+            )
+
+    # -- commit and abort --------------------------------------------------------------------------------------------
+
+    def commit(self, transaction: Transaction) -> bool:
+        """Publish the rows of a transaction in one database transaction. Return False if it was aborted.
+
+        May be repeated, by any process. Raises ``OverwrittenSince`` if a run that began later has overwritten the target: then the
+        transaction is aborted. Raises ``Damaged`` if its row or its staging table is lost.
+        """
+        overwritten = False
+        with self._transactions() as database:
+            outcome, began = self._locked(database, transaction.name)
+            if outcome == PREPARED:
+                overwritten = self._overwritten(database, transaction, began)
+                if overwritten:
+                    self._end(database, transaction.name, ABORTED, 0)
+                else:
+                    self._publish(database, transaction)
+        self._drop_over()
+        if overwritten:
+            raise OverwrittenSince(
+                f"{self._shown}: a run that began later has overwritten {self._given}, so the rows of this run were not published. If they"
+                " shall replace the later ones, clear this task: then it begins anew"
+            )
+        return outcome != ABORTED
+
+    def _locked(self, database: Database, name: str) -> tuple[str, int]:
+        """Lock the target against other commits, then the transaction against aborts. Return its outcome, and when its run began."""
+        lock = f"select outcome, began from {self._commits} where transaction = ? for update"
+        target, found = database.rows(lock, self._lock), database.rows(lock, name)
+        if not target or not found:
+            raise Damaged(
+                f"{self._shown}: {self._commits} has no row '{name if target else self._lock}'. Somebody deleted it. Bring it back; else the"
+                f" rows of transaction {name} are lost"
+            )
+        outcome, began = found[0]
+        return outcome, began
+
+    def _overwritten(self, database: Database, transaction: Transaction, began: int) -> bool:
+        if Options.of(transaction.prepared).mode != OVERWRITE:
+            return False
+        later = (
+            f"select 1 from {self._commits} where target = ? and mode = '{OVERWRITE}' and outcome in ('{COMMITTED}', '{REPLACED}')"
+            " and began > ? limit 1"
+        )
+        return bool(database.rows(later, self._name, began))
+
+    def _publish(self, database: Database, transaction: Transaction) -> None:
+        name, staging = transaction.name, self.staging(transaction.name)
+        if not database.rows("select 1 where to_regclass(?) is not null", staging):
+            raise Damaged(
+                f"{self._shown}: the staging table {staging} is missing. Somebody dropped it. Bring it back; else the rows of transaction"
+                f" {name} are lost"
+            )
+        options = Options.of(transaction.prepared)
+        self._take_out(database, transaction, options)
+        insert = insertion(self._target, staging, transaction.prepared["columns"], options)
+        run = [f"{transaction.run} {name}"] if options.run_column else []
+        self._end(database, name, COMMITTED, database.execute(insert, *run))
+
+    def _take_out(self, database: Database, transaction: Transaction, options: Options) -> None:
+        """Delete the rows that the transaction replaces, and note whose they were."""
+        replaced = f"update {self._commits} set outcome = '{REPLACED}' where target = ? and outcome = '{COMMITTED}'"
+        if options.mode == OVERWRITE:
+            database.execute(f"delete from {self._target}")
+            database.execute(replaced, self._name)
+        elif names := transaction.replaces:
+            marks = ", ".join("?" * len(names))
+            if column := options.run_column:
+                values = (f"{transaction.run} {name}" for name in names)
+                database.execute(f"delete from {self._target} where {quoted(column)} in ({marks})", *values)
+            database.execute(f"{replaced} and transaction in ({marks})", self._name, *names)
+
+    def _end(self, database: Database, name: str, outcome: str, rows: int) -> None:
+        update = f"update {self._commits} set outcome = ?, rows = ?, at = clock_timestamp() where transaction = ?"
+        database.execute(update, outcome, rows, name)
+
+    def abort(self, names: Collection[str]) -> tuple[str, ...]:
+        """See to it that no transaction of ``names`` is ever committed, and drop its table. Return those that are committed already."""
+        by, committed = self._by, []
+        insert = (
+            f"insert into {self._commits} as c (transaction, target, outcome, history, run, uid) values (?, ?, '{ABORTED}', ?, ?, ?)"
+            f" on conflict (transaction) do update set outcome = '{ABORTED}', at = clock_timestamp() where c.outcome = '{PREPARED}'"
+        )
+        for name in sorted(names):
+            with self._transactions() as database:
+                database.execute(insert, name, self._name, by.history, by.run, by.uid)
+                ((outcome,),) = database.rows(f"select outcome from {self._commits} where transaction = ?", name)
+            if outcome != ABORTED:
+                committed.append(name)
+        self._drop_over()
+        return tuple(committed)
+
+    def _drop_over(self) -> None:
+        """Drop the staging tables of transactions that have ended, whoever left them, as far as this role may.
+
+        One that somebody reads just now stays: the next call takes it.
+        """
+        query = STAGING_OVER.format(commits=self._commits, staging=STAGING)
+        with self._transactions() as database:
+            tables = database.rows(query, self._schema)
+        for (table,) in tables:
+            try:
+                with self._transactions() as database:
+                    database.execute("set local lock_timeout = '5s'")
+                    database.execute(f"drop table if exists {quoted(self._schema, table)}")
+            except StoreUnavailable as error:
+                if error.about.get("sqlstate") != LOCK_NOT_AVAILABLE:
+                    raise
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def position(self) -> str:
+        """Return the transaction that was committed last."""
+        query = f"select transaction from {self._commits} where target = ? and outcome = '{COMMITTED}' order by at desc limit 1"
+        with self._transactions() as database:
+            rows = database.rows(query, self._name)
+        return f"transaction {rows[0][0]}" if rows else "no transaction"
+
+    def standing(self) -> tuple[str, ...]:
+        """Return the transactions of this run whose rows readers see."""
+        by = self._by
+        query = f"select transaction from {self._commits} where target = ? and outcome = '{COMMITTED}' and history = ? and run = ? and uid = ?"
+        with self._transactions() as database:
+            rows = database.rows(f"{query} order by number", self._name, by.history, by.run, by.uid)
+        return tuple(name for (name,) in rows)
+
+    def later(self, version: int) -> tuple[tuple[str, int, str], ...]:
+        """Return the committed transactions of this history's sink after ``version``: name, version, run.
+
+        None for an upsert: when those runs are run again, their rows take the place of the earlier ones.
+        """
+        if self._options.mode == UPSERT:
+            return ()
+        query = f"select transaction, version, run from {self._commits} where target = ? and outcome = '{COMMITTED}'"
+        values = (self._name, self._by.history, self._by.uid, version)
+        with self._transactions() as database:
+            rows = database.rows(f"{query} and history = ? and uid = ? and version > ? order by version", *values)
+        return tuple((name, of_version, run) for name, of_version, run in rows)
+
+    def take_out(self, names: Collection[str]) -> None:
+        """Delete the rows of committed transactions of this sink. Raises ``NotSupportedYet`` if nothing tells them from others."""
+        options = self._options
+        if options.mode == APPEND and not options.run_column:
+            raise NotSupportedYet(
+                f"{self._shown}: nothing tells which rows of {self._given} are those of {len(names)} transactions. Delete them, and set their"
+                f" outcome in {self._commits} to '{REPLACED}'; with run_column= the sink does that"
+            )
+        with self._transactions() as database:
+            database.rows(f"select 1 from {self._commits} where transaction = ? for update", self._lock)
+            for name in sorted(names):
+                end = f"update {self._commits} set outcome = '{REPLACED}' where transaction = ? and outcome = '{COMMITTED}' returning run"
+                for (run,) in database.rows(end, name):
+                    if options.run_column:
+                        condition = f" where {quoted(options.run_column)} = ?"
+                        database.execute(f"delete from {self._target}{condition}", f"{run} {name}")
+                    else:  # of an overwrite: nothing else is there
+                        database.execute(f"delete from {self._target}")
+
+    def leftovers(self) -> tuple[tuple[str, str], ...]:
+        """Return the transactions that are prepared and not ended, of any run, each with the URI of its history."""
+        query = f"select transaction, history from {self._commits} where target = ? and outcome = '{PREPARED}' order by number"
+        with self._transactions() as database:
+            return tuple((name, history) for name, history in database.rows(query, self._name))
+
+
+def settings() -> str:
+    """Return the statement with which each database transaction begins."""
+    return SETTINGS.format(idle=IDLE)
+
+
+def _text(value: str) -> str:
+    """Return a text as SQL spells it."""
+    return "'" + value.replace("'", "''") + "'"
