@@ -66,7 +66,7 @@ class Committed:
 class OpenSink(ABC):
     """A sink that one run of a job writes to. The script's thread prepares; another thread commits, one transaction at a time."""
 
-    replaces: ClassVar[bool] = False
+    replaces: bool = False
     """Whether ``commit`` takes out the rows of ``Transaction.replaces`` in the same step. Else a run that would append twice is refused."""
 
     @abstractmethod
