@@ -184,6 +184,10 @@ class AttemptRun(JobRun):
     def sink(self, uid: str, sink: Sink, *, gated: bool) -> SinkWriter:
         return AttemptSinkWriter(self._sinks.claim(uid, sink, gated=gated), self._sinks, self.stages, self.checkpointer)
 
+    def txn(self, uid: str) -> dict[str, str]:
+        application, number = self._sinks.number(uid, self.stages.here())
+        return {"txnAppId": application, "txnVersion": str(number)}
+
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
     ) -> Query:
