@@ -92,6 +92,14 @@ class Commits:
             self._attempt.writer.confirm_commits(checkpoint.id)
 
     def done(self, checkpoint: Checkpoint) -> bool:
-        """Return whether all that a completed checkpoint publishes is committed."""
+        """Return whether all that a completed checkpoint publishes is committed.
+
+        It also holds sinks that this attempt has not opened yet, as they were restored: nobody has asked their targets.
+        """
         held = {entry.uid: entry.sink.version for entry in checkpoint.states if entry.sink}
+        journal = self._attempt.journal.state
+        if any(
+            uid not in self._sinks.opened and journal.sink(uid).confirmed < version for uid, version in held.items()
+        ):
+            return False
         return not any(transaction.version <= held.get(state.uid, 0) for state, transaction in self.due())
