@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, PY_FILES,
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.protocol.handover import LAUNCH_VARIABLE, LINE_MARK
 from airflow_checkpoint_provider.protocol.preflight import PREFLIGHT_VARIABLE
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages
 
 KUBERNETES = "airflow.providers.cncf.kubernetes"
 OVERRIDDEN = ("_resolve_connection", "_build_spark_submit_command", "_process_spark_submit_log")
@@ -233,7 +233,7 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
                 start_new_session=True,
             )
         except OSError:
-            self._output.log([messages.not_killed(application_id)])
+            self._output.log([launch_messages.not_killed(application_id)])
 
     # -- the process -------------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class CheckpointedSparkSubmitHook(SparkSubmitHook):
     def _read(self, line: str) -> str:
         self.forgotten |= bool(_YARN_FORGOT.search(line))
         self._application_ended |= bool(_YARN_SAID_ENDED.search(line))
-        self.refusal = messages.refusal_in(line.partition(self._output.mark)[2].strip()) or self.refusal
+        self.refusal = launch_messages.refusal_in(line.partition(self._output.mark)[2].strip()) or self.refusal
         return line
 
 

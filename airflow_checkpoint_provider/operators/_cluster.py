@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import _submitted_job
 from airflow_checkpoint_provider.operators._launched import LaunchedDriver
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages
 
 WITHOUT_WAITING = {
     "spark.yarn.submit.waitAppCompletion": "false",
@@ -62,11 +62,11 @@ def outlives_submit(hook: CheckpointedSparkSubmitHook, launch: LaunchedDriver, o
     attempt = launch.attempt()
     lives = (attempt is None or not attempt.outcome) and hook.may_run_on()
     if hook.forgotten:
-        output.log([messages.forgotten(hook.yarn_application)])
+        output.log([launch_messages.forgotten(hook.yarn_application)])
     elif lives and attempt is None and hook.yarn_application is not None:
-        output.log([messages.not_awaited(hook.yarn_application)])
+        output.log([launch_messages.not_awaited(hook.yarn_application)])
         hook.kill_application()
-    return messages.goes_on_alone_on_yarn(hook.yarn_application) if lives and attempt is not None else None
+    return launch_messages.goes_on_alone_on_yarn(hook.yarn_application) if lives and attempt is not None else None
 
 
 def remember_application(hook: CheckpointedSparkSubmitHook, launch: LaunchedDriver, epoch: int | None) -> None:

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.operators import _memory, _xcom
 from airflow_checkpoint_provider.operators._launched import LaunchedDriver
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages
 from airflow_checkpoint_provider.text.units import driver_ended
 
 OVER = {error.code for error in (Fenced, JobAlreadyRunning, JobSuspended)}
@@ -111,7 +111,7 @@ class DriverEnd:
     def _succeed(self, attempt: AttemptRecord | None) -> dict[str, Any]:
         if attempt is None:
             self.launch.record_end("finished", 0)
-            for line in messages.not_attached():
+            for line in launch_messages.not_attached():
                 self.log.warning(line)
             return _xcom.of_end(self.launch)
         if attempt.outcome is None:
@@ -147,7 +147,7 @@ class DriverEnd:
     def wait_suspended(self) -> NoReturn:
         """Reschedule this try without using up a retry. It runs again after 60 s (the heartbeat timeout), in a new process,
         so that its templates are rendered again."""
-        self.output.log(messages.suspended(self.launch.state))
+        self.output.log(launch_messages.suspended(self.launch.state))
         again = datetime.now(UTC) + timedelta(seconds=self.launch.beats.still)
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 

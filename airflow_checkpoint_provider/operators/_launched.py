@@ -47,7 +47,7 @@ from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, L
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import DEFAULT_CONNECTION
 from airflow_checkpoint_provider.storage import Store, s3_credentials
-from airflow_checkpoint_provider.text import manual_restore, messages, summary_table
+from airflow_checkpoint_provider.text import launch_messages, manual_restore, summary_table
 
 COLLECTS = 10  # of so many instances of a mapped task, one collects: each lists the histories of all items
 LogLines = Callable[[Iterable[str]], None]
@@ -165,7 +165,7 @@ class LaunchedDriver:
         moved = current.map_index != self.parameters.map_index
         later_try = current.latest_try > self.parameters.try_number
         if self.record is None or current.number != self.record.number or moved or later_try:
-            raise Superseded(messages.superseded(state, self.parameters.token.run))
+            raise Superseded(launch_messages.superseded(state, self.parameters.token.run))
 
     @contextlib.contextmanager
     def heartbeat(self) -> Iterator[Heart]:
@@ -224,7 +224,7 @@ class LaunchedDriver:
             )
         except Exception as error:  # noqa: BLE001 - no other code would report an error of this thread
             collected.append(OlderRun("", error=typed(error, "the listing")))
-        self.log(messages.older_runs(history.job, collected))
+        self.log(launch_messages.older_runs(history.job, collected))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from airflow_checkpoint_provider.operators._parameters import refuse_inside_pref
 from airflow_checkpoint_provider.operators.hand_over import HandOver
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import s3_credentials
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages
 
 MEMORY = ("memory_after_oom", "memory_limit")  # parameters of CheckpointedSparkSubmitOperator alone
 
@@ -131,7 +131,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if attempt is None or attempt.outcome is not None:
             return None
         lives = Liveness(launch.store, launch.beats).wait(driver_keys(launch.keys, launch.state))
-        return messages.goes_on_alone() if lives else None
+        return launch_messages.goes_on_alone() if lives else None
 
     def remember_job(self, context: Any, launch: DriverLaunch) -> None:
         """Remember the job of a driver that has attached, for a later try that adopts it."""
@@ -170,7 +170,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             try:
                 self._plan(launch)
             except AlreadyFinished:
-                self._output.log(messages.finished(launch.state, ti.run_id))
+                self._output.log(launch_messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
                 return self._end_of(launch).finish()
             key = history_key(launch.parameters.history.item)
@@ -188,7 +188,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         self.check_parameters()
         self.refuse_instance(context)
         refuse_inside_preflight(os.environ)
-        self._output.log(messages.untried(_airflow.untried()))
+        self._output.log(launch_messages.untried(_airflow.untried()))
         by_default = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
         if by_default and "deferrable" in self.needs:
             self._output.log([f"not deferred: {type(self).__name__} waits for its driver in this version"])
@@ -212,7 +212,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             launch.publish_savepoints()
             self._end_of(launch).wait_suspended()
         except CheckpointError as error:
-            self._output.log(messages.refused(launch.title, error))
+            self._output.log(launch_messages.refused(launch.title, error))
             raise
 
     def _submit(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:

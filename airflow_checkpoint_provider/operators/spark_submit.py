@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
 from airflow_checkpoint_provider.policies.memory import MemoryPlan, memory_policy
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.storage import Store, s3_credentials
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages
 
 
 class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator):
@@ -92,7 +92,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         refuse_no_application(self.application)
         hook = self._made_hook()
         if hook.master.startswith("k8s:") and (uri := self.checkpoint_store().uri).startswith("file:"):
-            self._output.log([messages.folder_on_kubernetes(uri)])
+            self._output.log([launch_messages.folder_on_kubernetes(uri)])
         self._defers = self._whether_to_defer(hook)
         if not self._defers:
             hook.check_tracking()

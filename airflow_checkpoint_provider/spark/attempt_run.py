@@ -81,7 +81,7 @@ class AttemptRun(JobRun):
         self._registered = Registered(self.states, seal.id if seal else None)
         self._queries = Queries(spark, attempt, self.states, config)
         self._sinks = Sinks(spark, attempt, self.states, elsewhere=bool(point and point.pointer))
-        commits = Commits(attempt, self._sinks)
+        self._commits = commits = Commits(attempt, self._sinks)
         participants = Participants(self.states, self._registered, self._queries, self._sinks, commits)
         self.checkpointer = Checkpointer(attempt, participants, spark.version, config)
         self._timer = CheckpointTimer(attempt, self._queries, self.checkpointer, config)
@@ -182,7 +182,9 @@ class AttemptRun(JobRun):
         self._registered.add(uid, obj)
 
     def sink(self, uid: str, sink: Sink, *, gated: bool) -> SinkWriter:
-        return AttemptSinkWriter(self._sinks.claim(uid, sink, gated=gated), self._sinks, self.stages, self.checkpointer)
+        opened = self._sinks.claim(uid, sink, gated=gated)
+        self._commits.confirm_restored()
+        return AttemptSinkWriter(opened, self._sinks, self.stages, self.checkpointer)
 
     def txn(self, uid: str) -> dict[str, str]:
         application, number = self._sinks.number(uid, self.stages.here())

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed, undecided
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
-from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, WrongUse
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, NonRestoredState, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
@@ -78,7 +78,6 @@ class JobEnd:
         self._take_last_checkpoints()
         self._await_gate()
         self.commits.wait()
-        self.commits.confirm_restored()
         self.checkpointer.close()
         self.attempt.writer.check_not_fenced()
         self.checkpointer.protection.enforce_limit()
@@ -90,6 +89,7 @@ class JobEnd:
 
         A value that no finished attempt has set is dropped, too, unless the job says that it is kept.
         """
+        self._refuse_left_out_sinks()
         unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
         self._drop(unfinished, state_messages.unfinished_left_behind)
         unclaimed = {state.uid: state for state in self.states.unclaimed()}
@@ -97,6 +97,13 @@ class JobEnd:
         self._drop(dropped, state_messages.left_behind)
         if kept:
             say(state_messages.handed_on([unclaimed[uid] for uid in kept]))
+
+    def _refuse_left_out_sinks(self) -> None:
+        """Raise ``NonRestoredState`` if the script does not open a sink for which the restore point holds uncommitted rows."""
+        dropped, kept = split_allowed(left := self.sinks.left_out(), self.allow_non_restored_state)
+        if kept:
+            raise NonRestoredState(sink_messages.left_out([left[uid] for uid in kept]), uid=kept[0])
+        self._drop(dropped, state_messages.left_behind)
 
     def _drop(self, uids: Sequence[str], line: Callable[[Sequence[StateSnapshot]], str]) -> None:
         if uids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.protocol.metadata import SinkVersion
+from airflow_checkpoint_provider.protocol.metadata import SinkVersion, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
 from airflow_checkpoint_provider.text.units import coded, plural, size, some
@@ -80,15 +80,19 @@ def not_committed(count: int, error: CheckpointError | None) -> str:
     )
 
 
-def target_changed(uid: str, before: SinkDetail, target: str, left: int) -> str:
-    """Say that a sink writes elsewhere from now on."""
-    open_rows = (
-        f" {plural(left, 'write')} to the old target may not be committed: start the old script once to commit them."
-        if left
-        else ""
+def old_target_waits(uid: str, before: SinkDetail, target: str) -> str:
+    """Return the text of the error for a sink that writes elsewhere before the rows for its old target are committed."""
+    return (
+        f"sink '{uid}' is to write to {target}, and the restored checkpoint holds rows for {before.target} that may not be committed. They would"
+        " be lost. Start the job once with the old target: it commits them first. Or give the new target another uid, and drop the old one:"
+        f' allow_non_restored_state=["{uid}"]'
     )
+
+
+def target_changed(uid: str, before: SinkDetail, target: str) -> str:
+    """Say that a sink writes elsewhere from now on."""
     return coded(
-        f"sink '{uid}' writes to {target}. The restored checkpoint holds writes to {before.target}.{open_rows}",
+        f"sink '{uid}' writes to {target}. The restored checkpoint holds writes to {before.target}",
         "CKP155",
     )
 
@@ -184,6 +188,16 @@ def numbers_stand(uid: str, why: str) -> str:
     )
 
 
+def left_out(states: Sequence[StateSnapshot]) -> str:
+    """Return the text of the error for sinks with rows that wait for their commit, and that the script does not open."""
+    names = ", ".join(f"'{state.uid}'" for state in states)
+    targets = ", ".join(state.sink.target for state in states if state.sink)
+    return (
+        f"the restored checkpoint holds rows for sink {names} ({targets}) that may not be committed, and the script does not open it. They would"
+        f" be lost. Open the sink as before. To drop the rows, set allow_non_restored_state=[{', '.join(f'{state.uid!r}' for state in states)}]"
+    )
+
+
 def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
     """Return the text of the error for a job that goes back to before the commits of other runs."""
     return (
@@ -205,7 +219,7 @@ def rows_stand(uid: str, target: str, count: int) -> str:
     """Return the text of the error for a run that would append its rows a second time."""
     return (
         f"sink '{uid}': {target} holds {plural(count, 'write')} of this run, and the run is computed again. They would be there twice. Nothing"
-        " was computed. Remove these rows, then run `checkpoints restore JOB --sink-cleaned`; or let the sink replace them: run_column=..., or"
+        " was computed. Remove these rows, and clear the task again; or let the sink replace them: run_column=..., or"
         ' mode="overwrite"'
     )
 

@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.text import (
+    launch_messages,
     manual_restore,
     messages,
     query_progress,
@@ -96,14 +97,14 @@ def of_state(state: State) -> Iterator[str]:
             yield state_messages.application_line("d", {"a": "b"}, attempt, run)
     for run in state.runs:
         yield from summary_table.summary(state, run.key)
-        yield from messages.finished(state, run.key)
-        yield printable(messages.superseded(state, run.key))
+        yield from launch_messages.finished(state, run.key)
+        yield printable(launch_messages.superseded(state, run.key))
     for point in (None, state.restore_point(), Point(id=1), state.branch.base):
         yield from manual_restore.restored(state, Restored(point), claim=True, rename={"a": "b"})
     yield printable(manual_restore.left_by_restore(state))
     yield from map(printable, summary_table.statistics(state, statistics.checkpoints(state)))
     yield printable(messages.nothing_to_stop(state))
-    yield from messages.suspended(state)
+    yield from launch_messages.suspended(state)
     if state.closing:
         yield messages.closed(state, state.closing)
     yield restore_story.waits_for_heartbeat(state, 3.0)

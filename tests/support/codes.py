@@ -7,6 +7,7 @@ from airflow_checkpoint_provider.hooks import connections  # noqa: F401 - define
 from airflow_checkpoint_provider.text import (
     deferral,
     health,
+    launch_messages,
     manual_restore,
     messages,
     out_of_memory,
@@ -24,6 +25,7 @@ ERRORS = [(error.code, meaning(error)) for error in all_errors()]
 TEXTS = (
     deferral,
     health,
+    launch_messages,
     manual_restore,
     messages,
     out_of_memory,

@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.settings import Settings
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.storage import Store, probe
-from airflow_checkpoint_provider.text import messages, restore_story
+from airflow_checkpoint_provider.text import launch_messages, restore_story
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def refuse(journal: Journal, launch: int | None, error: errors.CheckpointError, 
 
 def tell_task(store: Store, keys: Keys, launch: int, error: errors.CheckpointError) -> None:
     """Print the error, and write it where the task that launched this driver reads it."""
-    say(messages.refusal(error))
+    say(launch_messages.refusal(error))
     Heart(
         store, keys.driver_beat(launch), Beat(launch=launch, refusal=RefusedStart(code=error.code, text=error.message))
     ).pulse()

@@ -138,7 +138,7 @@ class Checkpointer:
                 self.wait()
             if wait and declined:
                 raise declined
-            if wait:
+            if wait and script is at_barrier:
                 self._commits.wait()
                 self._confirm()
             return not wait or self._all_saved()

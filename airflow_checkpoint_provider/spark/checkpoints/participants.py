@@ -66,4 +66,5 @@ class Participants:
         with self.states.lock:
             streams, sinks = self.streams.pin(barrier), self.sinks.pin(barrier)
             states = self.states.pin(barrier, of_script=of_script)
-        return tuple(snapshot for _, snapshot in sorted({**states, **streams, **sinks}.items()))
+            objects = self.registered.pin() if of_script else {}
+        return tuple(snapshot for _, snapshot in sorted({**states, **objects, **streams, **sinks}.items()))

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.workers import Workers
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
+from airflow_checkpoint_provider.spark.state.registered import words
 from airflow_checkpoint_provider.text import sink_messages
 
 PAUSE = 5.0  # seconds between two tries after an error
@@ -60,10 +61,11 @@ class Commits:
             while due := self.due():
                 self._sinks.commit(*due[0])
             self._error = None
-        except CheckpointError as error:
-            if str(error) != str(self._error):
-                say(sink_messages.commit_failed(error))
-            self._error, self._not_before = error, self._clock() + PAUSE
+        except Exception as error:  # noqa: BLE001 - a sink of the author's own may raise anything
+            failed = error if isinstance(error, CheckpointError) else CommitFailed(words(error))
+            if str(failed) != str(self._error):
+                say(sink_messages.commit_failed(failed))
+            self._error, self._not_before = failed, self._clock() + PAUSE
 
     def wait(self) -> None:
         """Wait until all that is due is committed. Raises ``CommitFailed`` after some tries, and a permanent error of a sink at once."""
@@ -79,7 +81,7 @@ class Commits:
         raise CommitFailed(sink_messages.not_committed(len(self.due()), self._error)) from self._error
 
     def confirm_restored(self) -> None:
-        """Note in the journal that the writes of the restore point are committed, if its sinks are all in use."""
+        """Note in the journal that the writes of the restore point are committed, if the script has opened all its sinks."""
         state, point = self._attempt.journal.state, self._attempt.restored.point
         checkpoint = state.checkpoint(point.id) if point and point.pointer is None else None
         held = {entry.uid for entry in checkpoint.states if entry.sink} if checkpoint else set()

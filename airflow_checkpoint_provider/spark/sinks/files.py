@@ -7,6 +7,7 @@ Spark writes the rows into a folder of the target that readers pass over. The co
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -122,6 +123,7 @@ class OpenFileSink(OpenSink):
             for _ in range(2)
         )
         self._commits.begin()
+        self._lock = threading.RLock()  # the script may abort a write while another thread commits
 
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
         staged = self._staging.stage(name)
@@ -140,14 +142,17 @@ class OpenFileSink(OpenSink):
         return rows_of(self._spark, observed)
 
     def commit(self, transaction: Transaction) -> bool:
-        return self._commits.commit(transaction)
+        with self._lock:
+            return self._commits.commit(transaction)
 
     def abort(self, names: Collection[str]) -> tuple[str, ...]:
-        bases = {left.name: left.base for left in self._commits.leftovers()}
-        return self._commits.abort(names, min((bases.get(name, 0) for name in names), default=0))
+        with self._lock:
+            bases = {left.name: left.base for left in self._commits.leftovers()}
+            return self._commits.abort(names, min((bases.get(name, 0) for name in names), default=0))
 
     def position(self) -> str:
-        return f"entry {self._commits.log.read().n}"
+        with self._lock:
+            return f"entry {self._commits.log.read().n}"
 
     def standing(self) -> tuple[str, ...]:
         commits: Any = self._commits.log.read().commits

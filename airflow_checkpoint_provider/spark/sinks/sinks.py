@@ -63,24 +63,21 @@ class SinkState:
             )
 
     def add(self, transaction: Transaction) -> None:
-        """Note a prepared write. It takes the place of one that the restore point holds."""
-        with self.lock:
-            kept = (old for old in self.transactions if not self._same_write(old, transaction))
-            self.transactions = [*kept, transaction]
+        """Note a prepared write, with the next version. What it replaces is of no use any more."""
+        with self.lock:  # a checkpoint that is pinned meanwhile holds both or none
+            kept = (old for old in self.transactions if old.name not in transaction.replaces)
+            self.transactions, self.version = [*kept, transaction], transaction.version
             self.replaces = ()
-
-    @staticmethod
-    def _same_write(old: Transaction, new: Transaction) -> bool:
-        return (old.run, old.write) == (new.run, new.write)
 
     def mark_committed(self, transaction: Transaction) -> None:
         """Note that a transaction is committed."""
+        position = self.opened.position()
         with self.lock:
             self.transactions = [
                 replace(other, committed=True) if other.name == transaction.name else other
                 for other in self.transactions
             ]
-            self.position = self.opened.position()
+            self.position = position
 
     def forget(self, transaction: Transaction) -> None:
         """Note that a transaction was aborted."""
@@ -123,8 +120,9 @@ class Sinks:
         self._go_back(state, restored.version, carried)
         state.replaces = self._earlier_pass(state, carried)
         abort_leftovers(self._attempt, uid, opened, carried)
+        held = {old.name for old in state.held.values()}
         # Those of earlier runs are of no use once they are committed
-        state.transactions = [old for old in state.transactions if not old.committed or old.write in state.held]
+        state.transactions = [old for old in state.transactions if not old.committed or old.name in held]
         return state
 
     def _refuse_shared(self, uid: str, sink: Sink) -> None:
@@ -137,7 +135,10 @@ class Sinks:
                 )
 
     def _restored(self, uid: str, sink: Sink) -> SinkDetail:
-        """Return what the restore point holds of a sink. What it holds for another target is of no use here."""
+        """Return what the restore point holds of a sink. What it holds for another target is of no use here.
+
+        Raises ``SinkMoved`` if rows for the other target may not be committed: nobody would do it any more.
+        """
         snapshot = self._states.snapshots.get(uid)
         if snapshot is None:
             return SinkDetail(format=sink.kind, target=sink.target)
@@ -146,8 +147,9 @@ class Sinks:
         detail = snapshot.sink
         if (detail.format, detail.target) == (sink.kind, sink.target):
             return detail
-        left = [transaction for transaction in detail.transactions if not transaction.committed]
-        say(sink_messages.target_changed(uid, detail, sink.target, len(left)))
+        if not self._elsewhere and _uncommitted(detail, self._attempt.journal.state.sink(uid).confirmed):
+            raise SinkMoved(sink_messages.old_target_waits(uid, detail, sink.target))
+        say(sink_messages.target_changed(uid, detail, sink.target))
         return replace(detail, format=sink.kind, target=sink.target, transactions=())
 
     def _version(self, uid: str, restored: SinkDetail) -> int:
@@ -255,10 +257,9 @@ class Sinks:
         state.replaces = (*state.replaces, held.name)
 
     def _transaction(self, state: SinkState, name: str, origin: Origin, prepared: Prepared) -> Transaction:
-        state.version += 1
         return Transaction(
             name=name,
-            version=state.version,
+            version=state.version + 1,
             run=self._states.run,
             write=state.writes,
             origin=origin,
@@ -330,6 +331,17 @@ class Sinks:
             if state.gated and any(left.version > self.due_version(state) for left in state.uncommitted())
         ]
 
+    def left_out(self) -> dict[str, StateSnapshot]:
+        """Return the restored sinks that the script has not opened, and that hold writes which nobody is known to have committed."""
+        known = self._attempt.journal.state
+        return {
+            uid: held
+            for uid, held in self._states.snapshots.items()
+            if held.sink
+            and uid not in self.opened
+            and _uncommitted(held.sink, 0 if self._elsewhere else known.sink(uid).confirmed)
+        }
+
     @property
     def unsaved(self) -> bool:
         """Return whether a write is in no completed checkpoint that is known."""
@@ -337,3 +349,7 @@ class Sinks:
             state.version > (held.sink.version if (held := self._states.snapshots.get(uid)) and held.sink else 0)
             for uid, state in self.opened.items()
         )
+
+
+def _uncommitted(sink: SinkDetail, confirmed: int) -> bool:
+    return any(not made.committed and made.version > confirmed for made in sink.transactions)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_checkpoint_provider.errors import CheckpointError, Declined, WrongUse
 from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Checkpoint
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.process.background import Background
 from airflow_checkpoint_provider.spark.process.log import say
+from airflow_checkpoint_provider.spark.state.finishing import FINISH, ObjectSnapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import json_copy
 
@@ -59,10 +61,14 @@ class SnapshotContext:
 
 
 class CheckpointedObject(Protocol):
-    """An object for ``CheckpointedJob.register``. Four more methods are called if the object has them:
+    """An object for ``CheckpointedJob.register``. Six more methods are called if the object has them:
 
     - ``prepare_snapshot_pre_barrier(id)``, of all objects before the first ``snapshot_state``: the last moment to flush.
       ``id`` as in ``SnapshotContext``.
+    - ``finish_snapshot(ctx, prepared)``, the asynchronous part: beside the script, in a thread of the driver. ``prepared`` is what
+      ``snapshot_state`` returned, which may be anything then. It returns the state as JSON. An exception declines the checkpoint.
+    - ``release_snapshot(prepared)``, once for each result of ``snapshot_state``, if there is a ``finish_snapshot``: it is not needed any
+      more, whatever became of the checkpoint.
     - ``notify_checkpoint_complete(id)``: the state that this object returned for this id, or a lower one, is safe.
     - ``notify_checkpoint_aborted(id, latest_completed_id)``: that checkpoint will never complete; a later one holds what it
       would have held. The second id is that of the newest completed checkpoint, None if there is none.
@@ -99,6 +105,7 @@ class Registered:
         self._waiting: dict[int, list[str]] = {}  # checkpoint -> the objects that its outcome concerns
         self._handed_over: set[tuple[int, str]] = set()  # to a notifier
         self.unsaved = False  # no checkpoint is known to be complete that holds the states of the newest barrier
+        self._pinned: dict[str, ObjectSnapshot] = {}  # at the newest barrier, and no checkpoint has them yet
         self._calling = threading.local()
         self.asked = ""  # the method that a barrier calls now, as people read it
 
@@ -142,12 +149,34 @@ class Registered:
                 with self._or_declined(uid, PREPARE):
                     prepare(number)
                 refuse_late(uid, PREPARE)
-        states = {}
-        for uid, obj in self._objects.items():
-            with self._or_declined(uid, SNAPSHOT):
-                states[uid] = json_copy("its state", obj.snapshot_state(SnapshotContext(uid, barrier, number)))
-            refuse_late(uid, SNAPSHOT)
+        states, finishing = dict[str, Any](), dict[str, ObjectSnapshot]()
+        try:
+            for uid, obj in self._objects.items():
+                context = SnapshotContext(uid, barrier, number)
+                with self._or_declined(uid, SNAPSHOT):
+                    state = obj.snapshot_state(context)
+                    if hasattr(obj, FINISH):
+                        finishing[uid] = self._finishing(obj, state, context)
+                    else:
+                        states[uid] = json_copy("its state", state)
+                refuse_late(uid, SNAPSHOT)
+        except Declined:
+            for snapshot in finishing.values():
+                snapshot.discard()
+            raise
         self._states.object_states |= states
+        self._pinned = finishing
+
+    def _finishing(self, obj: Any, prepared: Any, context: SnapshotContext) -> ObjectSnapshot:
+        def record(state: Any) -> StateSnapshot:
+            return self._states.finished(context.uid, state, context.barrier)
+
+        return ObjectSnapshot(context.uid, obj, prepared, context, self._call, record, words)
+
+    def pin(self) -> Mapping[str, ObjectSnapshot]:
+        """Return the snapshots of the newest barrier that are finished beside the script, by uid. Each is returned once."""
+        pinned, self._pinned = self._pinned, {}
+        return pinned
 
     def expect_outcome(self, number: int) -> None:
         """Note that checkpoint ``number`` takes the states of the newest barrier, so that objects are notified of its outcome."""
@@ -162,7 +191,10 @@ class Registered:
 
     def hooks(self) -> tuple[str, ...]:
         """Return the uids of the objects that returned no state at the newest barrier."""
-        return tuple(uid for uid in self._participants if self._states.object_states[uid] is None)
+        stated = self._states.object_states
+        return tuple(
+            uid for uid in self._participants if stated[uid] is None and not hasattr(self._objects[uid], FINISH)
+        )
 
     def refuse_inside(self) -> None:
         """Raise ``WrongUse`` inside a call of an object: a barrier there would snapshot it half-way."""

@@ -236,6 +236,12 @@ class States:
                 current[uid] = self._inline(uid, REGISTERED, state, barrier)
         return tuple(current[uid] for uid in sorted(current))
 
+    def finished(self, uid: str, state: Any, barrier: str) -> StateSnapshot:
+        """Return the record of the state of a registered object that was finished beside the script."""
+        with self.lock:
+            self.object_states[uid] = state
+            return self._inline(uid, REGISTERED, state, barrier)
+
     def _inline(self, uid: str, kind: str, value: Any, barrier: str) -> StateSnapshot:
         before = self.snapshots.get(uid)
         if before and before.kind == kind and canonical(before.value) == canonical(value):

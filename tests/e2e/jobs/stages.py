@@ -1,7 +1,8 @@
 """Small stages; at a closed gate the driver waits, so that a test decides how far the job has got. Runs in the Spark driver.
 
-``stages.py FOLDER [STAGE ...]``, by default one, two and three: a gate is closed while ``FOLDER/closed-<gate>`` is there;
-``FOLDER/at-<gate>-<attempt>`` says that an attempt waits. Each attempt that reaches the end adds its line to ``FOLDER/results``.
+``stages.py FOLDER [ROOT] [--stages STAGE ...]``, by default one, two and three: a gate is closed while ``FOLDER/closed-<gate>`` is
+there; ``FOLDER/at-<gate>-<attempt>`` says that an attempt waits. Each attempt that reaches the end adds its line to
+``FOLDER/results``. The root is not read, because each launch names it.
 """
 
 from __future__ import annotations
@@ -40,4 +41,5 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] or ["one", "two", "three"])
+    named = sys.argv[sys.argv.index("--stages") + 1 :] if "--stages" in sys.argv else ["one", "two", "three"]
+    main(Path(sys.argv[1]), named)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.protocol.state import State
+from tests.integration.runtime.rounds import alive
 from tests.integration.runtime.totals import CLEAN, NAMED, PRICED, TOTALS, stages
 from tests.support.clusters import Cluster, in_cluster_mode
 from tests.support.jars import NoJars
@@ -53,12 +54,12 @@ def test_second_attempt_of_the_application_goes_on_with_the_same_launch(
     home.out.mkdir()
     gate.touch()
     with home.started(confs={**launches.plan(), **TWICE}) as running:
-        wait_until((home.out / "at-two-1").exists, PATIENCE, running.said)
+        wait_until(lambda: alive(running) and (home.out / "at-two-1").exists(), PATIENCE, running.said)
         wait_until(lambda: stored(launches.state()) == {"one"}, PATIENCE, running.said)
         (running_there,) = yarn.applications()
         (master,) = yarn.masters(running_there["id"])
         os.kill(master, signal.SIGKILL)
-        wait_until((home.out / "at-two-2").exists, PATIENCE, running.said)
+        wait_until(lambda: alive(running) and (home.out / "at-two-2").exists(), PATIENCE, running.said)
         gate.unlink()
         ended = running.wait()
     assert ended.code == 0, ended.log
@@ -76,7 +77,7 @@ def test_driver_that_yarn_ends_saves_what_is_proved(cluster: Cluster, yarn: Yarn
     home = cluster.home(tmp_path / "home", "totals.py")
     launches = Launches(home.store)
     with home.started(("until-ended", f"stage/{NAMED}/rows-counted"), confs=launches.plan()) as running:
-        wait_until(lambda: "WAITS at" in running.said(), PATIENCE, running.said)
+        wait_until(lambda: "WAITS at" in alive(running), PATIENCE, running.said)
         (application,) = yarn.applications()
         yarn.end(application["id"])
         ended = running.wait()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.cli import change
-from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged, SinkMoved, WrongUse
-from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink
+from airflow_checkpoint_provider.errors import (
+    CommitFailed,
+    InvalidConfig,
+    KindChanged,
+    NonRestoredState,
+    SinkMoved,
+    StoreUnavailable,
+    WrongUse,
+)
+from airflow_checkpoint_provider.protocol.transactions import Transaction
+from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, OpenSink, Prepared, Sink, SinkContext
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
+from tests.support.parts import parts
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -211,3 +222,100 @@ def test_job_that_goes_back_is_refused_if_nobody_allows_to_take_rows_out(script:
     with script.failing() as job, pytest.raises(SinkMoved, match="2 writes of later runs"):
         job.sink("report", FileSink(out))
     assert rows_of(script.spark, out) == [0, 1, 2]
+
+
+# -- commits that do not come about ------------------------------------------------------------------------------------
+
+
+def write_without_commit(job: CheckpointedJob, out: Path, error: Exception | None = None) -> None:
+    """The target takes the rows, and no commit."""
+    sink = job.sink("report", FileSink(out))
+
+    def commit(_: Transaction) -> bool:
+        raise error or StoreUnavailable("the target does not answer, by plan")
+
+    parts(job)._sinks.opened["report"].opened.commit = commit  # type: ignore[method-assign, assignment]
+    sink.write(job.spark.range(3))
+
+
+def test_next_attempt_commits_first_what_a_completed_checkpoint_holds(
+    script: Script, out: Path, capsys: CaptureFixture
+) -> None:
+    with script.failing() as job:
+        write_without_commit(job, out)
+        with pytest.raises(CommitFailed):
+            job.checkpoint()
+    assert "[CKP154]" in capsys.readouterr().out
+    assert rows_of(script.spark, out) == []
+    assert script.coordinator().state.sink("report").uncommitted == 1
+    with script.attempt() as job:
+        job.sink("report", FileSink(out))
+        assert rows_of(script.spark, out) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("a sink of the author's own")])
+def test_job_does_not_end_well_without_its_commits(script: Script, out: Path, error: Exception | None) -> None:
+    why = "1 write of completed checkpoints could not be committed"
+    with pytest.raises(CommitFailed, match=why), script.attempt() as job:
+        write_without_commit(job, out, error)
+    assert script.coordinator().state.attempts[-1].outcome == "failed"
+
+
+def test_rows_of_a_sink_that_the_script_does_not_open_any_more_are_not_lost(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        write_without_commit(job, out)
+        job.stage("next", job.spark.range(1))
+    with pytest.raises(NonRestoredState, match="the script does not open it"), script.attempt():
+        pass
+    with script.attempt(allow_non_restored_state=["report"]):
+        pass
+    assert rows_of(script.spark, out) == []
+
+
+def test_sink_of_ones_own_needs_four_methods(script: Script) -> None:
+    rows: dict[str, int] = {}
+    seen: set[str] = set()
+
+    class Opened(OpenSink):
+        def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
+            rows[name] = df.count()
+            return Prepared(rows=rows[name], bytes=0, content={"version": version})
+
+        def commit(self, transaction: Transaction) -> bool:
+            seen.add(transaction.name)
+            return True
+
+        def abort(self, names: Collection[str]) -> tuple[str, ...]:
+            return tuple(seen & set(names))
+
+        def position(self) -> str:
+            return f"{len(seen)} writes"
+
+    class Own(Sink):
+        kind = "own"
+        target = "a table"
+
+        def open(self, context: SinkContext) -> OpenSink:
+            assert (context.uid, context.run, context.attempt) == ("report", "alone-1", 1)
+            return Opened()
+
+    with script.attempt() as job:
+        job.sink("report", Own()).write(job.spark.range(3))
+        assert not seen
+    assert sum(rows[name] for name in seen) == 3
+
+
+def test_other_target_is_refused_while_the_old_one_waits_for_rows(
+    script: Script, out: Path, capsys: CaptureFixture
+) -> None:
+    with script.failing() as job:
+        write_without_commit(job, out)
+        job.stage("next", job.spark.range(1))
+    with script.failing() as job, pytest.raises(SinkMoved, match="Start the job once with the old target"):
+        job.sink("report", FileSink(f"{out}-new"))
+    with script.failing() as job:
+        job.sink("report", FileSink(out))
+    with script.attempt() as job:
+        job.sink("report", FileSink(f"{out}-new")).write(job.spark.range(2))
+    assert rows_of(script.spark, out) == [0, 1, 2]
+    assert "[CKP155]" in capsys.readouterr().out

@@ -108,7 +108,7 @@ Event = Callable[[CheckpointedTask], None]
 
 def words(folder: Path) -> list[str]:
     """Return the arguments of the script."""
-    return [str(folder), *STAGES]
+    return [str(folder), "--stages", *STAGES]
 
 
 def killed_in_stage_three(task: CheckpointedTask) -> None:

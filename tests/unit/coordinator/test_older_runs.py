@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement
 from airflow_checkpoint_provider.protocol.records import CHECKSUM, canonical, checked
 from airflow_checkpoint_provider.storage import MemoryStore
-from airflow_checkpoint_provider.text.messages import older_runs
+from airflow_checkpoint_provider.text.launch_messages import older_runs
 from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore, virtual_time
 from tests.support.garbage import expire

@@ -7,7 +7,7 @@ import pytest
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transitions import fold
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages
 from tests.support.histories import JOB, Given, History, at, clear, described, in_turn, launch, refusal, start, two_days
 
 
@@ -167,7 +167,7 @@ def test_superseded_try_is_permanent_and_names_the_latest_try() -> None:
     error = refusal(history.ask(launch(try_number=2)), errors.Superseded)
     assert error.permanent
     assert error.about == {"run": "day-1", "latest_try": 3}
-    assert error.message == messages.superseded(history.state, "day-1"), "the task logs the same sentence"
+    assert error.message == launch_messages.superseded(history.state, "day-1"), "the task logs the same sentence"
 
 
 @pytest.mark.parametrize("command", [launch(try_number=2), start()], ids=["a task", "a driver"])

@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.protocol.tries import Tries
 from airflow_checkpoint_provider.text import (
     health,
+    launch_messages,
     manual_restore,
     messages,
     query_progress,
@@ -39,7 +40,16 @@ from airflow_checkpoint_provider.text import (
 )
 from tests.fuzz.hostile import HOSTILE, OBJECTS, planted_everywhere
 
-MODULES = (manual_restore, messages, query_progress, restore_story, source_messages, state_messages, summary_table)
+MODULES = (
+    launch_messages,
+    manual_restore,
+    messages,
+    query_progress,
+    restore_story,
+    source_messages,
+    state_messages,
+    summary_table,
+)
 ELSEWHERE = {  # what becomes of these texts
     *(
         "ended_after_stop",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.errors import JobAlreadyRunning, TwoOwners
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
@@ -197,49 +196,6 @@ def test_lines_of_an_attempt_declared_lost(golden: Golden) -> None:
     three_stages(recorded)
     recorded.ended("03:00:00", "lost", None, "task")
     golden("fenced_lost", messages.fenced(recorded.state, 1, "the script's own code"))
-
-
-def test_lines_of_a_run_that_had_finished(golden: Golden) -> None:
-    recorded = Recorded()
-    three_stages(recorded)
-    second_attempt(recorded)
-    golden("finished", messages.finished(recorded.state, recorded.scope))
-
-
-def test_lines_of_a_superseded_try(golden: Golden) -> None:
-    recorded = Recorded()
-    recorded.launched("22:00:20")
-    recorded.launched("22:10:20", try_number=3)
-    golden(
-        "superseded",
-        [messages.superseded(recorded.state, recorded.scope), messages.superseded(recorded.state, "another")],
-    )
-
-
-def test_lines_of_a_refused_launch(golden: Golden) -> None:
-    what = "flights_etl.delays, run scheduled__2026-11-20"
-    golden(
-        "refused",
-        [
-            *messages.refused(what, TwoOwners("tasks a.b and c.d share job id 'x'; give one of them another job_id")),
-            "",
-            *messages.refused(what, JobAlreadyRunning("run y is alive; stop it first, or wait for it")),
-        ],
-    )
-
-
-def test_lines_of_a_suspended_job(golden: Golden) -> None:
-    recorded = Recorded(job="etl.orders", scope="")
-    recorded.launched("22:00:20", run="x")
-    state = replace(
-        recorded.state,
-        suspended="2026-11-21T02:14:33.560Z (upgrade_orders.stop, file:///lake/savepoints/savepoint-orders-41-9f3c)",
-    )
-    golden("suspended", messages.suspended(state))
-
-
-def test_lines_of_an_application_that_did_not_attach(golden: Golden) -> None:
-    golden("not_attached", messages.not_attached())
 
 
 def test_lines_of_deleted_checkpoints(golden: Golden) -> None:

@@ -10,7 +10,7 @@ import pytest
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text import launch_messages, messages
 from tests.support.recorded import Recorded, at
 from tests.unit.text.conftest import Golden
 
@@ -66,7 +66,7 @@ def test_lines_of_a_stop(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("says", "where"),
     [
-        (lambda state, checkpoint: messages.suspended(state)[0], "latest"),
+        (lambda state, checkpoint: launch_messages.suspended(state)[0], "latest"),
         (lambda state, checkpoint: messages.stopped(state, checkpoint, "end"), "latest"),
         (lambda state, checkpoint: messages.nothing_to_stop(state), "latest"),
         (lambda state, checkpoint: messages.not_stopped(state, checkpoint, "its driver failed"), "chk-2"),
