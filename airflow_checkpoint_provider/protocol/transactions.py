@@ -73,7 +73,7 @@ class SinkRecord(Record):
     """A sink in the state that a journal folds to: versions of its transactions.
 
     ``version`` is the newest in a completed checkpoint, which the attempt ``epoch`` has acknowledged. ``due`` is the newest that is to be
-    committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed.
+    committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed. ``run`` has made the newest one.
     """
 
     uid: Uid
@@ -83,6 +83,7 @@ class SinkRecord(Record):
     due_epoch: Size = 0
     confirmed: Size = 0
     target: str = added("")
+    run: str = added("")
 
     @property
     def uncommitted(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -144,7 +144,7 @@ class PublishedFiles:
         )
         return LogEntry(
             kind=COMMIT,
-            by=self.by,
+            by=replace(self.by, run=transaction.run),  # the run that wrote the rows: another one may commit them
             transactions=(transaction.name,),
             version=transaction.version,
             began=began,

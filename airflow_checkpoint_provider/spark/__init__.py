@@ -7,6 +7,7 @@ from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, 
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.delta import DeltaSink
 from airflow_checkpoint_provider.spark.sinks.files import FileSink, read_sink
 from airflow_checkpoint_provider.spark.sinks.jdbc import JdbcSink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
@@ -21,6 +22,7 @@ __all__ = [
     "CheckpointRef",
     "CheckpointedJob",
     "CheckpointedObject",
+    "DeltaSink",
     "FileSink",
     "InitializationContext",
     "JdbcSink",

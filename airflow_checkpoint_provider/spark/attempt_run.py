@@ -186,6 +186,10 @@ class AttemptRun(JobRun):
         self._commits.confirm_restored()
         return AttemptSinkWriter(opened, self._sinks, self.stages, self.checkpointer)
 
+    def txn(self, uid: str) -> dict[str, str]:
+        application, number = self._sinks.number(uid, self.stages.here())
+        return {"txnAppId": application, "txnVersion": str(number)}
+
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
     ) -> Query:

@@ -113,7 +113,7 @@ class CheckpointedJob:
             )
         try:
             check_versions(self.spark)
-            self._run, self._uids = self._begin(task), set[str]()
+            self._run, self._uids, self._numbered = self._begin(task), set[str](), set[str]()
         except CheckpointError as error:
             refuse_retry(error, task)
             raise
@@ -200,10 +200,23 @@ class CheckpointedJob:
         its restore point holds. Rows that the run computes again, also after a clear, replace the earlier ones; a sink that cannot replace
         them raises ``RowsStand`` before anything is computed.
 
-        :param sink: ``FileSink``, or a sink of your own (``Sink``).
+        :param sink: ``FileSink``, ``DeltaSink``, or a sink of your own (``Sink``).
         :param gated: only a gated checkpoint that was finalized publishes the rows. Other checkpoints hold them.
         """
         return self._claim(uid).sink(uid, sink, gated=gated)
+
+    @checks_arguments(**arguments.UID)
+    def txn(self, uid: str) -> dict[str, str]:
+        """Return ``txnAppId`` and ``txnVersion`` for one write of your own to a Delta table: ``df.write...options(**job.txn("rows"))``.
+
+        Each call is one write, which readers see at once. A retry gets the numbers of its run again, from the first on, so Delta leaves a
+        repeated write out. Another run gets another id. Raises ``RowsStand`` if a run that has written is computed again: Delta would
+        leave its new rows out, too.
+        """
+        if uid not in self._numbered:
+            self._claim(uid)
+            self._numbered.add(uid)
+        return self._current().txn(uid)
 
     @checks_arguments(**arguments.QUERY)
     def start_query(

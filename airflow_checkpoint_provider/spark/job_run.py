@@ -76,6 +76,10 @@ class JobRun(ABC):
         """Open a sink."""
 
     @abstractmethod
+    def txn(self, uid: str) -> dict[str, str]:
+        """Return the id and the number of a write that the script makes itself."""
+
+    @abstractmethod
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
     ) -> Query:

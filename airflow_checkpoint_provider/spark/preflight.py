@@ -142,6 +142,10 @@ class PreflightRun(JobRun):
         """Return a sink that takes no rows."""
         return SinkWriter()
 
+    def txn(self, uid: str) -> dict[str, str]:
+        """Return a number of no run: nothing is written."""
+        return {"txnAppId": "preflight", "txnVersion": "1"}
+
     def checkpoint(self, *, wait: bool) -> bool:
         """Take none. Return True: the script goes on."""
         return True

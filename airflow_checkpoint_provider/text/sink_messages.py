@@ -21,6 +21,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP157": "A write of the restored checkpoint was aborted since, so it is done again.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
     "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
+    "CKP165": "A Delta table lies in S3, and its log is written by a class for one driver. Two drivers may lose a commit.",
 }
 
 
@@ -142,6 +143,48 @@ def gate_awaited(uids: list[str], timeout_s: float) -> str:
         f"gated sink {names}: rows wait for a gated checkpoint that is finalized (TriggerCheckpointOperator(gated=True), then"
         f" FinalizeCheckpointOperator). The job waits {timeout_s:g} s for it, then it fails and keeps its state",
         "CKP158",
+    )
+
+
+def one_driver_only(uid: str, target: str) -> str:
+    """Say that Delta cannot tell two drivers apart where the table lies."""
+    return coded(
+        f"sink '{uid}': Delta writes the log of {target} with S3SingleDriverLogStore. A driver that was replaced and still runs may lose a"
+        " commit there, or write rows twice. Use a log store with DynamoDB (spark.delta.logStore.s3a.impl)",
+        "CKP165",
+    )
+
+
+def rows_without_column(uid: str, target: str, count: int) -> str:
+    """Return the text of the error for rows of the run that were written before the sink had its column."""
+    return (
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run without run_column, and the run is computed again. They would be"
+        " there twice. Nothing was computed. Remove these rows, and give the sink another uid"
+    )
+
+
+def no_run_column(target: str, count: int) -> str:
+    """Return the text of the error for rows that cannot be told from others."""
+    return (
+        f"{target}: nobody can tell the rows of {plural(count, 'write')} from others, because the sink has no run_column. Take them out"
+        " yourself: DESCRIBE HISTORY names the version before them, RESTORE TABLE goes back to it. Then start again"
+    )
+
+
+def overwritten_since(target: str) -> str:
+    """Return the text of the error for rows that come after a later run's."""
+    return (
+        f"{target}: a run that began later has overwritten it, so the rows of this run were not published. If they shall replace the later"
+        " ones, clear this task: then it begins anew"
+    )
+
+
+def numbers_stand(uid: str, why: str) -> str:
+    """Return the text of the error for a number under which a table has other rows already."""
+    return (
+        f"job.txn('{uid}'): {why}, and this run has written with these numbers already. Delta would leave the new rows out, without an error."
+        " Nothing was written. Remove the rows of this run from the table and give txn another uid; or write with job.sink and"
+        ' DeltaSink(..., run_column="run"), which replaces them'
     )
 
 

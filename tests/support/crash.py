@@ -33,6 +33,7 @@ from airflow_checkpoint_provider.spark.queries import cut, running
 from airflow_checkpoint_provider.spark.queries.location import locations, rescaling
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_log
+from airflow_checkpoint_provider.spark.sinks import delta
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
@@ -223,6 +224,13 @@ class Steps:
             ("_drop_over", "commit", "before-emptying", "emptied"),
         ):
             self._wrap(postgresql.PostgresTable, name, self._sink_label(what, counts=before == "before"), before, after)
+
+        for name, what, before, after in (
+            ("prepare", "write", "before", "prepared"),
+            ("commit", "commit", "before", "done"),
+            ("_save", "commit", "before-saving", "saved"),
+        ):
+            self._wrap(delta.OpenDeltaSink, name, self._sink_label(what, counts=before == "before"), before, after)
 
     def _sink_label(self, what: str, *, counts: bool) -> Callable[..., str]:
         def label(*_: Any) -> str:

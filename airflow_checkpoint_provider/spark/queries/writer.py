@@ -151,19 +151,19 @@ def _target(spark: SparkSession, uid: str, sink: str, options: dict[str, str]) -
     if not options.get("path"):
         raise WrongUse(f"query '{uid}' has no path: write .option(\"path\", ...) before start_query")
     if sink in TABLES:
-        _need_package(spark, uid, sink)
+        need_package(spark, f"query '{uid}'", sink)
     if sink == ICEBERG:
         _refuse_branch(spark, uid, options)
     return Target(sink, options["path"])
 
 
-def _need_package(spark: SparkSession, uid: str, sink: str) -> None:
-    """Raise ``VersionMismatch`` or ``NotInstalled`` unless this Spark can write tables of a format."""
+def need_package(spark: SparkSession, writer: str, sink: str) -> None:
+    """Raise ``VersionMismatch`` or ``NotInstalled`` unless this Spark can write tables of a format. ``writer``: "query 'rows'"."""
     found_by, packages = TABLES[sink]
     release = minor_release(spark.version)
     if release not in packages:
         raise VersionMismatch(
-            f"query '{uid}' writes to {sink}, which was tried with Spark {', '.join(packages)}, and this is {spark.version}. Run the job"
+            f"{writer} writes to {sink}, which was tried with Spark {', '.join(packages)}, and this is {spark.version}. Run the job"
             f" with pyspark=={max(packages)}.* and {packages[max(packages)]}"
         )
     jvm: Any = spark._jvm
@@ -171,7 +171,7 @@ def _need_package(spark: SparkSession, uid: str, sink: str) -> None:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(found_by)
     except Py4JJavaError:
         raise NotInstalled(
-            f"query '{uid}' writes to {sink}, and Spark does not have it. Add the packages that its documentation names for Spark"
+            f"{writer} writes to {sink}, and Spark does not have it. Add the packages that its documentation names for Spark"
             f" {release}, such as {packages[release]}, to the job"
         ) from None
 

@@ -84,7 +84,8 @@ class Commits:
         """Note in the journal that the writes of the restore point are committed, if the script has opened all its sinks."""
         state, point = self._attempt.journal.state, self._attempt.restored.point
         checkpoint = state.checkpoint(point.id) if point and point.pointer is None else None
-        held = {entry.uid for entry in checkpoint.states if entry.sink} if checkpoint else set()
+        entries = checkpoint.states if checkpoint else ()
+        held = {entry.uid for entry in entries if entry.sink and entry.sink.transactions}
         if (
             checkpoint
             and held
@@ -94,6 +95,15 @@ class Commits:
             self._attempt.writer.confirm_commits(checkpoint.id)
 
     def done(self, checkpoint: Checkpoint) -> bool:
-        """Return whether all that a completed checkpoint publishes is committed."""
+        """Return whether all that a completed checkpoint publishes is committed.
+
+        It also holds sinks that this attempt has not opened yet, as they were restored: nobody has asked their targets.
+        """
         held = {entry.uid: entry.sink.version for entry in checkpoint.states if entry.sink}
+        journal = self._attempt.journal.state
+        if any(
+            uid not in self._sinks.opened and journal.sink(uid).confirmed < min(version, journal.sink(uid).due)
+            for uid, version in held.items()
+        ):
+            return False
         return not any(transaction.version <= held.get(state.uid, 0) for state, transaction in self.due())

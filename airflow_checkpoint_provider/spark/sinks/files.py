@@ -58,7 +58,7 @@ class FileSink(Sink):
     kind: ClassVar[str] = "files"
 
     def __post_init__(self) -> None:
-        _path("path", self.path)
+        check_folder("path", self.path)
         if not isinstance(self.mode, str) or self.mode not in MODES:
             raise InvalidConfig(f'mode={self.mode!r}: a FileSink has mode="append" and mode="overwrite"')
         if not isinstance(self.format, str) or self.format not in FILE_SINKS:
@@ -77,7 +77,8 @@ class FileSink(Sink):
         return OpenFileSink(self, context)
 
 
-def _path(name: str, value: Any) -> None:
+def check_folder(name: str, value: Any) -> None:
+    """Raise ``InvalidConfig`` unless ``value`` is the path of a folder."""
     arguments.path(name, value)
     if not value:
         raise InvalidConfig(
@@ -93,7 +94,7 @@ def check_columns(name: str, columns: object) -> None:
         raise InvalidConfig(f'{name}={columns!r} is not a list of columns: write {name}=["day"]')
 
 
-@checks_arguments(path=_path, spark=OPEN["spark"])
+@checks_arguments(path=check_folder, spark=OPEN["spark"])
 def read_sink(path: str | os.PathLike[str], spark: SparkSession) -> DataFrame:
     """Return the rows that the log of a ``FileSink`` says are there, of all commits that are done.
 

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.transactions import (
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.sinks import replay
+from airflow_checkpoint_provider.spark.sinks import numbers, replay
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.leftovers import abort_leftovers
 from airflow_checkpoint_provider.spark.state.snapshot import Snapshot, StoredSnapshot
@@ -283,6 +283,32 @@ class Sinks:
             prepared=prepared.content,
             replaces=state.replaces,
         )
+
+    def number(self, uid: str, origin: Origin) -> tuple[str, int]:
+        """Return the id and the number with which the script itself makes its next write, as Delta's ``txnAppId`` and ``txnVersion``.
+
+        Each attempt counts from 1, so a retry repeats the numbers of its run. Raises ``RowsStand`` if the rows that stand there under a
+        number were made of other rows.
+        """
+        state = self.opened.get(uid) or self._claim_numbers(uid)
+        held = state.held.get(state.writes)
+        if held is None:
+            name = f"{self._attempt.epoch}-{secrets.token_hex(8)}"
+            made = self._transaction(state, name, origin, Prepared(0, 0, {}))
+            state.add(replace(made, committed=True))
+        elif origin.earlier_stages != held.origin.earlier_stages:
+            raise RowsStand(sink_messages.numbers_stand(uid, "a stage before it was computed again"))
+        state.writes += 1
+        return numbers.application(self._attempt.journal.state.incarnation, uid, self._states.run), state.writes
+
+    def _claim_numbers(self, uid: str) -> SinkState:
+        """Raise ``RowsStand`` if the run starts over, and has written already, or may have."""
+        state = self.claim(uid, numbers.Numbers(uid), gated=False)
+        record = self._attempt.journal.state.sink(uid)
+        again = record.run == self._states.run or self._attempt.run.generation > 0
+        if record.version and again and not state.held:
+            raise RowsStand(sink_messages.numbers_stand(uid, "the run starts over"))
+        return state
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

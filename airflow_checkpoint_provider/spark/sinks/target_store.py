@@ -36,8 +36,8 @@ def uri_of(spark: SparkSession, path: str) -> str:
         return f"s3:{rest.rstrip('/')}"
     if scheme != "file":
         raise NotSupportedYet(
-            f"a FileSink writes to a folder that all hosts share, or to s3a://bucket/prefix. {path} is in {scheme}, which cannot put an"
-            " object only if it is absent. Write a table: DeltaSink, IcebergSink, JdbcSink"
+            f"a sink of files or of a Delta table writes to a folder that all hosts share, or to s3a://bucket/prefix. {path} is in {scheme},"
+            " which cannot put an object only if it is absent. Write an IcebergSink or a JdbcSink"
         )
     return f"file:///{rest.strip('/')}"
 

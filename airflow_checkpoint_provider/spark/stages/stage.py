@@ -287,6 +287,11 @@ class Stages:
             generation=self._attempt.run.generation,
         )
 
+    def here(self) -> Origin:
+        """Return what a write of the script itself may be built on: the stages so far."""
+        digest = digest_of_stages(self._states.handed_out.values())
+        return Origin(plan="", inputs="", application=self._application.digest, earlier_stages=digest)
+
     def _uri(self, path: str) -> str:
         return spark_uri(self._attempt.store, self._attempt.keys.file_set(path))
 

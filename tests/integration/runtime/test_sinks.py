@@ -319,3 +319,33 @@ def test_other_target_is_refused_while_the_old_one_waits_for_rows(
         job.sink("report", FileSink(f"{out}-new")).write(job.spark.range(2))
     assert rows_of(script.spark, out) == [0, 1, 2]
     assert "[CKP155]" in capsys.readouterr().out
+
+
+def test_checkpoint_before_a_sink_is_opened_confirms_nothing_of_it(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        write_without_commit(job, out)
+        job.stage("next", job.spark.range(1))
+    with script.failing() as job:
+        job.stage("other", job.spark.range(1))
+        other = job.sink("other sink", FileSink(f"{out}-other"))
+        other.write(job.spark.range(1))
+        job.checkpoint()
+    assert script.coordinator().state.sink("report").uncommitted == 1
+    with script.attempt() as job:
+        job.sink("report", FileSink(out))
+        assert rows_of(script.spark, out) == [0, 1, 2]
+        job.sink("other sink", FileSink(f"{out}-other"))
+
+
+def test_rows_that_the_next_run_commits_are_those_of_their_own_run(script: Script, out: Path) -> None:
+    """They are not replaced when the next run is computed again."""
+    with script.failing() as job:
+        write_without_commit(job, out)
+        job.stage("next", job.spark.range(1))
+    target = script.coordinator().pointer(1)
+    for number in (10, 20):
+        with script.failing(job_id="later", restore=str(target)) as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(number, number + 1))
+            job.checkpoint()
+        script.change(f"version {number}")
+    assert rows_of(script.spark, out) == [0, 1, 2, 20]

@@ -280,6 +280,7 @@ EXPORTS = {  # public names; a name here stays
         "CheckpointRef",
         "CheckpointedJob",
         "CheckpointedObject",
+        "DeltaSink",
         "FileSink",
         "InitializationContext",
         "JdbcSink",

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.transactions import SinkRecord
 
 def checkpoint(version: int, *, epoch: int = 1, gated_sink: bool = False, gated: bool = False) -> Checkpoint:
     """Return a completed checkpoint that holds the sink ``report`` up to ``version``."""
-    held = SinkVersion(version=version, target="/data/report", gated=gated_sink)
+    held = SinkVersion(version=version, target="/data/report", gated=gated_sink, transactions=version)
     entry = StateEntry(uid="report", kind=SINK, run="r", sink=held)
     done = Completion(at="2026-11-22T10:00:00Z", n=9, digest="d", bytes=0, metadata_bytes=1, states=(entry,))
     return Checkpoint(
@@ -69,3 +69,12 @@ def test_checkpoint_without_sinks_changes_nothing() -> None:
     assert held.completion
     bare = replace(held, completion=replace(held.completion, states=()))
     assert sink_transitions.complete(State(), bare).sinks == ()
+
+
+def test_numbers_that_the_script_writes_with_are_not_due() -> None:
+    held = checkpoint(2)
+    assert held.completion
+    numbers = replace(held.completion.states[0], sink=SinkVersion(version=2))
+    bare = replace(held, completion=replace(held.completion, states=(numbers,)))
+    found = after(State(), bare)
+    assert (found.version, found.due, found.uncommitted) == (2, 0, 0)

@@ -34,9 +34,9 @@ TIMES = [True, "ten", [1], -1, float("nan")]
 ELSEWHERE = "another test has it"
 MADE_HERE = (
     *("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value"),
-    *("OpenSink", "Prepared", "Sink", "SinkContext"),
+    *("OpenSink", "Prepared", "Sink", "SinkContext", "DeltaSink", "JdbcSink"),
 )
-"""What authors get and do not make, and values, whose content has tests of its own."""
+"""What authors get and do not make, and values and options, whose content has tests of its own."""
 STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]]}
 QUERY: dict[str, Any] = {
     "uid": UIDS, "writer": [None, 3, "df", pd.DataFrame()], "after": ["uid", None, 3, [1], [""], [None]], "adopt": PATHS,
@@ -50,7 +50,7 @@ WRONG: dict[Any, dict[str, dict[str, Any]]] = {
             "allow_non_restored_state": [[1], 3, None, {"a": "lose"}, [""], "drop"],
         },
         "stage": STAGE, "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
-        "sink": {"uid": UIDS, "sink": [None, 3, "/data/out", FileSink, pd.DataFrame()], "gated": FLAGS},
+        "txn": {"uid": UIDS}, "sink": {"uid": UIDS, "sink": [None, 3, "/data/out", FileSink, pd.DataFrame()], "gated": FLAGS},
         "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
     },
     Query: {"awaitTermination": {"timeout": TIMES}, "exception": {}, "stop": {}, "handled": {}},

@@ -50,6 +50,9 @@ class PlayedRun(JobRun):
     def register(self, uid: str, obj: Any) -> None:
         self._answer("register", uid, obj)
 
+    def txn(self, uid: str) -> Any:
+        return self._answer("txn", uid)
+
     def sink(self, uid: str, sink: Any, *, gated: bool) -> Any:
         return self._answer("sink", uid, sink, gated)
 

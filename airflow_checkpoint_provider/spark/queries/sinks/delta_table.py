@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.foreign import loads, long, readable
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
 class Commit:
     """One commit of a table: its number, the batches that it holds by the ids of their queries, and the files that it adds.
 
-    ``restored_to``: the version to which it took the table back, -1 if it does not name one; None if it is no restore.
+    ``restored_to``: the version to which it took the table back, -1 if it does not name one; None if it is no restore. ``note`` is what
+    its writer has noted (``userMetadata``).
     """
 
     version: int
     batches: Mapping[str, int]
     files: tuple[File, ...]
     restored_to: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,16 @@ class DeltaTable:
     def version(self) -> int:
         """Return the number of its newest commit, -1 if there is no table."""
         return int(self._snapshot().version())
+
+    @property
+    def schema(self) -> StructType:
+        """Return the schema of the table, which exists."""
+        return StructType.fromJson(loads(self._snapshot().schema().json()))
+
+    @property
+    def log_store(self) -> str:
+        """Return the name of Delta's class that writes commits."""
+        return str(self._table.store().getClass().getSimpleName())
 
     def newest_batch(self, query_id: str) -> int:
         """Return the newest batch of a query that the table has, -1 if it has none."""
@@ -172,7 +185,8 @@ def commit_in(text: str, version: int, what: str) -> Commit:
         batches = {str(each["txn"]["appId"]): long(each["txn"]["version"]) for each in actions if "txn" in each}
         added = [each["add"] for each in actions if "add" in each]
         about: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
-        return Commit(version, batches, tuple(_file(file) for file in added if file["dataChange"]), _restored_to(about))
+        files = tuple(_file(file) for file in added if file["dataChange"])
+        return Commit(version, batches, files, _restored_to(about), str(about.get("userMetadata") or ""))
 
 
 def _file(added: dict[str, Any]) -> File:

@@ -1,0 +1,505 @@
+"""Stories of Delta sinks in one driver: each step of a commit waits while others go on. Runs in the Spark driver.
+
+``delta_sinks.py OUT`` writes tables below OUT, and prints the outcome of each story that ``STORIES`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+from airflow_checkpoint_provider.errors import (
+    CheckpointError,
+    CommitFailed,
+    CommitStateUnknown,
+    Damaged,
+    NotSupportedYet,
+    OverwrittenSince,
+    RowsStand,
+)
+from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
+from airflow_checkpoint_provider.spark import DeltaSink, SinkContext
+from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
+from airflow_checkpoint_provider.spark.sinks.delta import OpenDeltaSink
+from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedRows
+
+STEPS = [(DeltaTable, "newest_batch"), (DeltaTable, "commits"), (OpenDeltaSink, "_save"), (StagedRows, "delete")]
+MOST_STEPS = 30
+PATIENCE = 120.0
+
+spark = SparkSession.builder.getOrCreate()
+MONDAY = SinkContext(
+    spark=spark,
+    uid="report",
+    job="daily",
+    history="file:///lake/runs/monday",
+    incarnation="a1",
+    run="monday it's",
+    generation=0,
+    attempt=1,
+    temporary=nullcontext,
+)
+TUESDAY = replace(MONDAY, history="file:///lake/runs/tuesday", incarnation="b2", run="tuesday")
+RETRY = replace(MONDAY, attempt=2)
+STORIES: dict[str, Callable[[str], None]] = {}
+
+
+def story(tell: Callable[[str], None]) -> Callable[[str], None]:
+    STORIES[tell.__name__] = tell
+    return tell
+
+
+def name(number: int, epoch: int = 1) -> str:
+    return f"{epoch}-{number:016x}"
+
+
+def opened(path: str, context: SinkContext = MONDAY, **options: Any) -> OpenDeltaSink:
+    found = DeltaSink(path, **options).open(context)
+    assert isinstance(found, OpenDeltaSink)
+    return found
+
+
+def prepared(
+    sink: OpenDeltaSink, number: int, *ids: int, replaces: tuple[str, ...] = (), run: str = MONDAY.run
+) -> Transaction:
+    frame = spark.createDataFrame([(each, each % 2) for each in ids], "id long, half long")
+    held = sink.prepare(frame, name(number), number)
+    assert held.rows == len(ids)
+    assert json.loads(json.dumps(held.content)) == held.content
+    return Transaction(
+        name=name(number),
+        version=number,
+        run=run,
+        write=0,
+        origin=Origin(plan="p", inputs="i"),
+        prepared=held.content,
+        replaces=replaces,
+    )
+
+
+def ids(path: str) -> list[int]:
+    if not Path(path, "_delta_log").exists():
+        return []
+    return sorted(row.id for row in spark.read.format("delta").load(path).collect())
+
+
+def staged(path: str) -> list[str]:
+    return [str(found) for found in Path(path).glob("_checkpoint-staging/*/*")]
+
+
+def refused(kind: type[CheckpointError], text: str, sink: OpenDeltaSink, transaction: Transaction) -> None:
+    """Let a commit be refused with an error."""
+    try:
+        sink.commit(transaction)
+    except kind as error:
+        found = str(error)
+    else:
+        raise AssertionError("it was not refused")
+    assert text in found, found
+
+
+class Steps:
+    """Runs ``meanwhile`` just before step ``number`` of the first process."""
+
+    def __init__(self, number: int, meanwhile: Callable[[], None]) -> None:
+        self.number, self.meanwhile, self.count, self.slept = number, meanwhile, 0, False
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        real = {(owner, step): getattr(owner, step) for owner, step in STEPS}
+        for owner, step in STEPS:
+            setattr(owner, step, self._waiting(real[owner, step]))
+        try:
+            yield
+        finally:
+            for (owner, step), function in real.items():
+                setattr(owner, step, function)
+
+    def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*args: Any, **options: Any) -> Any:
+            if not self.slept:
+                self.count += 1
+                if self.count == self.number:
+                    self.slept = True
+                    self.meanwhile()
+            return function(*args, **options)
+
+        return wait
+
+
+def at_each_step(
+    path: str, mode: str, meanwhile: Callable[[str, Transaction], None], *expected: list[int], **options: Any
+) -> None:
+    rounds = 0
+    for number in range(1, MOST_STEPS):
+        table = f"{path}-{number}"
+        transaction = prepared(opened(table, mode=mode, **options), 1, 1, 2)
+        asleep = opened(table, mode=mode, **options)
+        steps = Steps(number, lambda table=table, transaction=transaction: meanwhile(table, transaction))  # type: ignore[misc]
+        with steps.asleep(), suppress(OverwrittenSince):
+            asleep.commit(transaction)
+        if not steps.slept:
+            break
+        rounds += 1
+        assert ids(table) in expected, (number, ids(table))
+        assert staged(table) == [], number
+    assert rounds >= 4, rounds
+
+
+# -- stories -----------------------------------------------------------------------------------------------------------
+
+
+@story
+def once(path: str) -> None:
+    sink = opened(path, partition_by=["half"])
+    transaction = prepared(sink, 1, 1, 2)
+    assert ids(path) == []
+    assert [left.name for left in sink.leftovers()] == [name(1)]
+    assert sink.standing() == ()
+    for again in (sink, sink, opened(path, RETRY, partition_by=["half"])):
+        assert again.commit(transaction)
+    assert ids(path) == [1, 2]
+    assert staged(path) == []
+    assert sink.position() == "version 0"
+    assert opened(path, RETRY).standing() == (name(1),)
+    assert opened(path, TUESDAY).standing() == ()
+    assert not sink.replaces
+    assert sorted(found.name for found in Path(path).glob("half=*")) == ["half=0", "half=1"]
+    spark.sql(f"VACUUM delta.`{path}`")
+    assert sink.abort([name(1)]) == (name(1),)
+    assert ids(path) == [1, 2]
+
+
+@story
+def aborted_for_good(path: str) -> None:
+    first, second = opened(path), opened(path, RETRY)
+    transaction = prepared(first, 1, 1, 2)
+    assert second.abort([name(1)]) == ()
+    assert staged(path) == []
+    assert first.commit(transaction) is False
+    assert second.abort([name(1)]) == ()
+    assert ids(path) == []
+
+
+@story
+def abort_leaves_the_earlier_one(path: str) -> None:
+    """A gated sink: the second write is given up, the first one is still to come."""
+    sink = opened(path)
+    first, _ = prepared(sink, 1, 1), prepared(sink, 2, 2)
+    sink.abort([name(2)])
+    assert sink.commit(first)
+    assert ids(path) == [1]
+
+
+@story
+def abort_of_an_overwrite_leaves_the_earlier_one(path: str) -> None:
+    sink = opened(path, mode="overwrite")
+    first, _ = prepared(sink, 1, 1), prepared(sink, 2, 2)
+    sink.abort([name(2)])
+    assert sink.commit(first)
+    tuesday = opened(path, TUESDAY, mode="overwrite")
+    prepared(tuesday, 3, 3)
+    tuesday.abort([name(3)])
+    again = prepared(sink, 4, 4)
+    assert sink.commit(again)
+    assert ids(path) == [4]
+
+
+@story
+def table_that_only_aborts_have_made_takes_other_columns(path: str) -> None:
+    prepared(opened(path), 1, 1)
+    sink = opened(path, RETRY, run_column="run", partition_by=["day"])
+    sink.abort([name(1)])
+    assert ids(path) == []
+    held = sink.prepare(spark.range(2).selectExpr("id", "'monday' AS day"), name(2), 2)
+    origin = Origin(plan="p", inputs="i")
+    transaction = Transaction(name=name(2), version=2, run="r", write=0, origin=origin, prepared=held.content)
+    assert sink.commit(transaction)
+    assert ids(path) == [0, 1]
+    assert spark.read.format("delta").load(path).columns == ["id", "day", "run"]
+
+
+@story
+def leftovers_of_another_run_are_aborted(path: str) -> None:
+    monday, tuesday = opened(path), opened(path, TUESDAY)
+    transaction = prepared(monday, 1, 1)
+    assert [left.history for left in tuesday.leftovers()] == [MONDAY.history]
+    assert tuesday.abort([name(1)]) == ()
+    assert monday.commit(transaction) is False
+    assert ids(path) == []
+
+
+@story
+def later_run_has_the_last_word(path: str) -> None:
+    monday, tuesday = opened(path, mode="overwrite"), opened(path, TUESDAY, mode="overwrite")
+    late = prepared(monday, 1, 1)
+    assert tuesday.commit(prepared(tuesday, 2, 2))
+    refused(OverwrittenSince, "a run that began later has overwritten it", monday, late)
+    assert monday.commit(late) is False
+    assert ids(path) == [2]
+    assert staged(path) == []
+    cleared = opened(path, replace(MONDAY, generation=1), mode="overwrite")
+    assert cleared.commit(prepared(cleared, 3, 3))
+    assert ids(path) == [3]
+
+
+@story
+def rows_of_a_run_are_replaced(path: str) -> None:
+    sink = opened(path, run_column="made_by")
+    assert sink.replaces
+    assert sink.commit(prepared(sink, 1, 1, 2))
+    other = opened(path, replace(MONDAY, run="monday"), run_column="made_by")
+    assert other.commit(prepared(other, 2, 3, run="monday"))
+    assert sink.standing() == (name(1),)
+    assert other.standing() == (name(2),)
+    again = prepared(sink, 3, 4, replaces=(name(1),))
+    for _ in range(2):
+        assert sink.commit(again)
+    assert ids(path) == [3, 4]
+    assert sink.standing() == (name(3),)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 4")
+    assert sink.standing() == ()
+
+
+@story
+def rows_without_the_column_are_not_replaced(path: str) -> None:
+    sink = opened(path)
+    assert sink.commit(prepared(sink, 1, 1))
+    tagged = opened(path, RETRY, run_column="run")
+    try:
+        tagged.standing()
+    except RowsStand as error:
+        text = str(error)
+    assert "without run_column" in text
+    assert opened(path, TUESDAY, run_column="run").standing() == ()
+
+
+@story
+def rows_of_later_runs_are_taken_out(path: str) -> None:
+    sink = opened(path, run_column="run")
+    for number, run in ((1, "a"), (2, "b \\ it's"), (3, "c")):
+        assert sink.commit(prepared(sink, number, number, run=run))
+    later = sink.later(1)
+    assert sorted((made.name, made.version, made.run) for made in later) == [
+        (name(2), 2, "b \\ it's"),
+        (name(3), 3, "c"),
+    ]
+    for _ in range(2):
+        sink.take_out([made.name for made in later])
+        assert sink.later(1) == []
+    assert ids(path) == [1]
+
+
+@story
+def rows_without_a_run_are_taken_out_by_a_restore(path: str) -> None:
+    sink = opened(path)
+    for number in (1, 2, 3):
+        assert sink.commit(prepared(sink, number, number, run=str(number)))
+    assert [made.name for made in sink.later(1)] == [name(2), name(3)]
+    try:
+        sink.take_out([name(2)])
+    except NotSupportedYet as error:
+        text = str(error)
+    assert "RESTORE TABLE" in text
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
+    assert sink.later(1) == []
+    assert sink.commit(prepared(sink, 4, 4))
+    assert ids(path) == [1, 4]
+    assert [made.name for made in sink.later(1)] == [name(4)]
+
+
+@story
+def other_writers_do_not_matter(path: str) -> None:
+    sink = opened(path)
+    for number in (1, 2):
+        transaction = prepared(sink, number, number)
+        spark.range(10 * number, 10 * number + 1).selectExpr("id", "id AS half").write.format("delta").mode(
+            "append"
+        ).option("userMetadata", "theirs").save(path)
+        assert sink.commit(transaction)
+    assert ids(path) == [1, 2, 10, 20]
+    assert opened(path, RETRY).standing() == (name(1), name(2))
+
+
+@story
+def lost_log_is_said(path: str) -> None:
+    sink = opened(path)
+    for number in (1, 2):
+        assert sink.commit(prepared(sink, number, number))
+    transaction = prepared(sink, 3, 3)
+    for _ in range(10):  # the table makes a checkpoint of its log, so old entries may go
+        spark.sql(f"INSERT INTO delta.`{path}` VALUES (9, 9)")
+    for entry in range(5):
+        Path(path, "_delta_log", f"{entry:020d}.json").unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    refused(CommitStateUnknown, "does not have its commits", opened(path, RETRY), transaction)
+
+
+@story
+def refused_rows_are_said(path: str) -> None:
+    sink = opened(path)
+    assert sink.commit(prepared(sink, 1, 1))
+    wrong = sink.prepare(spark.range(1).selectExpr("id", "'x' AS other"), name(2), 2)
+    transaction = Transaction(
+        name=name(2), version=2, run="r", write=1, origin=Origin(plan="p", inputs="i"), prepared=wrong.content
+    )
+    refused(CommitFailed, "does not take the rows", sink, transaction)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (other STRING)")
+    assert sink.commit(transaction)
+    assert ids(path) == [0, 1]
+
+
+@story
+def lost_staged_rows_are_said(path: str) -> None:
+    sink = opened(path)
+    transaction = prepared(sink, 1, 1)
+    for file in Path(path).glob("_checkpoint-staging/*/rows/*"):
+        file.unlink()
+    refused(Damaged, "is missing", sink, transaction)
+    assert ids(path) == []
+
+
+def retry_commits(path: str, transaction: Transaction) -> None:
+    mode = "overwrite" if transaction.prepared["began"] else "append"
+    with suppress(OverwrittenSince):
+        opened(path, RETRY, mode=mode).commit(transaction)
+
+
+def tuesday_overwrites(path: str, _: Transaction) -> None:
+    sink = opened(path, TUESDAY, mode="overwrite")
+    sink.commit(prepared(sink, 9, 9))
+
+
+def retry_commits_tuesday_overwrites(path: str, transaction: Transaction) -> None:
+    retry_commits(path, transaction)
+    tuesday_overwrites(path, transaction)
+
+
+def run_starts_over(path: str, _: Transaction) -> None:
+    sink = opened(path, replace(RETRY, generation=1), run_column="run")
+    committed = sink.abort([name(1)])
+    sink.commit(prepared(sink, 8, 8, replaces=committed))
+
+
+def retry_aborts(path: str, _: Transaction) -> None:
+    opened(path, RETRY).abort([name(1)])
+
+
+def others_append(path: str, _: Transaction) -> None:
+    sink = opened(path, TUESDAY)
+    sink.commit(prepared(sink, 9, 9))
+
+
+@story
+def slept_while_a_retry_committed(path: str) -> None:
+    at_each_step(path, "append", retry_commits, [1, 2])
+
+
+@story
+def slept_while_a_retry_aborted(path: str) -> None:
+    at_each_step(path, "append", retry_aborts, [], [1, 2])
+
+
+@story
+def slept_while_others_appended(path: str) -> None:
+    at_each_step(path, "append", others_append, [1, 2, 9])
+
+
+@story
+def slept_while_the_run_started_over(path: str) -> None:
+    at_each_step(path, "append", run_starts_over, [8], run_column="run")
+
+
+@story
+def slept_while_tuesday_overwrote(path: str) -> None:
+    at_each_step(path, "overwrite", tuesday_overwrites, [9])
+
+
+@story
+def slept_while_a_retry_committed_and_tuesday_overwrote(path: str) -> None:
+    at_each_step(path, "overwrite", retry_commits_tuesday_overwrites, [9])
+
+
+def inside(path: str, mode: str, meanwhile: Callable[[str, Transaction], None]) -> None:
+    """The first process sleeps inside of Delta's own transaction: its rows are being written."""
+    transaction = prepared(opened(path, mode=mode), 1, 1, 2)
+    begun, go = Path(f"{path}.begun"), Path(f"{path}.go")
+
+    def wait(value):  # type: ignore[no-untyped-def]  # Spark would look for a type of UDF in hints
+        begun.touch()
+        until = time.monotonic() + PATIENCE
+        while not go.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return value
+
+    asleep, waiting = opened(path, mode=mode), udf(wait, "long", useArrow=False)
+    read = asleep._staged.read
+    asleep._staged.read = lambda *args: read(*args).coalesce(1).withColumn("id", waiting("id"))  # type: ignore[method-assign]
+    errors: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            asleep.commit(transaction)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    until = time.monotonic() + PATIENCE
+    while not begun.exists():
+        assert not errors, errors
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    meanwhile(path, transaction)
+    go.touch()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert all(isinstance(error, OverwrittenSince) for error in errors), errors
+    assert staged(path) == []
+
+
+@story
+def slept_inside_of_a_commit_while_a_retry_committed(path: str) -> None:
+    inside(path, "append", retry_commits)
+    assert ids(path) == [1, 2]
+
+
+@story
+def slept_inside_of_a_commit_while_a_retry_aborted(path: str) -> None:
+    inside(path, "append", retry_aborts)
+    assert ids(path) == []
+
+
+@story
+def slept_inside_of_an_overwrite_while_tuesday_overwrote(path: str) -> None:
+    inside(path, "overwrite", tuesday_overwrites)
+    assert ids(path) == [9]
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    outcomes = dict[str, str]()
+    wanted = os.environ["STORIES"].split()
+    for title in wanted:
+        began = time.monotonic()
+        try:
+            STORIES[title](str(out / title))
+            outcomes[title] = "ok"
+        except Exception:  # noqa: BLE001 - each story is told
+            outcomes[title] = traceback.format_exc()
+        print(title, f"{time.monotonic() - began:.1f} s", outcomes[title], flush=True)
+    print("RESULT", json.dumps(outcomes), flush=True)
+    spark.stop()
