@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
@@ -82,7 +82,7 @@ class PublishedFiles:
         """Return what ``commit`` needs: the files whose rows are staged, without empty ones. They survive a power cut from now on."""
         sizes = {name: size for name, size in self._rows(staged.name) if size}
         self.store.make_durable(f"{rows_key(staged.name)}/{name}" for name in sizes)
-        return {"files": sizes, "base": staged.base, "began": staged.began}
+        return {"files": sizes, "base": staged.base, "began": staged.began, "by": staged.by.to_json()}
 
     def _rows(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield the files whose rows are staged, with their sizes in bytes."""
@@ -144,7 +144,7 @@ class PublishedFiles:
         )
         return LogEntry(
             kind=COMMIT,
-            by=replace(self.by, run=transaction.run),  # the run that wrote the rows: another one may commit them
+            by=RunOfSink.from_json(transaction.prepared["by"]),  # who wrote the rows: another run may commit them
             transactions=(transaction.name,),
             version=transaction.version,
             began=began,
