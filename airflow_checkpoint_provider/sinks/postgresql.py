@@ -51,7 +51,7 @@ from airflow_checkpoint_provider.sinks.postgresql_names import (
 PREPARED, COMMITTED, REPLACED, ABORTED = "prepared", "committed", "replaced", "aborted"
 IDLE = "30s"  # for which a driver may be silent inside a database transaction
 LOCK_WAIT = "60s"  # for a session of an earlier task that still writes to a staging table
-DUPLICATE_TABLE = ("42P07", "23505")  # two drivers made it at once
+DUPLICATE_TABLE = ("42P07", "42710", "23505")  # two drivers made it at once
 TEXT = ("text", "character varying")
 LOCK_NOT_AVAILABLE = "55P03"
 
@@ -72,7 +72,7 @@ database are ``CheckpointError`` with its code in ``about["sqlstate"]``."""
 
 
 @dataclass(frozen=True)
-class StagedRows:
+class StagedTable:
     """What a staging table holds: rows, and bytes on the disk."""
 
     rows: int
@@ -210,7 +210,7 @@ class PostgresTable:
             if others:
                 database.execute(f"alter table {staging} {', '.join(others)}")
 
-    def seal(self, name: str) -> StagedRows:
+    def seal(self, name: str) -> StagedTable:
         """Let nobody add rows any more, and return what is there.
 
         Waits for tasks that still write. A task that Spark has given up, and that comes later, gets an error.
@@ -220,7 +220,7 @@ class PostgresTable:
             database.execute(f"set local lock_timeout = '{LOCK_WAIT}'")
             database.execute(f"alter table {staging} add constraint checkpoint_sealed check (false) not valid")
             ((rows, size),) = database.rows(f"select count(*), pg_table_size({_text(staging)}) from {staging}")
-        return StagedRows(rows, size)
+        return StagedTable(rows, size)
 
     def prepared(self, name: str, columns: Sequence[str]) -> dict[str, Any]:
         """Return what ``commit`` needs. Raises ``RowsRefused`` if an upsert could not tell which of its rows shall stay."""

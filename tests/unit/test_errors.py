@@ -61,6 +61,7 @@ PERMANENT = {
         "KindChanged",
         "NonRestoredState",
     ),
+    *("OverwrittenSince", "RowsStand", "RowsRefused"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, NotSupportedYet, StoreError
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.sinks.postgresql import PostgresTable, StagedRows
+from airflow_checkpoint_provider.sinks.postgresql import PostgresTable, StagedTable
 from airflow_checkpoint_provider.sinks.postgresql_names import APPEND, RIGHTS, UPSERT, Options, matched
 from airflow_checkpoint_provider.spark.s3a import quiet_py4j
 from airflow_checkpoint_provider.spark.sinks.base import Committed, Leftover, OpenSink, Prepared, Sink, SinkContext
@@ -138,7 +138,7 @@ class OpenJdbcSink(OpenSink):
             staged = self._fill(name, rows, columns, written.rows)
         return Prepared(rows=staged.rows, bytes=staged.bytes, content=self._table.prepared(name, columns))
 
-    def _fill(self, name: str, rows: DataFrame, columns: Collection[str], expected: int) -> StagedRows:
+    def _fill(self, name: str, rows: DataFrame, columns: Collection[str], expected: int) -> StagedTable:
         """Fill a staging table until it holds each row once. It never lacks one: then Spark reports an error."""
         for _ in range(FILLS):
             self._table.make_staging(name, columns)

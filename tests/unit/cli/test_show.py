@@ -140,7 +140,7 @@ def test_show_of_a_checkpoint_as_json(lake: LocalStore, checkpoints: Command) ->
     assert (found["state"], found["total_bytes"]) == ("completed", 4096)
     assert found["states"][0] == {
         "uid": "clean", "kind": "stage", "run": "scheduled__2026-11-20", "rows": 1000, "bytes": 4096, "checkpoint": 2,
-        "barrier": "stage 'clean'", "work_s": 540, "batch": None, "sources": {},
+        "barrier": "stage 'clean'", "work_s": 540, "batch": None, "sources": {}, "sink": None,
     }  # fmt: skip
 
 
