@@ -139,13 +139,13 @@ class CommitLog:
                     f"{self.store.uri}/{entry_key(self._contents.n + 1)} is missing, and {number:020d} is there. Somebody or something"
                     " deleted a part of the log. Bring it back; else write to another path"
                 )
-            self._contents = self._contents.after(self._entry(number))
+            self._contents = self._contents.after(self.entry(number))
         return self._contents
 
     def since(self, base: int) -> Iterator[tuple[int, LogEntry]]:
         """Yield the entries after ``base`` up to those that were read, with their numbers."""
         for number in range(base + 1, self._contents.n + 1):
-            yield number, self._entry(number)
+            yield number, self.entry(number)
 
     def entry_of(self, name: str, base: int) -> tuple[int, LogEntry] | None:
         """Return the entry after ``base`` that commits or aborts a transaction; None if there is none so far."""
@@ -192,7 +192,8 @@ class CommitLog:
     def _names(self, after: str = "") -> Iterable[str]:
         return (listed.key.removeprefix(f"{LOG}/") for listed in self.store.list(LOG, after))
 
-    def _entry(self, number: int) -> LogEntry:
+    def entry(self, number: int) -> LogEntry:
+        """Return an entry that is there. Raises ``Damaged``."""
         if number not in self._entries:
             key = entry_key(number)
             self._entries[number] = LogEntry.from_bytes(self._body(key), f"{self.store.uri}/{key}")

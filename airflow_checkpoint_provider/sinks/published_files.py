@@ -17,27 +17,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, OverwrittenSince, StoreUnavailable
-from airflow_checkpoint_provider.protocol.fields import Size, TransactionName
 from airflow_checkpoint_provider.protocol.metadata import File
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, REMOVE, CommitLog, Contents, LogEntry, RunOfSink
-from airflow_checkpoint_provider.storage.base import Store, put
+from airflow_checkpoint_provider.sinks.staging import STAGING, Staged, StagingFolder, is_staged, rows_key
+from airflow_checkpoint_provider.storage.base import Store
 
-STAGING = "_checkpoint-staging"
 LOOK = 0.2  # seconds between two looks whether a commit is done
-ROWS, OWNER = "rows", "_transaction"  # in the folder of a staged transaction
-
-
-@dataclass(frozen=True, kw_only=True)
-class Staged(Record):
-    """A transaction that is staged: who writes it, and the entry of the log after which its own may lie."""
-
-    name: TransactionName
-    by: RunOfSink
-    base: Size
-    began: Size
-    v: int = VERSION
 
 
 class PublishedFiles:
@@ -46,9 +32,9 @@ class PublishedFiles:
     def __init__(
         self, store: Store, by: RunOfSink, *, overwrite: bool, file_format: str = "", patience: float = 30.0
     ) -> None:
-        self.store, self.by, self._overwrite, self._patience = store, by, overwrite, patience
-        self._format = file_format
+        self.store, self.by, self._overwrite, self._format = store, by, overwrite, file_format
         self.log = CommitLog(store, patience)
+        self._staging = StagingFolder(store, Staged, patience)
 
     def begin(self) -> None:
         """Note in the log that the run begins to write, unless it has begun before. The first entry names the files that are there.
@@ -74,8 +60,9 @@ class PublishedFiles:
 
     def stage(self, name: str) -> Staged:
         """Make the folder of a transaction. Its rows go to ``rows_key``, which does not exist yet."""
-        staged = Staged(name=name, by=self.by, base=self.log.read().n, began=self.log.read().began(self.by))
-        put(self.store, f"{STAGING}/{name}/{OWNER}", checked(staged), patience=self._patience)
+        contents = self.log.read()
+        staged = Staged(name=name, by=self.by, base=contents.n, began=contents.began(self.by))
+        self._staging.make(staged)
         return staged
 
     def prepared(self, staged: Staged) -> dict[str, Any]:
@@ -94,13 +81,7 @@ class PublishedFiles:
 
     def leftovers(self) -> tuple[Staged, ...]:
         """Return the transactions that are staged, whoever has staged them."""
-        found = []
-        for name in self.store.folders(STAGING):
-            key = f"{STAGING}/{name}/{OWNER}"
-            body = self.store.read(key)
-            if body is not None:
-                found.append(Staged.from_bytes(body, f"{self.store.uri}/{key}"))
-        return tuple(found)
+        return self._staging.leftovers()
 
     # -- commit and abort --------------------------------------------------------------------------------------------
 
@@ -120,11 +101,11 @@ class PublishedFiles:
             self._delete_staged([transaction.name])
             return False
         if number == self.log.read().n:
-            done = not _staged(self.store, transaction.name)
+            done = not is_staged(self.store, transaction.name)
             self._end_publication(number)
             if (
                 done
-            ):  # unless somebody has deleted what was staged. Later, people may delete rows of the target as they like
+            ):  # or somebody has deleted what was staged. Later, people may delete rows of the target as they like
                 self._refuse_lost(number, entry, [file.name for file in entry.added[:1]])
             self.log.put_snapshot()
         else:
@@ -215,8 +196,8 @@ class PublishedFiles:
         """
         if not number:
             return
-        entry = dict(self.log.since(number - 1))[number]
-        if entry.kind == COMMIT and _staged(self.store, entry.transactions[0]):
+        entry = self.log.entry(number)
+        if entry.kind == COMMIT and is_staged(self.store, entry.transactions[0]):
             self._publish(number, entry)
         self.store.delete(file for file in entry.removed)
         if entry.kind == COMMIT:
@@ -240,8 +221,7 @@ class PublishedFiles:
             )
 
     def _delete_staged(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.store.delete_under(f"{STAGING}/{name}")
+        self._staging.delete(names)
 
 
 @dataclass(frozen=True)
@@ -260,8 +240,8 @@ def files_of_readers(store: Store, patience: float = 30.0) -> Readable:
     log, deadline = CommitLog(store), monotonic() + patience
     while True:
         contents = log.read()
-        newest = dict(log.since(contents.n - 1)).get(contents.n) if contents.n else None
-        begun = newest is not None and newest.kind == COMMIT and _staged(store, newest.transactions[0])
+        newest = log.entry(contents.n) if contents.n else None
+        begun = newest is not None and newest.kind == COMMIT and is_staged(store, newest.transactions[0])
         if not begun:
             break
         if monotonic() > deadline:
@@ -274,18 +254,9 @@ def files_of_readers(store: Store, patience: float = 30.0) -> Readable:
     return Readable(contents.files, next(commit.format for commit in reversed(contents.commits) if commit.added))
 
 
-def _staged(store: Store, name: str) -> bool:
-    return any(True for _ in store.list(f"{STAGING}/{name}"))
-
-
 def is_hidden(key: str) -> bool:
     """Return whether Spark's readers pass over a file: a name in its path begins with ``_``, and is not that of a partition."""
     return any(name.startswith("_") and "=" not in name for name in key.split("/"))
-
-
-def rows_key(name: str) -> str:
-    """Return the key below which the rows of a transaction are staged."""
-    return f"{STAGING}/{name}/{ROWS}"
 
 
 def published_name(transaction: str, staged: str) -> str:

@@ -6,13 +6,8 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.sinks.published_files import (
-    STAGING,
-    PublishedFiles,
-    files_of_readers,
-    is_hidden,
-    rows_key,
-)
+from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers, is_hidden
+from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import Store
 
 MONDAY = RunOfSink(history="memory://lake/jobs/daily/runs/monday", run="monday", uid="report")

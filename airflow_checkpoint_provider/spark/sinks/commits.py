@@ -82,8 +82,7 @@ class Commits:
 
     def confirm_restored(self) -> None:
         """Note in the journal that the writes of the restore point are committed, if the script has opened all its sinks."""
-        state, point = self._attempt.journal.state, self._attempt.restored.point
-        checkpoint = state.checkpoint(point.id) if point and point.pointer is None else None
+        state, checkpoint = self._attempt.journal.state, self._sinks.restored_checkpoint
         entries = checkpoint.states if checkpoint else ()
         held = {entry.uid for entry in entries if entry.sink and entry.sink.transactions}
         if (

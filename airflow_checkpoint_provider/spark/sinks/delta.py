@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet, O
 from airflow_checkpoint_provider.protocol.metadata import DELTA
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLog, LogEntry, RunOfSink
-from airflow_checkpoint_provider.sinks.published_files import rows_key
+from airflow_checkpoint_provider.sinks.staging import rows_key
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
 from airflow_checkpoint_provider.spark.queries.writer import need_package

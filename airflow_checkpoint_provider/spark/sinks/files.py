@@ -21,7 +21,8 @@ from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers, rows_key
+from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers
+from airflow_checkpoint_provider.sinks.staging import rows_key
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks.base import Committed, Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of

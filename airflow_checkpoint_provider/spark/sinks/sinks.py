@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind
 from airflow_checkpoint_provider.errors import RowsStand, SinkMoved, WrongUse
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import (
@@ -151,7 +152,7 @@ class Sinks:
         detail = snapshot.sink
         if (detail.format, detail.target) == (sink.kind, sink.target):
             return detail
-        if not self._elsewhere and _uncommitted(detail, self._attempt.journal.state.sink(uid).confirmed):
+        if not self._elsewhere and _uncommitted(detail, self._confirmed(uid)):
             raise SinkMoved(sink_messages.old_target_waits(uid, detail, sink.target))
         say(sink_messages.target_changed(uid, detail, sink.target))
         return replace(detail, format=sink.kind, target=sink.target, transactions=())
@@ -189,10 +190,7 @@ class Sinks:
 
         The journal may say that it is committed already. Then nothing is asked.
         """
-        due, known = (
-            self._restored_due(state),
-            0 if self._elsewhere else self._attempt.journal.state.sink(state.uid).confirmed,
-        )
+        due, known = self._restored_due(state), self._confirmed(state.uid)
         for transaction in state.uncommitted():
             if transaction.version <= known:
                 state.mark_committed(transaction)
@@ -200,11 +198,20 @@ class Sinks:
                 self.commit(state, transaction)
 
     def _restored_due(self, state: SinkState) -> int:
-        journal, point = self._attempt.journal.state, self._attempt.restored.point
-        checkpoint = journal.checkpoint(point.id) if point and point.pointer is None else None
+        checkpoint = self.restored_checkpoint
         if not state.gated or (checkpoint and checkpoint.request.gated):
             return state.version
-        return journal.sink(state.uid).due
+        return self._attempt.journal.state.sink(state.uid).due
+
+    @property
+    def restored_checkpoint(self) -> Checkpoint | None:
+        """Return the restore point as the journal lists it; None if it is not a checkpoint of this history."""
+        point = self._attempt.restored.point
+        return self._attempt.journal.state.checkpoint(point.id) if point and point.pointer is None else None
+
+    def _confirmed(self, uid: str) -> int:
+        """Return the newest version of the restored writes that the journal says is committed."""
+        return 0 if self._elsewhere else self._attempt.journal.state.sink(uid).confirmed
 
     def commit(self, state: SinkState, transaction: Transaction) -> None:
         """Commit one transaction of a completed checkpoint, unless this attempt is over. Raises what the sink raises."""
@@ -348,13 +355,10 @@ class Sinks:
 
     def left_out(self) -> dict[str, StateSnapshot]:
         """Return the restored sinks that the script has not opened, and that hold writes which nobody is known to have committed."""
-        known = self._attempt.journal.state
         return {
             uid: held
             for uid, held in self._states.snapshots.items()
-            if held.sink
-            and uid not in self.opened
-            and _uncommitted(held.sink, 0 if self._elsewhere else known.sink(uid).confirmed)
+            if held.sink and uid not in self.opened and _uncommitted(held.sink, self._confirmed(uid))
         }
 
     @property

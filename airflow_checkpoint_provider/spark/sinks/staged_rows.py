@@ -6,16 +6,14 @@ passes over names that begin with ``_``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.metadata import File
-from airflow_checkpoint_provider.protocol.records import checked
-from airflow_checkpoint_provider.sinks.published_files import OWNER, STAGING, Staged, rows_key
+from airflow_checkpoint_provider.sinks.staging import Staged, StagingFolder, rows_key
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.storage.base import Store, put
+from airflow_checkpoint_provider.storage.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,15 +30,16 @@ class StagedForTable(Staged):
     schema: str
 
 
-class StagedRows:
+class StagedRows(StagingFolder[StagedForTable]):
     """The rows that are staged in ``store``, whose root is the folder of a table."""
 
     def __init__(self, spark: SparkSession, store: Store) -> None:
-        self._spark, self._store = spark, store
+        super().__init__(store, StagedForTable)
+        self._spark = spark
 
     def stage(self, df: DataFrame, staged: StagedForTable) -> tuple[int, dict[str, int]]:
         """Compute the rows of a transaction and stage them durably. Return their number, and the sizes in bytes of their files."""
-        put(self._store, f"{STAGING}/{staged.name}/{OWNER}", checked(staged))
+        self.make(staged)
         key = rows_key(staged.name)
         codec = parquet_files.codec_for(self._store.uri.partition(":")[0])
         written = parquet_files.write(df, spark_uri(self._store, key), codec=codec)
@@ -51,17 +50,3 @@ class StagedRows:
         """Return the rows of a transaction. Raises ``Damaged`` if they are not all there."""
         files = [File(name=file, bytes=size, rows=0) for file, size in sorted(sizes.items())]
         return parquet_files.read(self._spark, spark_uri(self._store, rows_key(name)), files, schema)
-
-    def leftovers(self) -> tuple[StagedForTable, ...]:
-        """Return the transactions that are staged, whoever has staged them."""
-        found = []
-        for name in self._store.folders(STAGING):
-            key = f"{STAGING}/{name}/{OWNER}"
-            if (body := self._store.read(key)) is not None:
-                found.append(StagedForTable.from_bytes(body, f"{self._store.uri}/{key}"))
-        return tuple(found)
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete what is staged of transactions."""
-        for name in names:
-            self._store.delete_under(f"{STAGING}/{name}")

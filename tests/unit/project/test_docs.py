@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.protocol.decisions import HANDLERS
 from airflow_checkpoint_provider.protocol.kinds import KINDS, Kind
 from airflow_checkpoint_provider.protocol.records import Record, canonical, checked, parse
 from airflow_checkpoint_provider.sinks import log as sink_log
-from airflow_checkpoint_provider.sinks import published_files
+from airflow_checkpoint_provider.sinks import staging
 
 PACKAGE = Path(airflow_checkpoint_provider.__file__).parent
 ROOT = PACKAGE.parent
@@ -201,7 +201,7 @@ EXPLAINED: dict[str, type] = {
     "An **entry of a log**": sink_log.LogEntry,
     "The **run of a sink**": sink_log.RunOfSink,
     "Beside every 50th entry lies a **snapshot of a log**": sink_log.Contents,
-    "`_checkpoint-staging/<transaction>/_transaction`": published_files.Staged,
+    "`_checkpoint-staging/<transaction>/_transaction`": staging.Staged,
     "Its **process**": liveness.Process,
     "A **running query**": liveness.QueryProgress,
     "**Earliest offsets**": liveness.EarliestOffsets,

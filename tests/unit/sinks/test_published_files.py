@@ -9,7 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince
 from airflow_checkpoint_provider.sinks.log import SNAPSHOT_EVERY, CommitLog
-from airflow_checkpoint_provider.sinks.published_files import STAGING, rows_key
+from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
 from tests.support.faults import FaultyStore
 from tests.support.targets import MONDAY, TUESDAY, files_of, left, name_of, staged, visible
