@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.policies.retention import POLICIES
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import QUERY, STATE, check_uid, is_job_id, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import KINDS
-from airflow_checkpoint_provider.protocol.records import Check, of_newer_kind
+from airflow_checkpoint_provider.protocol.records import Check, known_kind, of_newer_kind
 
 OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
 """How an attempt or a launch ends."""
@@ -47,12 +47,6 @@ def _refuse_newer_policy(retention: Any) -> None:
         raise of_newer_kind("a stored retention policy", retention["keep"])
     for part in retention["of"] if isinstance(retention.get("of"), list) else ():
         _refuse_newer_policy(part)
-
-
-def _is_kind(name: str) -> bool:
-    if name not in KINDS:
-        raise of_newer_kind("a stored checkpoint", name)
-    return True
 
 
 def _is_uid(text: str) -> bool:
@@ -110,7 +104,7 @@ TransactionName = Annotated[
 """The epoch of the attempt that prepared it, and a nonce: no name is used twice."""
 FileName = Annotated[str, Check(_is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
-KindName = Annotated[str, Check(_is_kind, "kind of checkpoint")]
+KindName = Annotated[str, Check(known_kind("a stored checkpoint", KINDS), "kind of checkpoint")]
 Checkpointing = Annotated[dict[str, Any], Check(_is_checkpointing, "configuration of checkpoints")]
 Plan = Annotated[tuple[str, ...], Check(bool, "plan: it names no application")]
 Epochs = Annotated[tuple[Number, ...], Check(bool, "list of attempts: it names none")]

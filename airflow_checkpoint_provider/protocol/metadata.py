@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.protocol.records import (
     added,
     canonical,
     checked,
-    of_newer_kind,
+    known_kind,
 )
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 
@@ -46,13 +46,9 @@ INLINE = (VALUE, REGISTERED)
 """The kinds whose content lies in the metadata itself."""
 
 
-def _is_state_kind(name: str) -> bool:
-    if name not in (STAGE, VALUE, REGISTERED, QUERY, SINK):
-        raise of_newer_kind("a stored state", name)
-    return True
-
-
-StateKind = Annotated[str, Check(_is_state_kind, "kind of a state")]
+StateKind = Annotated[
+    str, Check(known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK)), "kind of a state")
+]
 
 
 @dataclass(frozen=True, kw_only=True)

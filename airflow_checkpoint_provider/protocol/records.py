@@ -16,7 +16,7 @@ import re
 import types
 import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Self
@@ -309,6 +309,17 @@ def of_newer_kind(what: str, kind: str) -> FormatTooNew:
     return FormatTooNew(
         f"{what} is of kind {cut(kind)!r}, which this version does not know: upgrade airflow-checkpoint-provider here"
     )
+
+
+def known_kind(what: str, kinds: Container[str]) -> Callable[[str], bool]:
+    """Return the condition of a kind. It raises the error of ``of_newer_kind`` for one that is not of ``kinds``."""
+
+    def is_known(kind: str) -> bool:
+        if kind not in kinds:
+            raise of_newer_kind(what, kind)
+        return True
+
+    return is_known
 
 
 def cut(text: str) -> str:

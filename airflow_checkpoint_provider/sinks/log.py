@@ -18,7 +18,7 @@ from typing import Annotated
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.protocol.fields import FileName, Size, TransactionName, Uid
 from airflow_checkpoint_provider.protocol.metadata import File
-from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, of_newer_kind
+from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, known_kind
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 LOG = "_checkpoints"
@@ -29,13 +29,9 @@ _ENTRY = re.compile(r"[0-9]{20}")
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot")
 
 
-def _is_kind(name: str) -> bool:
-    if name not in (BEGIN, COMMIT, ABORT, REMOVE):
-        raise of_newer_kind("an entry in the log of a sink", name)
-    return True
-
-
-EntryKind = Annotated[str, Check(_is_kind, "kind of an entry")]
+EntryKind = Annotated[
+    str, Check(known_kind("an entry in the log of a sink", (BEGIN, COMMIT, ABORT, REMOVE)), "kind of an entry")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
