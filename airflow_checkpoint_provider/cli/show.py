@@ -29,11 +29,11 @@ from airflow_checkpoint_provider.text import (
     replay,
     restore_story,
     sink_messages,
+    state_messages,
     summary_table,
 )
 from airflow_checkpoint_provider.text.summary_table import HEADER, row
 from airflow_checkpoint_provider.text.units import (
-    batch,
     between,
     day_and_time,
     duration,
@@ -175,7 +175,7 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
             str(state.rows),
             size(state.bytes),
             f"chk-{state.measures.checkpoint}",
-            _reached(state),
+            state_messages.reached(state, state.measures.barrier),
             duration(state.measures.work_s),
             value_text(values[state.uid]) if state.uid in values else "",
         )
@@ -198,13 +198,6 @@ def _one(store: Store, found: FoundHistory, number: str) -> Report:
         *(f" {line}" for line in table(STATES, rows)),
     ]
     return Report(STATES, rows, data, lines, errors=errors)
-
-
-def _reached(state: StateEntry) -> str:
-    """Return up to where a checkpoint holds a state: the barrier, the batch of a query, the writes to a sink."""
-    if state.sink:
-        return sink_messages.writes(state.sink)
-    return state.measures.barrier if state.batch is None else batch(state.batch)
 
 
 def _saved(checkpoint: Checkpoint) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.protocol.metadata import SinkVersion, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
 from airflow_checkpoint_provider.text.units import coded, plural, size, some
@@ -120,11 +120,6 @@ def uncommitted(state: State) -> list[str]:
         for sink in state.sinks
         if sink.uncommitted
     ]
-
-
-def writes(sink: SinkVersion) -> str:
-    """Return what a checkpoint holds of a sink in a few words."""
-    return f"{plural(sink.transactions, 'write')} to {sink.target}{', gated' if sink.gated else ''}"
 
 
 def found_aborted(uid: str, transaction: Transaction) -> str:

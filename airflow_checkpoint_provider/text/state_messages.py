@@ -9,11 +9,11 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
-from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, rewound
-from airflow_checkpoint_provider.text.units import coded, day_and_time, duration, plural, size, some
+from airflow_checkpoint_provider.text.units import batch, coded, day_and_time, duration, plural, size, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
@@ -35,6 +35,13 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
 }
 
 LONGEST_VALUE = 60  # characters of a value in a line
+
+
+def reached(state: StateEntry, barrier: str) -> str:
+    """Return up to where a checkpoint holds a state: the writes to a sink, the batch of a query, else ``barrier``."""
+    if sink := state.sink:
+        return f"{plural(sink.transactions, 'write')} to {sink.target}{', gated' if sink.gated else ''}"
+    return barrier if state.batch is None else batch(state.batch)
 
 
 def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", unseen: str = "") -> str:

@@ -10,9 +10,9 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, Che
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, kind_named
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateEntry, kind_in_words
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.text import messages, replay, sink_messages
+from airflow_checkpoint_provider.text import messages, replay, state_messages
 from airflow_checkpoint_provider.text.summary_table import row
-from airflow_checkpoint_provider.text.units import NONE, at_barrier, batch, between, duration, plural, size, value_text
+from airflow_checkpoint_provider.text.units import NONE, at_barrier, between, duration, plural, size, value_text
 from airflow_checkpoint_provider.ui.polling import HistoryReading
 from airflow_checkpoint_provider.ui.views.commands import Commands, ShownCommand
 from airflow_checkpoint_provider.ui.views.jobs import Label
@@ -188,17 +188,10 @@ def _state_row(entry: StateEntry, values: Mapping[str, Any]) -> StateRow:
         rows=f"{entry.rows:,}",
         size=size(entry.bytes),
         since=f"chk-{entry.measures.checkpoint}",
-        barrier=_reached(entry),
+        barrier=state_messages.reached(entry, at_barrier(entry.measures.barrier)),
         work=duration(entry.measures.work_s),
         value=value_text(values[entry.uid]) if entry.uid in values else "",
     )
-
-
-def _reached(entry: StateEntry) -> str:
-    """Return up to where a checkpoint holds a state: the barrier, the batch of a query, the writes to a sink."""
-    if entry.sink:
-        return sink_messages.writes(entry.sink)
-    return at_barrier(entry.measures.barrier) if entry.batch is None else batch(entry.batch)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

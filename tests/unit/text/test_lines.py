@@ -10,6 +10,7 @@ import pytest
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
+from airflow_checkpoint_provider.protocol.metadata import SinkVersion, StateEntry
 from airflow_checkpoint_provider.text import messages, restore_story, state_messages, summary_table
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
@@ -232,6 +233,23 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
     again = "batch 8 had begun, and runs again with the same offsets"
     assert state_messages.query_restored("orders", 7, 7, "chk-3") == f"{behind}  [CKP125]"
     assert state_messages.query_restored("orders", 7, 8, "chk-3") == f"{behind}; {again}  [CKP125]"
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ({"kind": "stage"}, "stage 'clean'"),
+        ({"kind": "query", "batch": 7}, "batch 7"),
+        ({"kind": "query", "batch": -1}, "before batch 0"),
+        ({"kind": "sink", "sink": SinkVersion(version=3, target="/out", transactions=1)}, "1 write to /out"),
+        (
+            {"kind": "sink", "sink": SinkVersion(version=3, target="/out", gated=True, transactions=2)},
+            "2 writes to /out, gated",
+        ),
+    ],
+)
+def test_state_is_told_up_to_where_a_checkpoint_holds_it(held: dict[str, Any], told: str) -> None:
+    assert state_messages.reached(StateEntry(uid="clean", run="A", **held), "stage 'clean'") == told
 
 
 def test_default_interval_and_pause_are_not_logged() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider.protocol.metadata import SinkVersion
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkRecord
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -27,11 +26,3 @@ def test_running_driver_commits_them_itself() -> None:
     assert sink_messages.uncommitted(job.state) == []
     job.start(2)
     assert sink_messages.uncommitted(job.state) == []
-
-
-def test_writes_of_a_checkpoint_in_a_few_words() -> None:
-    assert (
-        sink_messages.writes(SinkVersion(version=3, target="/data/report", transactions=1)) == "1 write to /data/report"
-    )
-    gated = SinkVersion(version=3, target="/data/report", gated=True, transactions=2)
-    assert sink_messages.writes(gated) == "2 writes to /data/report, gated"
