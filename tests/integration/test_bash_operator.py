@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -78,27 +79,73 @@ def killed_at(folder: Path, gate: str) -> Iterator[None]:
     thread.join(60)
 
 
+@contextmanager
+def worker(folder: Path, bash_command: str, try_number: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a try as a process of its own."""
+    asked = {"bash_command": bash_command, "retries": 2}
+    variables, log = {"TASK_STATE": str(folder / "task-state")}, folder / f"try-{try_number}"
+    with Environment(sys.executable).running(OPERATOR, asked, variables, log, try_number=try_number) as process:
+        yield process
+
+
+def worker_at(folder: Path, gate: str, sig: signal.Signals) -> None:
+    """Run the first try until its driver waits at a gate, and end its worker. The gate stays closed."""
+    (folder / f"closed-{gate}").touch()
+    with worker(folder, command(folder), 1) as process:
+        wait_until((folder / f"at-{gate}-1").exists, 300, (folder / "try-1").read_text)
+        process.send_signal(sig)
+        process.wait(300)
+
+
+def finished(folder: Path) -> str:
+    """Return the log of the second try, which succeeds."""
+    with worker(folder, command(folder), 2) as process:
+        assert process.wait(300) == 0, (folder / "try-2").read_text()
+    return (folder / "try-2").read_text()
+
+
+def results(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "results").read_text().splitlines()]
+
+
 def test_retry_of_a_killed_driver_continues(folder: Path) -> None:
     task = Task(folder)
     with killed_at(folder, "three"), pytest.raises(AirflowException, match="attempt 1 failed"):
         task.run()
     ended = task.run(try_number=2)
     assert (ended["attempts"], ended["ended"]) == (2, "finished")
-    assert [json.loads(line) for line in (folder / "results").read_text().splitlines()] == [{"attempt": 2, **RESULT}]
+    assert results(folder) == [{"attempt": 2, **RESULT}]
 
 
 def test_driver_of_a_lost_worker_is_followed(folder: Path) -> None:
     """The driver outlives the process of its task, as it has a session of its own."""
-    asked = {"bash_command": command(folder), "retries": 2}
-    here, variables = Environment(sys.executable), {"TASK_STATE": str(folder / "task-state")}
-    (folder / "closed-three").touch()
-    with here.running(OPERATOR, asked, variables, folder / "try-1") as process:
-        wait_until((folder / "at-three-1").exists, 300, (folder / "try-1").read_text)
-        process.kill()
-        process.wait(60)
+    worker_at(folder, "three", signal.SIGKILL)
     again = folder / "try-2"
-    with here.running(OPERATOR, asked, variables, again, try_number=2) as process:
+    with worker(folder, command(folder), 2) as process:
         wait_until(lambda: "[CKP110]" in again.read_text(), 300, again.read_text)
         (folder / "closed-three").unlink()
         assert process.wait(300) == 0, again.read_text()
-    assert [json.loads(line) for line in (folder / "results").read_text().splitlines()] == [{"attempt": 1, **RESULT}]
+    assert results(folder) == [{"attempt": 1, **RESULT}]
+
+
+def test_clear_ends_the_driver_and_the_next_try_continues(folder: Path) -> None:
+    worker_at(folder, "three", signal.SIGTERM)
+    wait_until(lambda: not processes.job(str(SCRIPT), folder), 300, (folder / "try-1").read_text)
+    (folder / "closed-three").unlink()
+    log = finished(folder)
+    assert log.count(": reused, ") == 2, log
+    assert results(folder) == [{"attempt": 2, **RESULT}]
+
+
+def test_command_that_starts_no_driver_is_no_attempt(folder: Path) -> None:
+    with worker(folder, f"echo refused; exit 1; {command(folder)}", 1) as process:
+        assert process.wait(300) == 1, (folder / "try-1").read_text()
+    log = finished(folder)
+    assert results(folder) == [{"attempt": 1, **RESULT}], log
+
+
+def test_driver_that_finished_after_its_worker_was_lost_is_not_started_again(folder: Path) -> None:
+    worker_at(folder, "end", signal.SIGKILL)
+    (folder / "closed-end").unlink()
+    assert "[CKP111]" in finished(folder)
+    assert results(folder) == [{"attempt": 1, **RESULT}]

@@ -43,6 +43,11 @@ def drivers(script: Path) -> list[int]:
     return list(find(lambda pid: command(pid)[1:2] == [str(script)]))
 
 
+def job(script: str, folder: Path) -> list[int]:
+    """Pythons and JVMs of a driver that runs ``script`` with ``folder`` among its arguments."""
+    return list(find(lambda pid: {script, str(folder)} <= set(command(pid))))
+
+
 def send(pids: Iterable[int], sig: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):

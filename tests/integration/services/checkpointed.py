@@ -33,7 +33,8 @@ PATIENCE = 400  # seconds for one step of a task
 @dataclass
 class CheckpointedTask:
     """``operator`` is ``module:Class``. ``arguments`` submit ``SCRIPT`` with the words of ``words``. ``cancels`` matches the
-    request by which the service ends a driver, method and path."""
+    request by which the service ends a driver, method and path. ``refusal`` is the status of a launch that the service refuses, after which
+    the client of the operator does not ask again by itself."""
 
     environment: Environment
     service: Service
@@ -42,6 +43,7 @@ class CheckpointedTask:
     variables: Mapping[str, str]
     folder: Path
     cancels: str = "POST .*cancel"
+    refusal: int = 500
 
     def run(self, try_number: int) -> EndedTask:
         return self.environment.run(self.operator, self._arguments, self._variables, try_number=try_number)
@@ -183,7 +185,7 @@ def cleared_while_running(task: CheckpointedTask) -> None:
 
 
 def refused_launch(task: CheckpointedTask) -> None:
-    task.service.refuse_launch()
+    task.service.refuse_launch(task.refusal)
     first = task.run(1)
     assert first.code == 1, first.log
     assert task.drivers == 0
@@ -206,16 +208,16 @@ def finished_before_the_worker_was_lost(task: CheckpointedTask) -> None:
     assert task.drivers == 1
 
 
-ALL = (
+STEPS = (
     killed_in_stage_three, worker_lost_while_its_driver_lives, cleared_while_running, refused_launch, finished_before_the_worker_was_lost,
 )  # fmt: skip
-SOME = (killed_in_stage_three, worker_lost_while_its_driver_lives, adopted_and_killed)
+ALL = (*STEPS, adopted_and_killed)
 TRIED: Mapping[str, Sequence[Event]] = {
-    "`SparkApplication`": (*ALL, adopted_and_killed),
-    "EMR steps": ALL,
-    "a pod": (killed_before_stage_three, *SOME[1:]),
-    "EMR Serverless": SOME,
-    "Dataproc": SOME,
-    "Databricks": SOME,
+    "`SparkApplication`": ALL,
+    "EMR steps": STEPS,
+    "a pod": (killed_before_stage_three, *ALL[1:]),
+    "EMR Serverless": ALL,
+    "Dataproc": ALL,
+    "Databricks": ALL,
 }
 """The events of each operator, as docs/orchestrate/any-operator.md names it."""

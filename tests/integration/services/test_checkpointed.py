@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.services.checkpointed import (
     SCRIPT,
-    SOME,
+    STEPS,
     TRIED,
     CheckpointedTask,
     Event,
@@ -70,7 +70,7 @@ def test_pod(event: Event, host: Host, cncf_kubernetes: Environment, tmp_path: P
         variables = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": service.connection}
         operator = f"{OURS}.kubernetes_pod:CheckpointedKubernetesPodOperator"
         deletes = "DELETE .*/pods/driver-[^/]*"
-        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path, deletes))
+        event(CheckpointedTask(cncf_kubernetes, service, operator, asked, variables, tmp_path, deletes, refusal=403))
 
 
 def test_refused_batch_of_livy(host: Host, tmp_path: Path) -> None:
@@ -88,11 +88,15 @@ def step(cluster: str, arguments: list[str]) -> dict[str, Any]:
     return {"job_flow_id": cluster, "steps": steps, "waiter_delay": 1, "waiter_max_attempts": 600}
 
 
+def aws(service: Emr) -> dict[str, str]:
+    """Return Airflow's connection. boto3 would ask again by itself after a 500."""
+    return {"AIRFLOW_CONN_AWS_DEFAULT": service.connection, "AWS_MAX_ATTEMPTS": "1"}
+
+
 def task_of_emr_step(service: Emr, amazon: Environment, folder: Path) -> CheckpointedTask:
     asked = step(service.create_cluster(), words(folder))
-    # boto3 asks again by itself after a 500
-    variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection, "AWS_MAX_ATTEMPTS": "1"}
-    return CheckpointedTask(amazon, service, f"{OURS}.emr:CheckpointedEmrAddStepsOperator", asked, variables, folder)
+    operator = f"{OURS}.emr:CheckpointedEmrAddStepsOperator"
+    return CheckpointedTask(amazon, service, operator, asked, aws(service), folder)
 
 
 @tried(TRIED["EMR steps"])
@@ -101,7 +105,7 @@ def test_emr_step(event: Event, host: Host, amazon: Environment, tmp_path: Path)
         event(task_of_emr_step(service, amazon, tmp_path))
 
 
-@tried(SOME[:2])
+@tried(STEPS[:2])
 def test_emr_step_on_spark_4_0(event: Event, amazon: Environment, tmp_path: Path) -> None:
     with Host(tmp_path / "host", variables=BEATS, python=python_with_spark("4.0")) as host, Emr(host) as service:
         task = task_of_emr_step(service, amazon, tmp_path)
@@ -117,9 +121,8 @@ def test_emr_serverless(event: Event, host: Host, amazon: Environment, tmp_path:
             "application_id": service.create_application(), "execution_role_arn": ROLE, "job_driver": driver, "waiter_delay": 1,
             "waiter_max_attempts": 600,
         }  # fmt: skip
-        variables = {"AIRFLOW_CONN_AWS_DEFAULT": service.connection}
         operator = f"{OURS}.emr:CheckpointedEmrServerlessStartJobOperator"
-        event(CheckpointedTask(amazon, service, operator, asked, variables, tmp_path, "DELETE .*/jobruns/[^/]*"))
+        event(CheckpointedTask(amazon, service, operator, asked, aws(service), tmp_path, "DELETE .*/jobruns/[^/]*"))
 
 
 @tried(TRIED["Databricks"])
@@ -127,7 +130,7 @@ def test_databricks(event: Event, host: Host, databricks: Environment, tmp_path:
     """The package is installed on the new cluster."""
     asked = {
         "spark_python_task": {"python_file": SCRIPT, "parameters": words(tmp_path)}, "new_cluster": {"spark_version": "17"},
-        "libraries": [{"egg": archive()}], "polling_period_seconds": 1,
+        "libraries": [{"egg": archive()}], "polling_period_seconds": 1, "databricks_retry_limit": 1,
     }  # fmt: skip
     with Databricks(host) as service:
         variables = {"AIRFLOW_CONN_DATABRICKS_DEFAULT": service.connection}
