@@ -64,7 +64,7 @@ FORMATS = {
     FORMAT_VERSION: "a query whose sink skips a batch",
     "spark.sql.streaming.offsetLog.formatVersion": "a query that ends in the middle of a batch",
 }
-"""Confs whose version 2 makes Spark 4.2 itself lose queries, and which queries. Version 1 is the default of both."""
+"""Confs whose version 2 makes Spark itself lose queries, the second before 4.3, and which queries. Version 1 is the default of both."""
 
 
 @dataclass(frozen=True)

@@ -360,8 +360,8 @@ def test_different_versions_of_spark_are_named(spark: SparkSession) -> None:
         versions._refuse_mixed({**seen, "pyspark-client as installed": "4.0.4"})
     assert 'pip install --force-reinstall --no-deps "pyspark==4.0.4" "pyspark-client==4.0.4"' in str(refused.value)
     alone = {label: version for label, version in seen.items() if label != versions.CLIENT}
-    with pytest.raises(VersionMismatch, match=r"the JVM 4\.3\.0.*Install the pyspark of the JVM's version"):
-        versions._refuse_mixed({**alone, "the JVM": "4.3.0"})
+    with pytest.raises(VersionMismatch, match=r"the JVM 4\.9\.0.*Install the pyspark of the JVM's version"):
+        versions._refuse_mixed({**alone, "the JVM": "4.9.0"})
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "3.5.6-amzn-1"])

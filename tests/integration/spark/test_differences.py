@@ -20,7 +20,7 @@ SCHEMA = "id long, day date, s string"
 
 @pytest.fixture(scope="module")
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    root = str(tmp_path_factory.mktemp("differences"))
+    root = str(tmp_path_factory.mktemp("differences-in-paths-that-are-long-enough-to-be-cut"))
     rows = spark.range(3).select("id", lit(datetime.date(2026, 11, 20)).alias("day"), lit("a").alias("s")).coalesce(1)
     for day in (19, 20, 21):
         rows.write.parquet(f"{root}/in/day=2026-11-{day}")
