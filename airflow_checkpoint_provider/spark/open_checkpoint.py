@@ -69,7 +69,9 @@ class OpenedCheckpoint:
         return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
     def _rows(self, prepared: Mapping[str, Any]) -> DataFrame:
-        reader = self._spark.read.format(prepared["format"]).option("basePath", prepared["rows_at"])
+        reader = self._spark.read.format(prepared["format"]).options(
+            basePath=prepared["rows_at"], **parquet_files.EACH_FILE
+        )
         return reader.load([f"{prepared['rows_at']}/{name}" for name in prepared["files"]])
 
 

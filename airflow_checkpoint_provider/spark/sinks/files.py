@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks.base import Committed, Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of
 from airflow_checkpoint_provider.spark.stages.arguments import OPEN
-from airflow_checkpoint_provider.spark.stages.parquet_files import rights, rows_of
+from airflow_checkpoint_provider.spark.stages.parquet_files import EACH_FILE, rights, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +105,9 @@ def read_sink(path: str | os.PathLike[str], spark: SparkSession) -> DataFrame:
     """
     store = open_target(spark, uri_of(spark, os.fspath(path)))
     found = files_of_readers(store)
-    reader = spark.read.format(found.format or "parquet").option("basePath", spark_uri(store, "").rstrip("/"))
+    reader = spark.read.format(found.format or "parquet").options(
+        basePath=spark_uri(store, "").rstrip("/"), **EACH_FILE
+    )
     return reader.load([spark_uri(store, file.name) for file in found.files])
 
 

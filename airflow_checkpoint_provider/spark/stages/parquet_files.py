@@ -38,7 +38,10 @@ WRITE = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",  # 2 leaves files of failed jobs behind
     "parquet.page.write-checksum.enabled": "true",
 }
+EACH_FILE = {"ignoredPathSegmentRegex": "^[._]"}
+"""The option with which Spark reads each file that is named to it. Since 4.3 it leaves out files whose names the session ignores."""
 READ = {
+    **EACH_FILE,
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreCorruptFiles": "false",  # as options they win over the confs of the user's session
     "ignoreMissingFiles": "false",

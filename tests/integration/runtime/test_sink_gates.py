@@ -14,11 +14,14 @@ from airflow_checkpoint_provider.errors import CheckpointFailed, CheckpointNotFo
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, open_checkpoint, read_sink
+from airflow_checkpoint_provider.spark.stages.confs import overridden
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
 from tests.support.parts import parts
 from tests.support.s3server import S3Server
 from tests.support.waiting import wait_until
+
+IGNORED = {"spark.sql.files.ignoredPathSegmentRegex": "^part"}  # Spark 4.3 then leaves out all files of a sink
 
 
 def rows_of(spark: SparkSession, path: Path) -> list[int]:
@@ -67,7 +70,8 @@ def test_audit_reads_the_rows_that_wait(script: Script, out: Path) -> None:
         job.checkpoint()
         coordinator = script.coordinator()
         pointer = str(Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
-        rows = open_checkpoint(pointer, job.spark)["gated"]
+        with overridden(job.spark, IGNORED):
+            rows = open_checkpoint(pointer, job.spark)["gated"]
         assert sorted((row.id, row.half) for row in rows.collect()) == [(0, 0), (1, 1), (2, 0)]
         coordinator.complete(number, finalize=True)
 
@@ -137,7 +141,8 @@ def test_exact_reader_reads_what_is_committed(script: Script, out: Path) -> None
             frame = job.spark.range(number, number + 2).selectExpr("id", "id % 2 AS half")
             job.sink("report", FileSink(out, mode="overwrite", partition_by=["half"])).write(frame)
     (out / "half=1" / "part-by-hand.parquet").write_bytes(b"not rows")
-    rows = read_sink(out, script.spark)
+    with overridden(script.spark, IGNORED):
+        rows = read_sink(out, script.spark)
     assert sorted((row.id, row.half) for row in rows.collect()) == [(1, 1), (2, 0)]
 
 

@@ -57,6 +57,7 @@ HOSTILE = {
         f"{SQL}variant.inferShreddingSchema": "false", f"{PARQUET}reader.respectUnknownTypeAnnotation.enabled": "true",
     },
     "files that are skipped": {f"{SQL}files.ignoreCorruptFiles": "true", f"{SQL}files.ignoreMissingFiles": "true"},
+    "names that are skipped": {f"{SQL}files.ignoredPathSegmentRegex": "^part|parquet$"},  # since Spark 4.3
 }  # fmt: skip
 HOSTILE_HADOOP = {
     "names of files": {"mapreduce.output.basename": "clean", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"},
