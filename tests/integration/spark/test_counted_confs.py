@@ -484,7 +484,8 @@ NEVER = (
 
 
 def test_confs_of_speed_and_keys_do_not_count(spark: SparkSession) -> None:
-    keys = {"spark.sql.catalog.lake.password": "a", "spark.sql.catalog.lake.rest.access-token": "b"}
+    names = ("password", "rest.access-token", "credential")
+    keys = {f"spark.sql.catalog.lake.{name}": "a" for name in names}
     for name, value in keys.items():
         spark.conf.set(name, value)
     spark.conf.set("spark.sql.catalog.lake.warehouse", "s3://lake/a")

@@ -44,11 +44,28 @@ def test_options_of_a_source_are_those_that_java_lists(spark: SparkSession, tmp_
 
 @pytest.mark.parametrize(
     "text",
-    ["", "secret", "my.SECRET.x", "\u017fecret", "to\u212aen", "PassWord", "access.key", "accesskey", "access-key"],
+    [
+        "",
+        "secret",
+        "my.SECRET.x",
+        "\u017fecret",
+        "to\u212aen",
+        "PassWord",
+        "access.key",
+        "accesskey",
+        "access-key",
+        "Credentials",
+    ],
 )
 def test_default_pattern_of_secrets_means_what_it_means_to_java(spark: SparkSession, text: str) -> None:
     pattern = spark._jvm.java.util.regex.Pattern.compile(SECRETS)  # type: ignore[union-attr]
     assert is_secret(spark)(text) == bool(pattern.matcher(text).find())
+
+
+def test_what_spark_hides_is_a_secret(spark: SparkSession) -> None:
+    """Each release has a default of its own. Ours hides what one of them hides."""
+    entries = spark._jvm.org.apache.spark.internal.config.ConfigEntry  # type: ignore[union-attr]
+    assert {*entries.findEntry("spark.redaction.regex").defaultValueString().split("|")} <= {*SECRETS.split("|")}
 
 
 def test_another_pattern_of_secrets_is_one_of_java(spark: SparkSession) -> None:
