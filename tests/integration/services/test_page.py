@@ -27,9 +27,9 @@ from tests.support.services.kubernetes import Kubernetes
 from tests.support.services.livy import Livy
 
 PAGE = (ROOT / "docs" / "orchestrate" / "any-operator.md").read_text()
-COMMAND, DIFFS, EXAMPLE = (
+COMMAND, DIFFS, EXAMPLE, LINEAGE = (
     [dedent(block) for block in re.findall(rf"^ *```{language}\n(.*?)^ *```", PAGE, re.MULTILINE | re.DOTALL)]
-    for language in ("sh", "diff", "python")
+    for language in ("sh", "diff", "python", "yaml")
 )
 slow = pytest.mark.slow  # tests/e2e/test_livy.py kills such a driver, without the page
 SCRIPT = """
@@ -166,8 +166,9 @@ def test_operator_of_the_page_is_handed_a_launch() -> None:
 
 
 def test_all_blocks_of_the_page_are_run() -> None:
-    assert (len(COMMAND), len(DIFFS), len(EXAMPLE)) == (1, 2, 1)
-    assert PAGE.count("```") == 2 * 4
+    """``test_openlineage.py`` takes the last."""
+    assert (len(COMMAND), len(DIFFS), len(EXAMPLE), len(LINEAGE)) == (1, 2, 1, 1)
+    assert PAGE.count("```") == 2 * 5
 
 
 COLUMNS = {
