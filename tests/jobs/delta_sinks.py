@@ -30,9 +30,11 @@ from airflow_checkpoint_provider.errors import (
     RowsStand,
 )
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
+from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.spark import DeltaSink, SinkContext
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
 from airflow_checkpoint_provider.spark.sinks.delta import OpenDeltaSink
+from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedRows
 
 STEPS = [(DeltaTable, "newest_batch"), (DeltaTable, "commits"), (OpenDeltaSink, "_save"), (StagedRows, "delete")]
@@ -71,9 +73,7 @@ def opened(path: str, context: SinkContext = MONDAY, **options: Any) -> OpenDelt
     return found
 
 
-def prepared(
-    sink: OpenDeltaSink, number: int, *ids: int, replaces: tuple[str, ...] = (), run: str = MONDAY.run
-) -> Transaction:
+def prepared(sink: OpenDeltaSink, number: int, *ids: int, replaces: tuple[str, ...] = ()) -> Transaction:
     frame = spark.createDataFrame([(each, each % 2) for each in ids], "id long, half long")
     held = sink.prepare(frame, name(number), number)
     assert held.rows == len(ids)
@@ -81,7 +81,7 @@ def prepared(
     return Transaction(
         name=name(number),
         version=number,
-        run=run,
+        run=held.content["by"]["run"],
         write=0,
         origin=Origin(plan="p", inputs="i"),
         prepared=held.content,
@@ -256,12 +256,24 @@ def later_run_has_the_last_word(path: str) -> None:
 
 
 @story
+def rows_are_filed_under_who_wrote_them(path: str) -> None:
+    """Whoever commits them: a fork that was given them, or a cleared run, has another history, uid or generation."""
+    transaction = prepared(opened(path), 1, 1)
+    fork = replace(TUESDAY, uid="copy", generation=3)
+    assert opened(path, fork).commit(transaction)
+    [entry] = DeltaChain(DeltaTable(spark, path), transaction.prepared["chain"]).entries()
+    by = RunOfSink(history=MONDAY.history, run=MONDAY.run, uid=MONDAY.uid, generation=MONDAY.generation)
+    assert entry.by == by
+    assert [made.name for made in opened(path).later(0)] == [name(1)]
+
+
+@story
 def rows_of_a_run_are_replaced(path: str) -> None:
     sink = opened(path, run_column="made_by")
     assert sink.replaces
     assert sink.commit(prepared(sink, 1, 1, 2))
     other = opened(path, replace(MONDAY, run="monday"), run_column="made_by")
-    assert other.commit(prepared(other, 2, 3, run="monday"))
+    assert other.commit(prepared(other, 2, 3))
     assert sink.standing() == (name(1),)
     assert other.standing() == (name(2),)
     again = prepared(sink, 3, 4, replaces=(name(1),))
@@ -288,9 +300,9 @@ def rows_without_the_column_are_not_replaced(path: str) -> None:
 
 @story
 def rows_of_later_runs_are_taken_out(path: str) -> None:
-    sink = opened(path, run_column="run")
     for number, run in ((1, "a"), (2, "b \\ it's"), (3, "c")):
-        assert sink.commit(prepared(sink, number, number, run=run))
+        sink = opened(path, replace(MONDAY, run=run), run_column="run")
+        assert sink.commit(prepared(sink, number, number))
     later = sink.later(1)
     assert sorted((made.name, made.version, made.run) for made in later) == [
         (name(2), 2, "b \\ it's"),
@@ -306,7 +318,7 @@ def rows_of_later_runs_are_taken_out(path: str) -> None:
 def rows_without_a_run_are_taken_out_by_a_restore(path: str) -> None:
     sink = opened(path)
     for number in (1, 2, 3):
-        assert sink.commit(prepared(sink, number, number, run=str(number)))
+        assert sink.commit(prepared(sink, number, number))
     assert [made.name for made in sink.later(1)] == [name(2), name(3)]
     try:
         sink.take_out([name(2)])

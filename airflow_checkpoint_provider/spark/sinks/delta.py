@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.functions import lit
@@ -121,6 +121,7 @@ class OpenDeltaSink(OpenSink):
             "began": self._began,
             "chain": self._chain,
             "run_column": self._options.run_column,
+            "by": self._by.to_json(),
         }
         return Prepared(rows=rows, bytes=sum(sizes.values()), content=content)
 
@@ -136,7 +137,7 @@ class OpenDeltaSink(OpenSink):
         entry = TableEntry(
             kind=COMMIT,
             run_column=prepared["run_column"] or "",
-            by=replace(self._by, run=transaction.run),  # the rows of an earlier run stay those of that run
+            by=RunOfSink.from_json(prepared["by"]),  # who wrote the rows: another run may commit them
             transactions=(name,),
             version=transaction.version,
             began=prepared["began"],
