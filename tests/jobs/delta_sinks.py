@@ -256,15 +256,22 @@ def later_run_has_the_last_word(path: str) -> None:
 
 
 @story
-def rows_are_filed_under_who_wrote_them(path: str) -> None:
-    """Whoever commits them: a fork that was given them, or a cleared run, has another history, uid or generation."""
-    transaction = prepared(opened(path), 1, 1)
+def rows_are_written_and_filed_as_they_were_prepared(path: str) -> None:
+    """Whoever commits them: a fork that was given them, a cleared run, or a later run of a changed script."""
+    transaction = prepared(opened(path, partition_by=["half"]), 1, 1)
     fork = replace(TUESDAY, uid="copy", generation=3)
-    assert opened(path, fork).commit(transaction)
-    [entry] = DeltaChain(DeltaTable(spark, path), transaction.prepared["chain"]).entries()
+    assert opened(path, fork, mode="overwrite").commit(transaction)
+    assert [found.name for found in Path(path).glob("half=*")] == ["half=1"]
+    other = prepared(opened(path, partition_by=["half"]), 2, 2)
+    assert opened(path, fork, partition_by=["id"]).commit(other)
+    assert ids(path) == [1, 2]
+    entries = DeltaChain(DeltaTable(spark, path), transaction.prepared["chain"]).entries()
     by = RunOfSink(history=MONDAY.history, run=MONDAY.run, uid=MONDAY.uid, generation=MONDAY.generation)
-    assert entry.by == by
-    assert [made.name for made in opened(path).later(0)] == [name(1)]
+    assert [entry.by for entry in entries] == [by, by]
+    assert [made.name for made in opened(path).later(0)] == [name(1), name(2)]
+    third = prepared(opened(path, partition_by=["half"]), 3, 3)
+    assert opened(path, fork, partition_by=["id"]).abort([name(3)]) == ()
+    assert opened(path).commit(third) is False
 
 
 @story
