@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.delta import DeltaSink
 from airflow_checkpoint_provider.spark.sinks.files import FileSink, read_sink
+from airflow_checkpoint_provider.spark.sinks.iceberg import IcebergSink
 from airflow_checkpoint_provider.spark.sinks.jdbc import JdbcSink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.state.registered import (
@@ -24,6 +25,7 @@ __all__ = [
     "CheckpointedObject",
     "DeltaSink",
     "FileSink",
+    "IcebergSink",
     "InitializationContext",
     "JdbcSink",
     "OpenSink",

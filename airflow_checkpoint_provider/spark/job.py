@@ -200,7 +200,7 @@ class CheckpointedJob:
         its restore point holds. Rows that the run computes again, also after a clear, replace the earlier ones; a sink that cannot replace
         them raises ``RowsStand`` before anything is computed.
 
-        :param sink: ``FileSink``, ``DeltaSink``, or a sink of your own (``Sink``).
+        :param sink: ``FileSink``, ``DeltaSink``, ``IcebergSink``, ``JdbcSink``, or a sink of your own (``Sink``).
         :param gated: only a gated checkpoint that was finalized publishes the rows. Other checkpoints hold them.
         """
         return self._claim(uid).sink(uid, sink, gated=gated)

@@ -11,9 +11,11 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import pointer_of
+from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.settings import launched
+from airflow_checkpoint_provider.spark.sinks.iceberg import read_prepared
 from airflow_checkpoint_provider.spark.stages import arguments, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
 from airflow_checkpoint_provider.spark.versions import check_versions
@@ -60,12 +62,13 @@ class OpenedCheckpoint:
     def _prepared(self, uid: str, sink: SinkDetail) -> DataFrame:
         """Return the rows that a sink holds ready and that nobody has committed so far."""
         ready = [made for made in sink.transactions if not made.committed]
-        if not ready or not all("rows_at" in made.prepared for made in ready):
+        if not ready or not all({"rows_at", "options"} & made.prepared.keys() for made in ready):
             what = "holds no rows that wait for a commit" if not ready else f"holds rows of a {sink.format} sink"
             raise CheckpointNotFound(
                 f"chk-{self._seal.id}: sink '{uid}' {what}, so they cannot be read from here. Read the target, {sink.target}"
             )
-        frames = [self._rows(made.prepared) for made in ready]
+        read = functools.partial(read_prepared, self._spark) if sink.format == ICEBERG else self._rows
+        frames = [read(made.prepared) for made in ready]
         return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
     def _rows(self, prepared: Mapping[str, Any]) -> DataFrame:

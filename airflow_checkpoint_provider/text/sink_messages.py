@@ -163,11 +163,49 @@ def rows_without_column(uid: str, target: str, count: int) -> str:
     )
 
 
-def no_run_column(target: str, count: int) -> str:
-    """Return the text of the error for rows that cannot be told from others."""
+def no_run_column(target: str, count: int, going_back: str) -> str:
+    """Return the text of the error for rows that cannot be told from others. ``going_back`` names the statements that help."""
     return (
         f"{target}: nobody can tell the rows of {plural(count, 'write')} from others, because the sink has no run_column. Take them out"
-        " yourself: DESCRIBE HISTORY names the version before them, RESTORE TABLE goes back to it. Then start again"
+        f" yourself: {going_back}. Then start again"
+    )
+
+
+def writes_forgotten(uid: str, target: str) -> str:
+    """Return the text of the error for a table whose old commits are deleted, so that nobody knows what it holds of a run."""
+    return (
+        f"sink '{uid}': the old commits of {target} are deleted (their retention is over), so nobody can tell which rows this job has"
+        " written there. Rows could be there twice. Nothing was computed. Remove the rows that will be computed again, and give the sink"
+        ' another uid. With run_column=, or mode="overwrite", this does not happen'
+    )
+
+
+def add_run_column(uid: str, target: str, column: str) -> str:
+    """Return the text of the error for a table without the column of runs."""
+    return f"sink '{uid}': run_column='{column}', and {target} has no such column. Add it once: ALTER TABLE {target} ADD COLUMN {column} STRING"
+
+
+def not_written_again(target: str, reason: str) -> str:
+    """Return the text of the error for rows that the table does not take a second time."""
+    return (
+        f"{target}: others have committed since the rows were written, so they are written again, and that failed: {reason}. It is tried again."
+        " Spark's own log may say more"
+    )
+
+
+def branch_is_gone(target: str, branch: str) -> str:
+    """Return the text of the error for staged rows that somebody has removed."""
+    return (
+        f"{target}: its branch {branch} is gone, and the rows in it were never published. Somebody removed it, or"
+        " history.expire.max-ref-age-ms of the table is too short. Start from a checkpoint before this write"
+    )
+
+
+def snapshots_expired(target: str, name: str) -> str:
+    """Return the text of the error for a commit that nobody can find any more."""
+    return (
+        f"{target}: snapshots have expired since transaction {name} was staged, so nobody can tell whether it is committed. Look for its rows."
+        " Nothing was written"
     )
 
 

@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.location.files import Found, Location, Offsets,
 from airflow_checkpoint_provider.location.rescaling import copy_logs, take_state
 from airflow_checkpoint_provider.location.source_files import logged_files
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOffset, commit_in
-from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import BATCH, QUERY, snapshots_in
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import BATCH, QUERY, metadata_in
 from airflow_checkpoint_provider.spark.queries.sinks.links import Move
 from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog
 from airflow_checkpoint_provider.storage import MemoryStore
@@ -252,7 +252,8 @@ def offset(body: bytes, chance: random.Random) -> None:
 
 
 def snapshots(body: bytes, chance: random.Random) -> None:
-    for count, snapshot in enumerate(snapshots_in(body.decode(errors="replace"), "the table")):
+    found = metadata_in(body.decode(errors="replace"), "the table")
+    for count, snapshot in enumerate(found.lineage(found.current)):
         assert count < 1000
         _ = snapshot.changes_rows, snapshot.of("id", after=3), snapshot.at_ms / 1000
 

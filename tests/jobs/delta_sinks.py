@@ -5,23 +5,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 from airflow_checkpoint_provider.errors import (
-    CheckpointError,
     CommitFailed,
     CommitStateUnknown,
     Damaged,
@@ -36,57 +31,28 @@ from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTab
 from airflow_checkpoint_provider.spark.sinks.delta import OpenDeltaSink
 from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedRows
+from tests.support.sink_stories import (
+    MONDAY,
+    RETRY,
+    TUESDAY,
+    Steps,
+    name,
+    prepared,
+    refused,
+    spark,
+    story,
+    tell_stories,
+)
 
 STEPS = [(DeltaTable, "newest_batch"), (DeltaTable, "commits"), (OpenDeltaSink, "_save"), (StagedRows, "delete")]
 MOST_STEPS = 30
 PATIENCE = 120.0
-
-spark = SparkSession.builder.getOrCreate()
-MONDAY = SinkContext(
-    spark=spark,
-    uid="report",
-    job="daily",
-    history="file:///lake/runs/monday",
-    incarnation="a1",
-    run="monday it's",
-    generation=0,
-    attempt=1,
-    temporary=nullcontext,
-)
-TUESDAY = replace(MONDAY, history="file:///lake/runs/tuesday", incarnation="b2", run="tuesday")
-RETRY = replace(MONDAY, attempt=2)
-STORIES: dict[str, Callable[[str], None]] = {}
-
-
-def story(tell: Callable[[str], None]) -> Callable[[str], None]:
-    STORIES[tell.__name__] = tell
-    return tell
-
-
-def name(number: int, epoch: int = 1) -> str:
-    return f"{epoch}-{number:016x}"
 
 
 def opened(path: str, context: SinkContext = MONDAY, **options: Any) -> OpenDeltaSink:
     found = DeltaSink(path, **options).open(context)
     assert isinstance(found, OpenDeltaSink)
     return found
-
-
-def prepared(sink: OpenDeltaSink, number: int, *ids: int, replaces: tuple[str, ...] = ()) -> Transaction:
-    frame = spark.createDataFrame([(each, each % 2) for each in ids], "id long, half long")
-    held = sink.prepare(frame, name(number), number)
-    assert held.rows == len(ids)
-    assert json.loads(json.dumps(held.content)) == held.content
-    return Transaction(
-        name=name(number),
-        version=number,
-        run=held.content["by"]["run"],
-        write=0,
-        origin=Origin(plan="p", inputs="i"),
-        prepared=held.content,
-        replaces=replaces,
-    )
 
 
 def ids(path: str) -> list[int]:
@@ -99,46 +65,6 @@ def staged(path: str) -> list[str]:
     return [str(found) for found in Path(path).glob("_checkpoint-staging/*/*")]
 
 
-def refused(kind: type[CheckpointError], text: str, sink: OpenDeltaSink, transaction: Transaction) -> None:
-    """Let a commit be refused with an error."""
-    try:
-        sink.commit(transaction)
-    except kind as error:
-        found = str(error)
-    else:
-        raise AssertionError("it was not refused")
-    assert text in found, found
-
-
-class Steps:
-    """Runs ``meanwhile`` just before step ``number`` of the first process."""
-
-    def __init__(self, number: int, meanwhile: Callable[[], None]) -> None:
-        self.number, self.meanwhile, self.count, self.slept = number, meanwhile, 0, False
-
-    @contextmanager
-    def asleep(self) -> Iterator[None]:
-        real = {(owner, step): getattr(owner, step) for owner, step in STEPS}
-        for owner, step in STEPS:
-            setattr(owner, step, self._waiting(real[owner, step]))
-        try:
-            yield
-        finally:
-            for (owner, step), function in real.items():
-                setattr(owner, step, function)
-
-    def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(*args: Any, **options: Any) -> Any:
-            if not self.slept:
-                self.count += 1
-                if self.count == self.number:
-                    self.slept = True
-                    self.meanwhile()
-            return function(*args, **options)
-
-        return wait
-
-
 def at_each_step(
     path: str, mode: str, meanwhile: Callable[[str, Transaction], None], *expected: list[int], **options: Any
 ) -> None:
@@ -147,7 +73,7 @@ def at_each_step(
         table = f"{path}-{number}"
         transaction = prepared(opened(table, mode=mode, **options), 1, 1, 2)
         asleep = opened(table, mode=mode, **options)
-        steps = Steps(number, lambda table=table, transaction=transaction: meanwhile(table, transaction))  # type: ignore[misc]
+        steps = Steps(STEPS, number, lambda table=table, transaction=transaction: meanwhile(table, transaction))  # type: ignore[misc]
         with steps.asleep(), suppress(OverwrittenSince):
             asleep.commit(transaction)
         if not steps.slept:
@@ -246,7 +172,7 @@ def later_run_has_the_last_word(path: str) -> None:
     monday, tuesday = opened(path, mode="overwrite"), opened(path, TUESDAY, mode="overwrite")
     late = prepared(monday, 1, 1)
     assert tuesday.commit(prepared(tuesday, 2, 2))
-    refused(OverwrittenSince, "a run that began later has overwritten it", monday, late)
+    refused(OverwrittenSince, "a run that began later has overwritten it", lambda: monday.commit(late))
     assert monday.commit(late) is False
     assert ids(path) == [2]
     assert staged(path) == []
@@ -280,7 +206,7 @@ def rows_of_a_run_are_replaced(path: str) -> None:
     assert sink.replaces
     assert sink.commit(prepared(sink, 1, 1, 2))
     other = opened(path, replace(MONDAY, run="monday"), run_column="made_by")
-    assert other.commit(prepared(other, 2, 3))
+    assert other.commit(prepared(other, 2, 3, run="monday"))
     assert sink.standing() == (name(1),)
     assert other.standing() == (name(2),)
     again = prepared(sink, 3, 4, replaces=(name(1),))
@@ -309,7 +235,7 @@ def rows_without_the_column_are_not_replaced(path: str) -> None:
 def rows_of_later_runs_are_taken_out(path: str) -> None:
     for number, run in ((1, "a"), (2, "b \\ it's"), (3, "c")):
         sink = opened(path, replace(MONDAY, run=run), run_column="run")
-        assert sink.commit(prepared(sink, number, number))
+        assert sink.commit(prepared(sink, number, number, run=run))
     later = sink.later(1)
     assert sorted((made.name, made.version, made.run) for made in later) == [
         (name(2), 2, "b \\ it's"),
@@ -363,7 +289,7 @@ def lost_log_is_said(path: str) -> None:
     for entry in range(5):
         Path(path, "_delta_log", f"{entry:020d}.json").unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    refused(CommitStateUnknown, "does not have its commits", opened(path, RETRY), transaction)
+    refused(CommitStateUnknown, "does not have its commits", lambda: opened(path, RETRY).commit(transaction))
 
 
 @story
@@ -374,7 +300,7 @@ def refused_rows_are_said(path: str) -> None:
     transaction = Transaction(
         name=name(2), version=2, run="r", write=1, origin=Origin(plan="p", inputs="i"), prepared=wrong.content
     )
-    refused(CommitFailed, "does not take the rows", sink, transaction)
+    refused(CommitFailed, "does not take the rows", lambda: sink.commit(transaction))
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (other STRING)")
     assert sink.commit(transaction)
     assert ids(path) == [0, 1]
@@ -386,7 +312,7 @@ def lost_staged_rows_are_said(path: str) -> None:
     transaction = prepared(sink, 1, 1)
     for file in Path(path).glob("_checkpoint-staging/*/rows/*"):
         file.unlink()
-    refused(Damaged, "is missing", sink, transaction)
+    refused(Damaged, "is missing", lambda: sink.commit(transaction))
     assert ids(path) == []
 
 
@@ -510,15 +436,4 @@ def slept_inside_of_an_overwrite_while_tuesday_overwrote(path: str) -> None:
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    outcomes = dict[str, str]()
-    wanted = os.environ["STORIES"].split()
-    for title in wanted:
-        began = time.monotonic()
-        try:
-            STORIES[title](str(out / title))
-            outcomes[title] = "ok"
-        except Exception:  # noqa: BLE001 - each story is told
-            outcomes[title] = traceback.format_exc()
-        print(title, f"{time.monotonic() - began:.1f} s", outcomes[title], flush=True)
-    print("RESULT", json.dumps(outcomes), flush=True)
-    spark.stop()
+    tell_stories(lambda title: str(out / title))

@@ -33,7 +33,7 @@ from airflow_checkpoint_provider.spark.queries import cut, running
 from airflow_checkpoint_provider.spark.queries.location import locations, rescaling
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_log
-from airflow_checkpoint_provider.spark.sinks import delta
+from airflow_checkpoint_provider.spark.sinks import delta, iceberg, iceberg_branches
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
@@ -231,6 +231,14 @@ class Steps:
             ("_save", "commit", "before-saving", "saved"),
         ):
             self._wrap(delta.OpenDeltaSink, name, self._sink_label(what, counts=before == "before"), before, after)
+
+        for place, name, what, before, after in (
+            (iceberg.OpenIcebergSink, "prepare", "write", "before", "prepared"),
+            (iceberg.OpenIcebergSink, "_write", "write", "branch-made", "written"),
+            (iceberg.OpenIcebergSink, "commit", "commit", "before", "done"),
+            (iceberg_branches.BranchedTable, "_try", "commit", "before-saving", "saved"),
+        ):
+            self._wrap(place, name, self._sink_label(what, counts=before == "before"), before, after)
 
     def _sink_label(self, what: str, *, counts: bool) -> Callable[..., str]:
         def label(*_: Any) -> str:

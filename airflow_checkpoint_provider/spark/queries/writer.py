@@ -52,7 +52,8 @@ TABLES = {
     ),
 }
 """Formats of tables: a class by which their package is found, and the package with which each release of Spark was tried."""
-IN_A_BRANCH = ("branch", "spark.wap.branch", "spark.wap.id")  # options and confs of Iceberg
+SESSION_BRANCHES = ("spark.wap.branch", "spark.wap.id")  # confs of Iceberg that send rows elsewhere
+IN_A_BRANCH = ("branch", *SESSION_BRANCHES)
 TRIGGERS = ("ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$")
 CONFS = {
     "spark.sql.streaming.checkpointFileManagerClass": "it writes a location without a condition, so an older driver could continue",

@@ -25,8 +25,9 @@ class SinkContext:
     """The run that writes to a sink.
 
     ``history`` is the URI of the history's folder, ``incarnation`` its id. ``run`` is the key of the run, equal in every retry.
-    ``generation`` rises when a person clears the task. ``attempt`` is the epoch of this attempt. ``temporary`` gives ``prepare`` the URI of a
-    folder for the name of its transaction. It does not exist yet, all hosts reach it, and it is deleted after the block.
+    ``generation`` rises when a person clears the task. ``run_began`` is when the run began, in seconds since 1970, equal in every retry.
+    ``attempt`` is the epoch of this attempt. ``temporary`` gives ``prepare`` the URI of a folder for the name of its transaction. It does
+    not exist yet, all hosts reach it, and it is deleted after the block.
     """
 
     spark: SparkSession
@@ -36,6 +37,7 @@ class SinkContext:
     incarnation: str
     run: str
     generation: int
+    run_began: float
     attempt: int
     temporary: Callable[[str], AbstractContextManager[str]]
 

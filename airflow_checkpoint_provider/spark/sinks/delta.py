@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.functions import lit
 
-from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet, OverwrittenSince, RowsStand
+from airflow_checkpoint_provider.errors import InvalidConfig, OverwrittenSince
 from airflow_checkpoint_provider.protocol.metadata import DELTA
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLog, LogEntry, RunOfSink
@@ -22,18 +22,17 @@ from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
 from airflow_checkpoint_provider.spark.queries.writer import need_package
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.sinks.base import Committed, Leftover, OpenSink, Prepared, Sink, SinkContext
-from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain, TableEntry
+from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES, OVERWRITE, check_columns, check_folder
 from airflow_checkpoint_provider.spark.sinks.run_column import (
-    of_transactions,
     quoted,
     refuse_taken,
     run_text,
     tag,
-    transactions_in,
 )
 from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedForTable, StagedRows
+from airflow_checkpoint_provider.spark.sinks.tables import OpenTableSink, TableEntry
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json, stored_schema
 from airflow_checkpoint_provider.text import sink_messages
@@ -82,19 +81,19 @@ class DeltaSink(Sink):
         return OpenDeltaSink(self, context)
 
 
-class OpenDeltaSink(OpenSink):
+class OpenDeltaSink(OpenTableSink):
     """A Delta table that one run writes to."""
 
+    going_back = "DESCRIBE HISTORY names the version before them, RESTORE TABLE goes back to it"
+
     def __init__(self, options: DeltaSink, context: SinkContext) -> None:
-        self._options, self._spark, self._run = options, context.spark, context.run
+        super().__init__(context, options.target, options.mode, options.run_column)
+        self._options = options
         self._store = open_target(context.spark, uri_of(context.spark, options.target))
         self._staged = StagedRows(context.spark, self._store)
         self._table = DeltaTable(context.spark, options.target)
-        self._by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
-        overwrite = options.mode == OVERWRITE
-        self._chain = OVERWRITES if overwrite else f"airflow-checkpoint/{context.incarnation}/{context.uid}"
-        self._began = self._begin() if overwrite else 0
-        self.replaces = overwrite or options.run_column is not None
+        self._chain = OVERWRITES if self._overwrites else f"airflow-checkpoint/{context.incarnation}/{context.uid}"
+        self._began = self._begin() if self._overwrites else 0
         if self._table.log_store == ONE_DRIVER:
             say(sink_messages.one_driver_only(context.uid, options.target))
 
@@ -206,41 +205,18 @@ class OpenDeltaSink(OpenSink):
     def position(self) -> str:
         return f"version {self._table.version}"
 
-    def standing(self) -> tuple[str, ...]:
-        """Return the transactions of this run. Raises ``RowsStand`` if some have no column by which this sink could replace them."""
-        if not self._options.run_column:
-            return tuple(made.name for made in self._committed() if made.run == self._run)
-        if bare := [made for made in self._committed(tagged=False) if made.run == self._run]:
-            raise RowsStand(sink_messages.rows_without_column(self._by.uid, self._options.target, len(bare)))
-        return tuple(name for run, name in self._in_column() if run == self._run)
+    @property
+    def sql_name(self) -> str:
+        return f"{DELTA}.{quoted(self._table.folder)}"
 
-    def later(self, version: int) -> Sequence[Committed]:
-        later = [made for made in self._committed() if made.version > version]
-        if later and self._options.run_column:
-            found = {name for _, name in self._in_column()}
-            later = [made for made in later if made.name in found]
-        return later
+    def rows(self) -> DataFrame | None:
+        return self._spark.read.format(DELTA).load(self._table.folder) if self._table.version >= 0 else None
 
-    def take_out(self, names: Collection[str]) -> None:
-        """Delete rows by the column of their run. Raises ``NotSupportedYet`` without that column."""
-        if self._options.run_column is None:
-            raise NotSupportedYet(sink_messages.no_run_column(self._options.target, len(names)))
-        where = of_transactions(self._options.run_column, names)
-        self._spark.sql(f"DELETE FROM {DELTA}.{quoted(self._table.folder)} WHERE {where}")
-
-    def _committed(self, *, tagged: bool = True) -> list[Committed]:
-        """Return what this history has appended, as far as the table's log goes back; not ``tagged``: only what has no column of its run.
-
-        An overwrite leaves nothing to stand.
-        """
+    def entries(self) -> Sequence[TableEntry]:
         chain = DeltaChain(self._table, self._chain)
-        if self._options.mode == OVERWRITE or not chain.newest():
+        if not chain.newest():
             return []
-        commits = [entry for entry in chain.entries() if entry.kind == COMMIT and (tagged or not entry.run_column)]
-        return [Committed(name, entry.version, entry.by.run) for entry in commits[::-1] for name in entry.transactions]
+        return [entry for entry in chain.entries() if entry.kind == COMMIT][::-1]
 
-    def _in_column(self) -> list[tuple[str, str]]:
-        """Return the runs and transactions whose rows are in the table."""
-        if not self._options.run_column or self._table.version < 0:
-            return []
-        return transactions_in(self._spark.read.format(DELTA).load(self._table.folder), self._options.run_column)
+    def remembers_since(self) -> float:
+        return self._table.remembers_since()

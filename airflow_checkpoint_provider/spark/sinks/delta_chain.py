@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.errors import CommitFailed, CommitStateUnknown
 from airflow_checkpoint_provider.protocol.records import checked, cut
 from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, LogEntry
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable
+from airflow_checkpoint_provider.spark.sinks.tables import TableEntry
 
 TURNS = 20  # that other writers may take before this one gives way
 RUN = 2**32  # numbers of a chain for each beginning of a run
@@ -34,13 +35,6 @@ class Fate:
 
     version: int
     committed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableEntry(LogEntry):
-    """What a commit of a chain notes. ``run_column``: the column by which its rows are found; empty if they have none."""
-
-    run_column: str = ""
 
 
 class DeltaChain:

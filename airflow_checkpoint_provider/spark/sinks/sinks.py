@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind
@@ -171,6 +172,7 @@ class Sinks:
             incarnation=attempt.journal.state.incarnation,
             run=self._states.run,
             generation=attempt.run.generation,
+            run_began=datetime.fromisoformat(attempt.run.started_at).timestamp(),
             attempt=attempt.epoch,
             temporary=lambda name: self._temporary(uid, name),
         )

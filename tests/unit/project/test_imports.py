@@ -288,6 +288,7 @@ EXPORTS = {  # public names; a name here stays
         "CheckpointedObject",
         "DeltaSink",
         "FileSink",
+        "IcebergSink",
         "InitializationContext",
         "JdbcSink",
         "OpenSink",

@@ -34,7 +34,7 @@ TIMES = [True, "ten", [1], -1, float("nan")]
 ELSEWHERE = "another test has it"
 MADE_HERE = (
     *("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value"),
-    *("OpenSink", "Prepared", "Sink", "SinkContext", "DeltaSink", "JdbcSink"),
+    *("OpenSink", "Prepared", "Sink", "SinkContext", "DeltaSink", "IcebergSink", "JdbcSink"),
 )
 """What authors get and do not make, and values and options, whose content has tests of its own."""
 STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]]}

@@ -7,6 +7,7 @@ newest one of the query's id. It refuses a commit if another driver was faster w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ class Commit:
     """One commit of a table: its number, the batches that it holds by the ids of their queries, and the files that it adds.
 
     ``restored_to``: the version to which it took the table back, -1 if it does not name one; None if it is no restore. ``note`` is what
-    its writer has noted (``userMetadata``).
+    its writer has noted (``userMetadata``). ``at_ms``: when it was made, since 1970; None if it does not say.
     """
 
     version: int
@@ -39,6 +40,7 @@ class Commit:
     files: tuple[File, ...]
     restored_to: int | None = None
     note: str = ""
+    at_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,14 @@ class DeltaTable:
         found = self._table.getChangeLogFiles(first, self._jvm.scala.Option.empty(), False)
         return int(found.next()._1()) if found.hasNext() else None
 
+    def remembers_since(self) -> float:
+        """Return when the oldest commit was made that the log still has, in seconds since 1970; 0 if it has all."""
+        first = self.first_logged(0)
+        if not first:
+            return 0.0
+        oldest = self._commit(first)
+        return oldest.at_ms / 1000 if oldest and oldest.at_ms is not None else math.inf
+
     def files_gone(self, version: int) -> list[str] | None:
         """Return the files of the table at ``version`` that it does not hold any more; None if the log does not say which they were."""
         nothing = self._jvm.scala.Option.empty()
@@ -186,7 +196,8 @@ def commit_in(text: str, version: int, what: str) -> Commit:
         added = [each["add"] for each in actions if "add" in each]
         about: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
         files = tuple(_file(file) for file in added if file["dataChange"])
-        return Commit(version, batches, files, _restored_to(about), str(about.get("userMetadata") or ""))
+        note, at = str(about.get("userMetadata") or ""), about.get("timestamp")
+        return Commit(version, batches, files, _restored_to(about), note, None if at is None else long(at))
 
 
 def _file(added: dict[str, Any]) -> File:

@@ -1,4 +1,4 @@
-"""An Iceberg table: which batches of a query it has, and which snapshots they made. Runs in the Spark driver.
+"""An Iceberg table: its snapshots and branches, and which batches of a query it has. Runs in the Spark driver.
 
 Each commit makes a snapshot of the table, which names the one before. A query writes a batch in one commit: the summary of its snapshot has
 the query's own id and the number of the batch. Before it commits, Iceberg 1.12 looks for the newest such snapshot, from the current one on.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 from airflow_checkpoint_provider.location.foreign import long, readable
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY, BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
-ABSENT = ("NoSuch", "Parse")  # beginnings of the names of errors for a table that is not there, or has no such name
+ABSENT = (
+    "NoSuch",
+    "Analysis",
+    "Parse",
+)  # beginnings of the names of errors for a table that is not there, or has no such name
+NO_SNAPSHOT = -1  # in the metadata of a table without rows, in some versions of the format
 CHANGES = ("added-data-files", "deleted-data-files")  # in the summary of a snapshot that changes rows
 
 
@@ -52,15 +58,36 @@ class IcebergSnapshot:
         return self.summary.get(QUERY) == query_id and self.batch > after
 
 
+@dataclass(frozen=True)
+class IcebergMetadata:
+    """What a table is: its current snapshot, the snapshots that have not expired, its branches, and its properties.
+
+    ``was_current`` are the snapshots that were the current one once, also if a person has rolled the table back since.
+    """
+
+    current: int | None
+    snapshots: Mapping[int, IcebergSnapshot]
+    branches: Mapping[str, int]
+    was_current: frozenset[int]
+    properties: Mapping[str, str]
+
+    def lineage(self, first: int | None) -> Iterator[IcebergSnapshot]:
+        """Yield the snapshots from ``first`` to the oldest before it that has not expired."""
+        known, number = dict(self.snapshots), first
+        while number is not None and (snapshot := known.pop(number, None)):  # once, also if one is its own parent
+            yield snapshot
+            number = snapshot.before
+
+
 class IcebergTable:
-    """An Iceberg table; ``table`` is Iceberg's own object.
+    """An Iceberg table; ``java`` is Iceberg's own object.
 
     Its methods raise ``WrongUse`` if the table does not exist, and ``CheckpointError`` if its catalog does not answer.
     """
 
     def __init__(self, spark: SparkSession, table: Any) -> None:
         jvm: Any = spark._jvm
-        self._table = table
+        self.java = table
         self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
         self.name = str(table.name())
 
@@ -68,15 +95,20 @@ class IcebergTable:
     def named(cls, spark: SparkSession, name: str) -> IcebergTable:
         """Return the table that a catalog has under a name."""
         jvm: Any = spark._jvm
-        with _typed_errors(name):
+        with typed_errors(name):
             return cls(spark, jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
 
     def snapshots(self) -> Iterator[IcebergSnapshot]:
         """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""
+        metadata = self.metadata()
+        yield from metadata.lineage(metadata.current)
+
+    def metadata(self) -> IcebergMetadata:
+        """Read what the table is now. Raises ``Damaged``."""
         # The format of this text is Iceberg's specification. One call, where the objects would need five for each snapshot
-        with _typed_errors(self.name):
-            metadata = str(self._to_json(self._table.operations().refresh()))
-        yield from snapshots_in(metadata, f"the metadata of the table {self.name}")
+        with typed_errors(self.name):
+            text = str(self._to_json(self.java.operations().refresh()))
+        return metadata_in(text, f"the metadata of the table {self.name}")
 
     def written(self, query_id: str) -> Iterator[tuple[int, IcebergSnapshot]]:
         """Yield the batches that a query has written, the newest first, and their snapshots."""
@@ -86,35 +118,53 @@ class IcebergTable:
 
     def mark(self, query_id: str, batch: int) -> None:
         """Let the table count the batches of a query up to ``batch``, in a snapshot that adds no rows."""
-        with _typed_errors(self.name):
-            self._table.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
+        with typed_errors(self.name):
+            self.java.newFastAppend().set(QUERY, query_id).set(BATCH, str(batch)).commit()
 
 
-def snapshots_in(metadata: str, what: str) -> Iterator[IcebergSnapshot]:
-    """Yield the snapshots in the metadata of a table, from the current one on. Raises ``Damaged``, naming ``what``."""
+def metadata_in(text: str, what: str) -> IcebergMetadata:
+    """Return what the metadata of a table say. Raises ``Damaged``, naming ``what``."""
     with readable(what, "Iceberg"):
-        about = json.loads(metadata)  # a schema in it may be deep
-        known = {long(snapshot["snapshot-id"]): snapshot for snapshot in about.get("snapshots", ())}
-        number = about.get("current-snapshot-id")
-        while snapshot := known.pop(number, None):  # each is yielded once, also if one is its own parent
-            before, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary", {})
-            yield IcebergSnapshot(
-                number, before, long(snapshot["timestamp-ms"]), {str(name): str(summary[name]) for name in summary}
-            )
-            number = before
+        about = json.loads(text)  # a schema in it may be deep
+        snapshots = [_snapshot(each) for each in about.get("snapshots", ())]
+        refs, current = about.get("refs", {}), about.get("current-snapshot-id")
+        return IcebergMetadata(
+            current=None if current in (None, NO_SNAPSHOT) else long(current),
+            snapshots={snapshot.id: snapshot for snapshot in snapshots},
+            branches={str(name): long(refs[name]["snapshot-id"]) for name in refs if refs[name]["type"] == "branch"},
+            was_current=frozenset(long(entry["snapshot-id"]) for entry in about.get("snapshot-log", ())),
+            properties={str(name): str(value) for name, value in about.get("properties", {}).items()},
+        )
+
+
+def _snapshot(about: Mapping[str, Any]) -> IcebergSnapshot:
+    before, summary = about.get("parent-snapshot-id"), about.get("summary", {})
+    return IcebergSnapshot(
+        id=long(about["snapshot-id"]),
+        before=None if before is None else long(before),
+        at_ms=long(about["timestamp-ms"]),
+        summary={str(name): str(summary[name]) for name in summary},
+    )
 
 
 @contextmanager
-def _typed_errors(table: str) -> Iterator[None]:
+def typed_errors(table: str) -> Iterator[None]:
     """Raise a typed error instead of a catalog's error. The text of the latter may hold the address of a database, with a password."""
     try:
         yield
-    except Py4JJavaError as error:
-        reason = str(error.java_exception.getClass().getSimpleName())
+    except (Py4JJavaError, PySparkException) as error:
+        reason = java_name(error)
         if reason.startswith(ABSENT):
-            raise WrongUse(
-                f"Spark cannot open the Iceberg table {table}: {reason}. Create it before the query starts"
-            ) from None
+            raise WrongUse(f"Spark cannot open the Iceberg table {table}: {reason}. Create it first") from None
         raise CheckpointError(
             f"Spark cannot use the Iceberg table {table} now: {reason}. Another try may help; Spark's own log may say more"
         ) from None
+
+
+def java_name(error: Py4JJavaError | PySparkException) -> str:
+    """Return the name of Java's error. PySpark has errors of its own for some: ``AnalysisException``, ``IllegalArgumentException``."""
+    return (
+        str(error.java_exception.getClass().getSimpleName())
+        if isinstance(error, Py4JJavaError)
+        else type(error).__name__
+    )

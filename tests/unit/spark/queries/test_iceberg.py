@@ -19,8 +19,8 @@ from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     QUERY,
     IcebergSnapshot,
     IcebergTable,
-    _typed_errors,
-    snapshots_in,
+    metadata_in,
+    typed_errors,
 )
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
@@ -162,11 +162,11 @@ def java_error(name: str) -> Py4JJavaError:
     ("name", "error", "says"),
     [
         ("UncheckedSQLException", CheckpointError, "cannot use the Iceberg table lake.rows now: UncheckedSQLException"),
-        ("NoSuchTableException", WrongUse, "Create it before the query starts"),
+        ("NoSuchTableException", WrongUse, "Create it first"),
     ],
 )
 def test_error_of_a_catalog_does_not_tell_its_address(name: str, error: type[CheckpointError], says: str) -> None:
-    with pytest.raises(error, match=says) as raised, _typed_errors("lake.rows"):
+    with pytest.raises(error, match=says) as raised, typed_errors("lake.rows"):
         raise java_error(name)
     assert type(raised.value) is error
     assert ADDRESS not in str(raised.value)
@@ -180,8 +180,9 @@ def metadata(*snapshots: Mapping[str, object], current: object = 1) -> str:
 
 def test_snapshot_that_is_its_own_parent_is_yielded_once() -> None:
     ring = [{"snapshot-id": number, "parent-snapshot-id": number % 2 + 1, "timestamp-ms": 5} for number in (1, 2)]
-    assert [snapshot.id for snapshot in snapshots_in(metadata(*ring), "it")] == [1, 2]
-    assert [snapshot.id for snapshot in snapshots_in(metadata({**ring[0], "parent-snapshot-id": 1}), "it")] == [1]
+    for snapshots, lineage in ((ring, [1, 2]), ([{**ring[0], "parent-snapshot-id": 1}], [1])):
+        found = metadata_in(metadata(*snapshots), "it")
+        assert [snapshot.id for snapshot in found.lineage(found.current)] == lineage
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_snapshot_that_is_its_own_parent_is_yielded_once() -> None:
 )
 def test_metadata_that_iceberg_never_writes_is_damaged(text: str) -> None:
     with pytest.raises(Damaged, match="it is not what Iceberg writes"):
-        list(snapshots_in(text, "it"))
+        metadata_in(text, "it")
 
 
 @pytest.mark.parametrize("batch", ["x", "", "1e5", "9" * 30, None])
