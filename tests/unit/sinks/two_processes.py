@@ -32,16 +32,9 @@ from tests.unit.sinks.sleepers import (
     tuesday_overwrites,
 )
 
-CALLS = (
-    "create",
-    "read",
-    "read_range",
-    "list",
-    "publish",
-    "delete",
-    "delete_under",
-)  # of a store, by a commit or an abort
-CHANGES = ("link", "unlink", "rename", "mkdir", "rmdir", "fsync")  # of a folder
+# Of a store, by a commit or an abort; and of a folder
+CALLS = ("create", "read", "read_range", "list", "publish", "delete", "delete_under")
+CHANGES = ("link", "unlink", "rename", "mkdir", "rmdir", "fsync")
 
 # -- what the old driver does ------------------------------------------------------------------------------------------
 
