@@ -18,6 +18,7 @@ from benchmarks import (
     snapshots,
     stages,
     startup,
+    tables,
     takeovers,
 )
 from benchmarks.answers import Question, Result, Size, read_results, write_results
@@ -27,6 +28,7 @@ from benchmarks.page import PAGE, RESULTS, write_page
 CHECKOUT = Path(__file__).parents[1]
 QUESTIONS: tuple[Question, ...] = (  # in the order of the page
     sinks.QUESTION,
+    tables.QUESTION,
     stages.QUESTION,
     retry.QUESTION,
     restore.QUESTION,

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -95,21 +95,30 @@ class Driver:
 class Drivers:
     """Starts drivers in ``folder``, whose rows and checkpoints lie there too, or in a bucket of ``s3``.
 
-    ``quick``: with JVMs that are good for little work. ``confs`` are Spark's, besides those of every driver.
+    ``quick``: with JVMs that are good for little work. ``confs`` are Spark's, besides those of every driver. ``python`` runs them,
+    with ``variables`` in its environment.
     """
 
     def __init__(
-        self, folder: Path, s3: S3Server | None = None, *, quick: bool = False, confs: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        s3: S3Server | None = None,
+        *,
+        quick: bool = False,
+        confs: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder, self.s3 = folder, s3
+        self.folder, self.s3, self._python = folder, s3, python
         self._roots, self._logs = itertools.count(), itertools.count()
         given = {**_confs(folder), **(_s3a(s3) if s3 else {}), **(confs or {})}
         options = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
         self._environment = environment(
             PYSPARK_SUBMIT_ARGS=shlex.join(["--master", "local[2]", *options, "pyspark-shell"]),
-            PYSPARK_PYTHON=sys.executable,
+            PYSPARK_PYTHON=python,
             **(quick_jvms() if quick else {}),
             **({**s3.environment(), **WITH_S3A} if s3 else {}),
+            **(variables or {}),
         )
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each driver would compile all that it imports
 
@@ -138,7 +147,7 @@ class Drivers:
         began, file = time.monotonic(), self.folder / f"log-{next(self._logs)}"
         with file.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, str(JOBS / script), *arguments],
+                [self._python, str(JOBS / script), *arguments],
                 cwd=self.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -168,16 +177,21 @@ def _left(group: int) -> list[int]:
 
 
 @contextmanager
-def drivers_on(where: str, size: Size, confs: Mapping[str, str] | None = None) -> Iterator[Drivers]:
+def drivers_on(
+    where: str,
+    size: Size,
+    confs: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Drivers]:
     """Yield the drivers that keep their rows on the local disk or in S3. Nothing is left of what they wrote."""
     quick = size is Size.TINY
-    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
-        if where == LOCAL:
-            yield Drivers(Path(folder), quick=quick, confs=confs)
-            return
-        with S3Server() as s3:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-"))
+        s3 = stack.enter_context(S3Server()) if where == S3 else None
+        if s3:
             s3.make_bucket(BUCKET)
-            yield Drivers(Path(folder), s3, quick=quick, confs=confs)
+        yield Drivers(Path(folder), s3, quick=quick, confs=confs, python=python, variables=variables)
 
 
 def _confs(folder: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.records import Check, Record, Shared, added
 
 PENDING, RETAINED, CONDEMNED, FORGOTTEN, ABORTED = "pending", "retained", "condemned", "forgotten", "aborted"
+OVER = (FORGOTTEN, ABORTED)  # nothing of it is left
 Status = Annotated[str, Check((RETAINED, CONDEMNED, FORGOTTEN).__contains__, "status of a completed checkpoint")]
 
 
@@ -185,7 +186,7 @@ class Checkpoint(Shared):
 
     @property
     def over(self) -> bool:
-        return self.status in (FORGOTTEN, ABORTED)
+        return self.status in OVER
 
     @property
     def new_bytes(self) -> int:

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import (
     ABORTED,
     CONDEMNED,
     FORGOTTEN,
+    OVER,
     PENDING,
     AbortCause,
     Checkpoint,
@@ -102,7 +103,7 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
     The requests of barriers and of the timer are forgotten with their checkpoints: nobody repeats them, and a thousand would push
     out the requests of tasks and people.
     """
-    old, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.over))
+    old, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.status in OVER))
     dropped = [checkpoint for checkpoint in old if not _is_latest(checkpoint, checkpoints)]
     ids = {checkpoint.id for checkpoint in dropped}
     own = {checkpoint.id for checkpoint in dropped if checkpoint.request.origin in (BARRIER, PERIODIC)}

@@ -35,11 +35,12 @@ def suspended(state: State) -> Refusal | None:
 
 def plan_launch(state: State, command: c.PlanLaunch) -> Decision:
     """Decide about a launch. The first rule that has an answer decides."""
+    run = state.run(command.spec.run)
     for rule in (_known, _suspended, _other_owner, _other_index, _earlier_try, _finished, _alive, _older_run):
-        answer = rule(state, command)
+        answer = rule(state, run, command)
         if answer is not None:
             return answer
-    return _plan(state, command)
+    return _plan(state, run, command)
 
 
 def is_clear(run: Run | None, command: c.PlanLaunch) -> bool:
@@ -57,7 +58,7 @@ def _moved(run: Run, command: c.PlanLaunch) -> bool:
     return None not in (run.map_index, command.spec.map_index) and run.map_index != command.spec.map_index
 
 
-def _known(state: State, command: c.PlanLaunch) -> Decision | None:
+def _known(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     number = state.tokens.get(command.spec.token.launch_text(command.spec.try_number))
     if number is None:
         return None
@@ -70,23 +71,21 @@ def _known(state: State, command: c.PlanLaunch) -> Decision | None:
     if attempt is None or (launch and launch.adopted_by == command.spec.try_number):
         return DoneAlready(number)
     # A try asks once. Its driver has already run: the DAG run was deleted and created again under its old name.
-    return _finished(state, command) or refusals.superseded(state, command.spec.run)
+    return _finished(state, run, command) or refusals.superseded(state, command.spec.run)
 
 
-def _suspended(state: State, command: c.PlanLaunch) -> Decision | None:
+def _suspended(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     return suspended(state)
 
 
-def _other_owner(state: State, command: c.PlanLaunch) -> Decision | None:
-    run = state.run(command.spec.run)
+def _other_owner(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     if run is None or run.owner == command.spec.owner:
         return None
     return refusals.two_owners(state, run.owner, command)
 
 
-def _other_index(state: State, command: c.PlanLaunch) -> Decision | None:
+def _other_index(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     """Refuse an instance while another one has its item. The sender looks at the index of the newest launch for each state."""
-    run = state.run(command.spec.run)
     if run is None or not _moved(run, command):
         return None
     if command.other is None or command.other.index != run.map_index or command.other.holds:
@@ -94,22 +93,20 @@ def _other_index(state: State, command: c.PlanLaunch) -> Decision | None:
     return None
 
 
-def _earlier_try(state: State, command: c.PlanLaunch) -> Decision | None:
-    run = state.run(command.spec.run)
+def _earlier_try(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     launch = state.launch(run.launch) if run else None
     if launch is None or run is None or _moved(run, command) or launch.latest_try <= command.spec.try_number:
         return None
     return refusals.superseded(state, command.spec.run, launch)
 
 
-def _finished(state: State, command: c.PlanLaunch) -> Decision | None:
-    run = state.run(command.spec.run)
+def _finished(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     if run is None or run.outcome != "finished" or is_clear(run, command):
         return None
     return refusals.already_finished(run, command)
 
 
-def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
+def _alive(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     launch = state.current_launch(command.spec.application)
     attempt = state.attempt_of(launch.number) if launch else None
     if launch is None or not command.seen_alive or (attempt and attempt.outcome):
@@ -118,7 +115,7 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
         return refusals.already_running(state, launch)
     if launch.stop:
         return refusals.stopping(state, launch)
-    restarts = command.on_clear == "restart" and is_clear(state.run(command.spec.run), command)
+    restarts = command.on_clear == "restart" and is_clear(run, command)
     if not command.durable or restarts:
         return None
     spec = command.spec
@@ -128,21 +125,20 @@ def _alive(state: State, command: c.PlanLaunch) -> Decision | None:
     return (adopted,)
 
 
-def _older_run(state: State, command: c.PlanLaunch) -> Decision | None:
+def _older_run(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
     """Refuse a run that is older than the runs in a shared state: its rows would be counted twice or skipped.
 
     Runs with a history of their own do the same work again. A script's run is always the newest, whatever its clock says.
     """
     if command.alone or state.of_one_run:
         return None
-    runs = [run for run in state.runs if run.branch == state.branch.number]
-    newest = max(runs, key=lambda run: run.position, default=None)
-    listed = state.run(command.spec.run)
-    position = listed.position if listed else command.spec.run_after or command.spec.started_at
-    dropped = listed is None and position <= state.evicted_run_after
+    runs = [listed for listed in state.runs if listed.branch == state.branch.number]
+    newest = max(runs, key=lambda listed: listed.position, default=None)
+    position = run.position if run else command.spec.run_after or command.spec.started_at
+    dropped = run is None and position <= state.evicted_run_after
     if not dropped and (newest is None or newest.key == command.spec.run or position > newest.position):
         return None
-    newer = [run.key for run in runs if run.position >= position and run.key != command.spec.run]
+    newer = [listed.key for listed in runs if listed.position >= position and listed.key != command.spec.run]
     return refusals.older_run(state, command, newer, _newest_before(state, position))
 
 
@@ -162,14 +158,14 @@ def being_deleted(state: State, base: e.Point | None) -> Refusal | None:
     return refusals.being_deleted(state, pointer)
 
 
-def _plan(state: State, command: c.PlanLaunch) -> Decision:
+def _plan(state: State, run: Run | None, command: c.PlanLaunch) -> Decision:
     opened = (_opened(state, command),) if state.closed or not state.incarnation else ()
-    branch = _branch(state, command)
+    branch = _branch(state, run, command)
     planned = state
     for event in (*opened, *branch):
         planned = apply(planned, event)
     point = planned.restore_point(command.spec.application)
-    if missing := being_deleted(state, point) or _missing_state(state, command, point):
+    if missing := being_deleted(state, point) or _missing_state(state, run, command, point):
         return missing
     launch = e.LaunchPlanned(launch=state.next_launch, spec=command.spec, restore_point=point)
     return (*opened, *branch, launch, *abort_replaced(state, command.spec.application))
@@ -186,9 +182,8 @@ def _opened(state: State, command: c.PlanLaunch) -> e.HistoryOpened:
     )
 
 
-def _branch(state: State, command: c.PlanLaunch) -> tuple[e.Event, ...]:
+def _branch(state: State, run: Run | None, command: c.PlanLaunch) -> tuple[e.Event, ...]:
     """Return the event that opens a branch, if ``restore`` or a clear of a finished run asks for one."""
-    run = state.run(command.spec.run)
     if run is None:
         if command.spec.restore == "latest" or _is_opened(state, command.base):
             return ()
@@ -224,11 +219,10 @@ def _branch_opened(state: State, command: c.PlanLaunch, base: e.Point | None, re
     )
 
 
-def _missing_state(state: State, command: c.PlanLaunch, point: e.Point | None) -> Refusal | None:
+def _missing_state(state: State, run: Run | None, command: c.PlanLaunch, point: e.Point | None) -> Refusal | None:
     """Refuse a run that requires state when there is none. The restore point of a run is not its own state."""
     if point and point.id is not None and point.id not in {checkpoint.id for checkpoint in state.retained}:
         return refusals.start_deleted(command, point)
-    run = state.run(command.spec.run)
     deleted = run and run.outcome == "finished" and run.branch == state.branch.number and point == state.branch.base
     if command.on_clear == "continue" and deleted:
         return refusals.state_finished(command)

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.errors import (
     NotSupportedYet,
     OverwrittenSince,
     RowsStand,
+    SinkMoved,
 )
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
@@ -290,6 +291,10 @@ def lost_log_is_said(path: str) -> None:
         Path(path, "_delta_log", f"{entry:020d}.json").unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     refused(CommitStateUnknown, "does not have its commits", lambda: opened(path, RETRY).commit(transaction))
+    cleared = replace(MONDAY, generation=1, run_began=1.0)
+    refused(RowsStand, "nobody can tell which rows", opened(path, cleared).standing)
+    assert opened(path, replace(cleared, run_began=time.time() + 3600)).standing() == ()
+    refused(SinkMoved, "nobody can tell which rows", lambda: opened(path, RETRY).later(1))
 
 
 @story

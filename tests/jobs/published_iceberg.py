@@ -1,7 +1,7 @@
 """A job that publishes Iceberg tables: orders by appending twice, a report by overwriting. Runs in the Spark driver.
 
 ``published_iceberg.py OUT`` writes ``ice.db.orders`` and ``ice.db.report``, and prints what readers find there. ``SALES`` is the number
-of its rows; 0 only reads.
+of its rows; 0 only reads, also the rows that wait in the checkpoint ``WAITING``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.spark import CheckpointedJob, IcebergSink
+from airflow_checkpoint_provider.spark import CheckpointedJob, IcebergSink, open_checkpoint
 
 if __name__ == "__main__":
     rows = int(os.environ.get("SALES", "20"))
@@ -32,6 +32,8 @@ if __name__ == "__main__":
     found = {
         table: sorted(row.id for row in spark.table(f"ice.db.{table}").collect()) for table in ("orders", "report")
     }
-    waiting = [row.name for table in found for row in spark.table(f"ice.db.{table}.refs").collect()]
-    print("RESULT", json.dumps({**found, "branches": sorted(set(waiting))}), flush=True)
+    refs = {row.name for table in found for row in spark.table(f"ice.db.{table}.refs").collect()}
+    waiting = open_checkpoint(os.environ["WAITING"], spark)["orders"].collect() if "WAITING" in os.environ else []
+    ids = sorted(row.id for row in waiting)
+    print("RESULT", json.dumps({**found, "branches": sorted(refs), "waiting": ids}), flush=True)
     spark.stop()

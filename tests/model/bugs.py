@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, PENDING, Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.decisions import HANDLERS
+from airflow_checkpoint_provider.protocol.launch_records import Run
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, digest
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt import file_sets
@@ -107,8 +108,8 @@ def exists_is_anothers(store: Store, key: str, body: bytes, *, patience: float) 
     return put(store, key, body, patience=patience)
 
 
-def known_is_refused(state: State, command: c.PlanLaunch) -> Decision | None:
-    known = KNOWN(state, command)
+def known_is_refused(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
+    known = KNOWN(state, run, command)
     return Refusal(Busy("it is planned already")) if isinstance(known, DoneAlready) else known
 
 
@@ -140,7 +141,7 @@ JOURNAL = {
     "4": Bug("pruning before the next boundary is seen", replaced(actors, "prune", prune_what_is_open), "writers", ("P7", "P2")),
     "5": Bug("unknown + read-back absent = not done", replaced(journal, "put", absent_is_not_done), "writers", ("P7",)),
     "6": Bug("'exists' = somebody else's, and the caller is told", replaced(journal, "put", exists_is_anothers), "writers", ("P7",)),
-    "7": Bug("re-decided command without its token", replaced(launches, "_known", lambda state, command: None), "writers", ("P11",)),
+    "7": Bug("re-decided command without its token", replaced(launches, "_known", lambda *arguments: None), "writers", ("P11",)),
     "29": Bug("close that skips history_closing", closed_at_once, "closers", ("P7",)),
     "50": Bug(
         "old boundaries deleted instead of stubbed",
@@ -250,12 +251,12 @@ def point_of_the_launch(state: State, command: c.StartAttempt) -> Decision:
     )
 
 
-def queued_is_dead(state: State, command: c.PlanLaunch) -> Decision | None:
-    return ALIVE(state, command) if state.attempt_of(state.current_launches.get("")) else None
+def queued_is_dead(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
+    return ALIVE(state, run, command) if state.attempt_of(state.current_launches.get("")) else None
 
 
-def stopping_is_adopted(state: State, command: c.PlanLaunch) -> Decision | None:
-    return ALIVE(replace(state, launches=tuple(replace(launch, stop=None) for launch in state.launches)), command)
+def stopping_is_adopted(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
+    return ALIVE(replace(state, launches=tuple(replace(launch, stop=None) for launch in state.launches)), run, command)
 
 
 def nobody_lives(state: State, command: c.StartAttempt) -> Decision:

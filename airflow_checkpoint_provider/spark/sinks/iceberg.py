@@ -40,12 +40,8 @@ from airflow_checkpoint_provider.text import sink_messages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SELECTORS = (
-    "branch_",
-    "tag_",
-    "snapshot_id_",
-    "at_timestamp_",
-)  # by which Iceberg's names of tables select a part of them
+# Beginnings of the last part of a name, by which Iceberg selects a part of a table
+SELECTORS = ("branch_", "tag_", "snapshot_id_", "at_timestamp_")
 
 
 @dataclass(frozen=True)

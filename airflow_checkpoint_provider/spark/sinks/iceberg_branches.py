@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,9 +158,9 @@ class Branches:
             STAGED_AS in snapshot.summary and snapshot.id in self.metadata.was_current
         )
 
-    def _noted(self, numbers: object) -> Iterator[tuple[IcebergSnapshot, TableEntry]]:
+    def _noted(self, numbers: Iterable[int]) -> Iterator[tuple[IcebergSnapshot, TableEntry]]:
         """Yield those of some snapshots that this package has made, with what they note. Raises ``Damaged``."""
-        for number in numbers:  # type: ignore[attr-defined]
+        for number in numbers:
             snapshot = self.metadata.snapshots[number]
             texts = (snapshot.summary.get(key, "") for key in (NOTE, STAGED_AS, PUBLISHED_AS))
             text = next((text for text in texts if text.startswith(f"{NOTE} ")), None)

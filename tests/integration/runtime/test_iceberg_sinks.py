@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.spark import IcebergSink
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
@@ -76,13 +78,15 @@ def home(tmp_path: Path) -> Home:
 
 
 def check(found: Any) -> None:
-    assert found == {"orders": list(range(ROWS)), "report": list(range(ROWS)), "branches": ["main"]}
+    assert found == {"orders": list(range(ROWS)), "report": list(range(ROWS)), "branches": ["main"], "waiting": []}
 
 
-def read(home: Home) -> Any:
+def read(home: Home, **env: str) -> Any:
     """Return what a reader finds."""
-    home.env["SALES"] = "0"
-    return home.run().result
+    home.env |= {"SALES": "0", **env}
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    return ended.result
 
 
 @pytest.mark.slow
@@ -101,6 +105,20 @@ def test_rows_are_there_once_after_kills(home: Home, points: tuple[str, ...]) ->
     ended = home.run()
     assert ended.code == 0, ended.log
     check(ended.result)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_rows_of_a_completed_checkpoint_are_read_while_they_wait(home: Home) -> None:
+    killed = home.run(("kill", "sink/commit-1/before-saving"))
+    assert killed.code == KILLED, killed.log
+    history = History("published_iceberg").prefix
+    newest = open_history(home.store, history).journal.catch_up().retained[-1]
+    found = read(home, WAITING=f"{home.store.uri}/{history}/chk-{newest.id}")
+    assert (found["orders"], found["waiting"]) == ([], list(range(15)))
+    home.env |= {"SALES": str(ROWS)}
+    del home.env["WAITING"]
+    check(home.run().result)
 
 
 @contextmanager
