@@ -69,7 +69,10 @@ class PublishedFiles:
         """Return what ``commit`` needs: the files whose rows are staged, without empty ones. They survive a power cut from now on."""
         sizes = {name: size for name, size in self._rows(staged.name) if size}
         self.store.make_durable(f"{rows_key(staged.name)}/{name}" for name in sizes)
-        return {"files": sizes, "base": staged.base, "began": staged.began, "by": staged.by.to_json()}
+        return {
+            "files": sizes, "base": staged.base, "began": staged.began, "by": staged.by.to_json(),
+            "overwrite": self._overwrite, "format": self._format,
+        }  # fmt: skip
 
     def _rows(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield the files whose rows are staged, with their sizes in bytes."""
@@ -86,7 +89,7 @@ class PublishedFiles:
     # -- commit and abort --------------------------------------------------------------------------------------------
 
     def commit(self, transaction: Transaction) -> bool:
-        """Publish the files of a transaction, and take out those that it replaces. Return False if it was aborted.
+        """Publish the files of a transaction as it was prepared, and take out those that it replaces. Return False if it was aborted.
 
         May be repeated, by any process. Raises ``OverwrittenSince`` if a run that began later has overwritten the target: then the
         transaction is aborted. Raises ``Damaged`` if staged files are lost.
@@ -115,22 +118,23 @@ class PublishedFiles:
     def _commit_of(self, transaction: Transaction, base: int, contents: Contents) -> LogEntry | None:
         if self.log.entry_of(transaction.name, base):
             return None
-        began = int(transaction.prepared["began"])
-        if self._overwrite and contents.overwritten_by > began:
+        prepared = transaction.prepared
+        began, overwrite = int(prepared["began"]), bool(prepared["overwrite"])
+        if overwrite and contents.overwritten_by > began:
             return None
         self._end_publication(contents.n)
         added = tuple(
             File(name=published_name(transaction.name, name), bytes=size, rows=0)
-            for name, size in sorted(transaction.prepared["files"].items())
+            for name, size in sorted(prepared["files"].items())
         )
         return LogEntry(
             kind=COMMIT,
-            by=RunOfSink.from_json(transaction.prepared["by"]),  # who wrote the rows: another run may commit them
+            by=RunOfSink.from_json(prepared["by"]),  # who wrote the rows: another run may commit them
             transactions=(transaction.name,),
             version=transaction.version,
             began=began,
-            overwrite=self._overwrite,
-            format=self._format,
+            overwrite=overwrite,
+            format=prepared["format"],
             added=added,
             removed=tuple(file.name for file in self._replaced(transaction, contents)),
         )
@@ -138,7 +142,7 @@ class PublishedFiles:
     def _replaced(self, transaction: Transaction, contents: Contents) -> Iterable[File]:
         """Return the files that go: all of an overwrite, else those of the transactions that this one replaces."""
         for commit in contents.commits:
-            if self._overwrite or set(commit.transactions) & set(transaction.replaces):
+            if transaction.prepared["overwrite"] or set(commit.transactions) & set(transaction.replaces):
                 yield from commit.added
 
     def _overwritten(self, transaction: Transaction, number: int) -> OverwrittenSince:

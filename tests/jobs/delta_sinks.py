@@ -26,9 +26,11 @@ from airflow_checkpoint_provider.errors import (
     SinkMoved,
 )
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
+from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.spark import DeltaSink, SinkContext
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
 from airflow_checkpoint_provider.spark.sinks.delta import OpenDeltaSink
+from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedRows
 from tests.support.sink_stories import (
     MONDAY,
@@ -181,6 +183,25 @@ def later_run_has_the_last_word(path: str) -> None:
 
 
 @story
+def rows_are_written_and_filed_as_they_were_prepared(path: str) -> None:
+    """Whoever commits them: a fork that was given them, a cleared run, or a later run of a changed script."""
+    transaction = prepared(opened(path, partition_by=["half"]), 1, 1)
+    fork = replace(TUESDAY, uid="copy", generation=3)
+    assert opened(path, fork, mode="overwrite").commit(transaction)
+    assert [found.name for found in Path(path).glob("half=*")] == ["half=1"]
+    other = prepared(opened(path, partition_by=["half"]), 2, 2)
+    assert opened(path, fork, partition_by=["id"]).commit(other)
+    assert ids(path) == [1, 2]
+    entries = DeltaChain(DeltaTable(spark, path), transaction.prepared["chain"]).entries()
+    by = RunOfSink(history=MONDAY.history, run=MONDAY.run, uid=MONDAY.uid, generation=MONDAY.generation)
+    assert [entry.by for entry in entries] == [by, by]
+    assert [made.name for made in opened(path).later(0)] == [name(1), name(2)]
+    third = prepared(opened(path, partition_by=["half"]), 3, 3)
+    assert opened(path, fork, partition_by=["id"]).abort([name(3)]) == ()
+    assert opened(path).commit(third) is False
+
+
+@story
 def rows_of_a_run_are_replaced(path: str) -> None:
     sink = opened(path, run_column="made_by")
     assert sink.replaces
@@ -213,8 +234,8 @@ def rows_without_the_column_are_not_replaced(path: str) -> None:
 
 @story
 def rows_of_later_runs_are_taken_out(path: str) -> None:
-    sink = opened(path, run_column="run")
     for number, run in ((1, "a"), (2, "b \\ it's"), (3, "c")):
+        sink = opened(path, replace(MONDAY, run=run), run_column="run")
         assert sink.commit(prepared(sink, number, number, run=run))
     later = sink.later(1)
     assert sorted((made.name, made.version, made.run) for made in later) == [
@@ -231,7 +252,7 @@ def rows_of_later_runs_are_taken_out(path: str) -> None:
 def rows_without_a_run_are_taken_out_by_a_restore(path: str) -> None:
     sink = opened(path)
     for number in (1, 2, 3):
-        assert sink.commit(prepared(sink, number, number, run=str(number)))
+        assert sink.commit(prepared(sink, number, number))
     assert [made.name for made in sink.later(1)] == [name(2), name(3)]
     try:
         sink.take_out([name(2)])

@@ -1,16 +1,17 @@
 """A job that publishes: orders by appending twice, a report by overwriting. Runs in the Spark driver.
 
-``published.py OUT [ROOT]`` writes below OUT, or beside the root if that is a bucket.
+``published.py OUT [ROOT]`` writes below OUT, or beside the root if that is a bucket. ``SALES`` is the number of orders.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink
 
-ROWS = 2_000
+ROWS = int(os.environ.get("SALES", "2000"))
 
 
 def main(job: CheckpointedJob, out: str) -> None:

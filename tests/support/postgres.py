@@ -187,6 +187,13 @@ class Client:
         self._gateway.java_process.stdin.close()  # at which it ends
         self._gateway.java_process.wait(START)
 
+    def connect_anew(self) -> None:
+        """Use a socket of this process's own. Called in a fork, which shares that of its parent, and all it knows of the JVM's objects."""
+        inherited = self._gateway
+        inherited._gateway_client.is_connected = False  # so it releases none of its parent's objects
+        self._gateway = JavaGateway(gateway_parameters=inherited.gateway_parameters)
+        self._inherited = inherited, self.__dict__.pop("_connection", None)
+
     def sql(self, text: str) -> list[str]:
         """Run statements as ``Postgres.sql`` does, a little faster."""
         statement = self._connection.createStatement()

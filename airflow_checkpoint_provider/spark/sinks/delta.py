@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.functions import lit
@@ -16,7 +16,7 @@ from pyspark.sql.functions import lit
 from airflow_checkpoint_provider.errors import InvalidConfig, OverwrittenSince
 from airflow_checkpoint_provider.protocol.metadata import DELTA
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLog, LogEntry
+from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLog, LogEntry, RunOfSink
 from airflow_checkpoint_provider.sinks.staging import rows_key
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
@@ -120,6 +120,8 @@ class OpenDeltaSink(OpenTableSink):
             "began": self._began,
             "chain": self._chain,
             "run_column": self._options.run_column,
+            "partition_by": list(self._options.partition_by),
+            "by": self._by.to_json(),
         }
         return Prepared(rows=rows, bytes=sum(sizes.values()), content=content)
 
@@ -131,11 +133,12 @@ class OpenDeltaSink(OpenTableSink):
     def commit(self, transaction: Transaction) -> bool:
         """Write the rows. Raises ``OverwrittenSince``, ``CommitFailed`` if the table refuses them, ``Damaged`` if staged rows are lost."""
         prepared, name = transaction.prepared, transaction.name
+        partitions: list[str] = prepared["partition_by"]
         chain, overwrite = DeltaChain(self._table, prepared["chain"]), prepared["chain"] == OVERWRITES
         entry = TableEntry(
             kind=COMMIT,
             run_column=prepared["run_column"] or "",
-            by=replace(self._by, run=transaction.run),  # the rows of an earlier run stay those of that run
+            by=RunOfSink.from_json(prepared["by"]),  # who wrote the rows: another run may commit them
             transactions=(name,),
             version=transaction.version,
             began=prepared["began"],
@@ -147,14 +150,14 @@ class OpenDeltaSink(OpenTableSink):
             if column := prepared["run_column"]:
                 rows = rows.withColumn(column, lit(run_text(transaction.run, name)))
             if chain.has_only_aborts():
-                self._save(rows, OVERWRITE, {**options, **STATIC, "overwriteSchema": "true"})
+                self._save(rows, OVERWRITE, partitions, {**options, **STATIC, "overwriteSchema": "true"})
             elif overwrite:
-                self._save(rows, OVERWRITE, {**options, **STATIC})
+                self._save(rows, OVERWRITE, partitions, {**options, **STATIC})
             elif column and transaction.replaces:
                 mine = tag(column, transaction.run, (name, *transaction.replaces))
-                self._save(rows, OVERWRITE, {**options, **STATIC, "replaceWhere": mine})
+                self._save(rows, OVERWRITE, partitions, {**options, **STATIC, "replaceWhere": mine})
             else:
-                self._save(rows, APPEND, options)
+                self._save(rows, APPEND, partitions, options)
 
         fate = chain.decide(entry, prepared["base"], write).get(name)
         if fate is None:
@@ -163,9 +166,9 @@ class OpenDeltaSink(OpenTableSink):
         self._staged.delete([name])
         return fate.committed
 
-    def _save(self, rows: DataFrame, mode: str, options: dict[str, str]) -> None:
+    def _save(self, rows: DataFrame, mode: str, partition_by: Sequence[str], options: dict[str, str]) -> None:
         writer = rows.write.format(DELTA).mode(mode).options(**options)
-        if partitions := [column for column in self._options.partition_by if column in rows.columns]:
+        if partitions := [column for column in partition_by if column in rows.columns]:
             writer = writer.partitionBy(*partitions)
         writer.save(self._table.folder)
 
@@ -192,8 +195,10 @@ class OpenDeltaSink(OpenTableSink):
 
     def _mark(self, schemas: Sequence[str], options: dict[str, str]) -> None:
         """Write a commit without rows. It makes the table if it is not there."""
-        schema = self._table.schema if self._table.version >= 0 else stored_schema(schemas[0])
-        self._save(self._spark.createDataFrame([], schema), APPEND, options)
+        there = self._table.version >= 0
+        schema = self._table.schema if there else stored_schema(schemas[0])
+        partitions = () if there else self._options.partition_by  # a table that is there keeps its own
+        self._save(self._spark.createDataFrame([], schema), APPEND, partitions, options)
 
     # -- what the table holds ----------------------------------------------------------------------------------------
 

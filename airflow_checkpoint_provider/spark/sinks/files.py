@@ -132,7 +132,7 @@ class OpenFileSink(OpenSink):
         staged = self._staging.stage(name)
         uri = spark_uri(self._store, rows_key(name))
         rows = self._write(df, uri)
-        content = {**self._staging.prepared(staged), "rows_at": uri, "format": self._options.format}
+        content = {**self._staging.prepared(staged), "rows_at": uri}
         return Prepared(rows=rows, bytes=sum(content["files"].values()), content=content)
 
     def _write(self, df: DataFrame, uri: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ POINTS = [
 ]
 ORDERS = sorted(({"id": number} for number in range(2_000)), key=str)
 REPORT = [{"shop": 0, "count": 667}, {"shop": 1, "count": 667}, {"shop": 2, "count": 666}]
+YESTERDAY = 1_800  # orders
 CHAIN = ("sink/write-1/rows-written", "sink/commit-1/before-publication", "sink/commit-2/before")
 IN_S3 = [point for point in POINTS if point.startswith(("sink/write-3", "sink/commit-"))]
 
@@ -94,18 +95,6 @@ def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
 # -- drivers that sleep ------------------------------------------------------------------------------------------------
 
 
-def slept(home: Home, plan: Callable[[int], dict[str, str]], after: Callable[[Home], None], point: str) -> None:
-    """A driver is stopped at ``point``, a retry finishes the run, perhaps another run follows, and the driver wakes up."""
-    with home.started(("stop", point), confs=plan(1)) as asleep:
-        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
-        successor = home.run(confs=plan(2))
-        assert successor.code == 0, successor.log
-        after(home)
-        asleep.send(signal.SIGCONT)
-        asleep.wait()
-    after(home)
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "point",
@@ -119,7 +108,51 @@ def slept(home: Home, plan: Callable[[int], dict[str, str]], after: Callable[[Ho
     ],
 )
 def test_driver_that_slept_publishes_nothing_after_it_was_replaced(home: Home, launches: Launches, point: str) -> None:
-    slept(home, launches.plan, check_rows, point)
+    with home.started(("stop", point), confs=launches.plan(1)) as asleep:
+        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
+        successor = home.run(confs=launches.plan(2))
+        assert successor.code == 0, successor.log
+        check_rows(home)
+        asleep.send(signal.SIGCONT)
+        asleep.wait()
+    check_rows(home)
+
+
+@pytest.mark.slow  # test_two_processes.py
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "point",
+    ["sink/commit-1/before", "sink/commit-1/before-publication", *(f"sink/commit-3/{step}" for step in COMMITTING)],
+)
+def test_driver_of_yesterday_that_slept_takes_nothing_from_today(home: Home, launches: Launches, point: str) -> None:
+    """Orders of both runs are there, each once; the report is today's."""
+    home.env["SALES"] = str(YESTERDAY)
+    with home.started(("stop", point), confs=launches.plan()) as asleep:
+        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
+        home.env["SALES"] = str(len(ORDERS))
+        today = home.run(confs=Launches(home.store, "today").plan())
+        assert today.code == 0, today.log
+        check_today(home)
+        asleep.send(signal.SIGCONT)
+        woken = asleep.wait()
+    check_today(home)
+    if woken.code:  # before its report was in the log
+        assert "a run that began later has overwritten it" in woken.log
+        home.env["SALES"] = str(YESTERDAY)
+        home.run(confs=launches.plan(2))
+    assert check_today(home) == YESTERDAY
+    assert home.staged() == []
+
+
+def check_today(home: Home) -> int:
+    """Return how many orders of yesterday are there, beside all of today."""
+    orders = Counter(row["id"] for row in home.published("orders"))
+    assert len(orders) == len(ORDERS)
+    assert set(orders.values()) <= {1, 2}
+    assert sorted(home.published("report"), key=str) == sorted(REPORT, key=str)
+    twice = {number for number, times in orders.items() if times == 2}
+    assert all(number < YESTERDAY for number in twice)
+    return len(twice)
 
 
 def check_rows(home: Home) -> None:

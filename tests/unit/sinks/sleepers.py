@@ -33,9 +33,9 @@ def retry_commits_and_tuesday_overwrites(store: Store) -> None:
     tuesday_overwrites(store)
 
 
-def run_starts_over(store: Store) -> None:
+def run_starts_over(store: Store, *, overwrite: bool = False) -> None:
     """A cleared task gives up what its run has prepared, and computes all again."""
-    files = files_of(store, replace(MONDAY, generation=1))
+    files = files_of(store, replace(MONDAY, generation=1), overwrite=overwrite)
     committed = files.abort([name_of(1)], 0)
     files.commit(staged(files, name_of(8), "again", replaces=committed))
 

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince
 from airflow_checkpoint_provider.sinks.log import SNAPSHOT_EVERY, CommitLog
+from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
 from tests.support.faults import FaultyStore
@@ -39,6 +40,22 @@ def test_commit_may_be_repeated_by_any_process(store: Store) -> None:
     assert files_of(store).commit(transaction)
     assert files_of(store, TUESDAY).commit(transaction)
     assert visible(store) == ["a"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_rows_are_published_as_they_were_prepared(store: Store, overwrite: bool) -> None:
+    """Whoever commits them: a fork that was given them, or a later run of a changed script."""
+    earlier = files_of(store)
+    earlier.commit(staged(earlier, name_of(1), "earlier"))
+    files = PublishedFiles(store, MONDAY, overwrite=overwrite, file_format="csv", patience=0)
+    files.begin()
+    held = staged(files, name_of(2), "a")
+    other = PublishedFiles(store, TUESDAY, overwrite=not overwrite, file_format="orc", patience=0)
+    other.begin()
+    assert other.commit(held)
+    assert visible(store) == (["a"] if overwrite else ["a", "earlier"])
+    entry = other.log.read().commits[-1]
+    assert (entry.by, entry.overwrite, entry.format) == (MONDAY, overwrite, "csv")
 
 
 def test_names_of_files_hold_the_transaction_and_keep_the_partition(store: Store) -> None:

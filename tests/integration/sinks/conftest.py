@@ -1,0 +1,36 @@
+"""One JVM for the tests of a file, and a table in a schema of its own for each of them. Runs on Linux."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.sinks.tables import Target
+from tests.support.postgres import Client, Postgres
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def client(postgres: Postgres) -> Iterator[Client]:
+    with Client(postgres) as client:
+        yield client
+
+
+@pytest.fixture
+def targets(postgres: Postgres, client: Client) -> Callable[[], Target]:
+    def new() -> Target:
+        schema = f"lab{next(numbers)}"
+        client.sql(
+            f"create schema {schema}; create table {schema}.rows (id bigint primary key, day text not null default 'x', run text)"
+        )
+        return Target(postgres, client, schema)
+
+    return new
+
+
+@pytest.fixture
+def target(targets: Callable[[], Target]) -> Target:
+    return targets()
