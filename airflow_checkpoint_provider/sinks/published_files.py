@@ -164,10 +164,10 @@ class PublishedFiles:
             self._end_publication(contents.n)
             return LogEntry(kind=ABORT, by=self.by, transactions=left)
 
-        self.log.append(missing)
+        self._end_publication(self.log.append(missing))
         entries = [entry for _, entry in self.log.since(base) if entry.kind == COMMIT]
         committed = {name for entry in entries for name in entry.transactions}
-        self._delete_staged(set(names) - committed)
+        self._delete_staged(names)  # also of those that are published: a request of their driver may have arrived late
         return tuple(sorted(set(names) & committed))
 
     def later(self, version: int) -> tuple[LogEntry, ...]:

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.fields import Size, TransactionName
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.storage.base import Store, put
+from airflow_checkpoint_provider.storage.base import Put, Store, put
 
 STAGING = "_checkpoint-staging"
 ROWS, OWNER = "rows", "_transaction"  # in the folder of a staged transaction
@@ -39,16 +40,32 @@ class StagingFolder(Generic[S]):
         self._store, self._record, self._patience = store, record, patience
 
     def make(self, staged: S) -> None:
-        """Make the folder of a transaction. Its rows go to ``rows_key``, which does not exist yet."""
-        put(self._store, _owner_key(staged.name), checked(staged), patience=self._patience)
+        """Make the folder of a transaction. Its rows go to ``rows_key``, which does not exist yet.
+
+        Raises ``StoreUnavailable`` if the store does not tell whether its record is there: nobody would find rows without one.
+        """
+        key = _owner_key(staged.name)
+        if put(self._store, key, checked(staged), patience=self._patience)[0] is Put.UNKNOWN:
+            raise StoreUnavailable(
+                f"nobody knows whether {self._store.uri}/{key} was written, so no rows were staged. A retry stages them under another name"
+            )
 
     def leftovers(self) -> tuple[S, ...]:
-        """Return the transactions that are staged, whoever has staged them."""
-        keys = (_owner_key(name) for name in self._store.folders(STAGING))
-        bodies = ((key, self._store.read(key)) for key in keys)
-        return tuple(
-            self._record.from_bytes(body, f"{self._store.uri}/{key}") for key, body in bodies if body is not None
-        )
+        """Return the transactions that are staged, whoever has staged them.
+
+        Rows without a record are deleted: their transaction is over. Its driver slept, and has written on, or a deletion was stopped.
+        """
+        found = list[S]()
+        for name in self._store.folders(STAGING):
+            key, staged = (
+                _owner_key(name),
+                is_staged(self._store, name),
+            )  # this first: no row is there before its record
+            if (body := self._store.read(key)) is not None:
+                found.append(self._record.from_bytes(body, f"{self._store.uri}/{key}"))
+            elif staged:
+                self.delete([name])
+        return tuple(found)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete what is staged of transactions."""

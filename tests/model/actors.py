@@ -501,7 +501,7 @@ def commander(process: Process, *commands: c.Command) -> None:
             journal.append(command)
 
 
-def restorer(process: Process, number: int, again: int = 2) -> Next | None:
+def restorer(process: Process, number: int, again: int = 2, rewinds_sink: bool = False) -> Next | None:
     """A person or a task that goes back on purpose; asked again, it is one restore."""
     journal = Watched(process)
     base = Point(id=number)
@@ -509,13 +509,13 @@ def restorer(process: Process, number: int, again: int = 2) -> Next | None:
     try:
         state = journal.catch_up()
         examine(Coordinator(journal), state, base)
-        journal.append(c.Restore(token=token, base=base, by="d.restore", reason="restore"))
+        journal.append(c.Restore(token=token, base=base, by="d.restore", reason="restore", rewind_sink=rewinds_sink))
         process.says("restored", number)
     except (Refused, Damaged):
         return None
     except StoreError:
-        return Next(restorer, number, again - 1) if again else None
-    return Next(restorer, number, 0) if again else None
+        return Next(restorer, number, again - 1, rewinds_sink) if again else None
+    return Next(restorer, number, 0, rewinds_sink) if again else None
 
 
 def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | None:

@@ -412,9 +412,9 @@ NO_PLACE = {
 }
 """Those that the structure of the code leaves no place for. So it is with halves of others: of 44, *newest by entry instead of
 id*, since the state keeps checkpoints by id and no order of completion; of 8, *a duplicate that goes on with its own file sets*,
-since these are as good as the winner's until transactions go with them. And 6 alone is harmless: ``append`` decides again."""
+since these are as good as the winner's, and transactions are due by the version that the entry names. And 6 alone is harmless:
+``append`` decides again."""
 
 LATER = {
     "no incremental states yet": ("19",),
-    "no sinks yet": ("20", "21", "22", "23", "31", "39", "40", "45", "46", "47", "48"),
 }

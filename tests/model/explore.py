@@ -42,6 +42,7 @@ FAULTS = {
     "hidden": ("lost",),
     "wait": (),
     "rename": (),
+    "place": (),
     "begin_copy": (),
     "landed": (),
 }
@@ -110,6 +111,10 @@ class Process:
     def rename(self, key: str, new: str) -> bool:
         """Rename an object, which replaces what has the new name. Return whether there was one to rename."""
         return bool(self._ask(Op("rename", key, new.encode())))
+
+    def place(self, key: str, body: bytes) -> None:
+        """Put an object as a task of Spark puts rows: it asks until it has an answer."""
+        self._ask(Op("place", key, body))
 
     def begin_copy(self, key: str, new: str) -> bool:
         """Ask the service to copy an object. Return whether there is one; the copy appears at any later moment."""
@@ -197,7 +202,7 @@ class Disk:
         store = MemoryStore()
         store.objects = dict(self.objects)
         answer = _serve(store, op)
-        if op.kind not in ("create", "overwrite", "delete", "delete_under", "rename") or answer is Put.EXISTS:
+        if op.kind not in ("create", "overwrite", "delete", "delete_under", "rename", "place") or answer is Put.EXISTS:
             return self, answer
         first = self.first
         written = op.body.decode() if op.kind == "rename" else op.key
@@ -212,7 +217,7 @@ class Disk:
 def _serve(store: MemoryStore, op: Op) -> Any:
     if op.kind == "create":
         return store.create(op.key, op.body)
-    if op.kind == "overwrite":
+    if op.kind in ("overwrite", "place"):
         return store.overwrite(op.key, op.body)
     if op.kind == "delete":
         return store.delete([op.key])
@@ -338,6 +343,11 @@ class Explorer:
     def disk(self, world: World) -> Disk:
         return self._disks[world.disk]
 
+    def stands(self, world: World, i: int) -> tuple[Any, ...]:
+        """Return the function, and the arguments, with which an actor went on last."""
+        _, _, function, arguments, _ = self._nodes[world.places[i]]
+        return function, *arguments
+
     # -- moves -----------------------------------------------------------------------------------------------------
 
     def moves(self, world: World) -> Iterator[tuple[int, str]]:
@@ -413,12 +423,17 @@ class Explorer:
 
     # -- searches --------------------------------------------------------------------------------------------------
 
-    def exhaust(self, worlds: int) -> Found | int:
-        """Breadth first, so that what is found is found by a shortest way. The number of worlds if all is well."""
+    def exhaust(self, worlds: int, last: tuple[Any, ...] = ()) -> Found | int:
+        """Breadth first, so that what is found is found by a shortest way. ``last`` is an actor that runs alone from each world and must
+        get everything settled. The number of worlds if all is well."""
         ways: dict[World, Move | None] = {self.start: None}
         queue = deque([self.start])
         while queue and len(ways) < worlds:
             world = queue.popleft()
+            if last:
+                broken, way = self.alone(world, [], last)
+                if broken:
+                    return Found(broken, len(ways), self._trace([*_way(ways, world), *way]))
             for i, how in self.moves(world):
                 after, broken = self.move(world, i, how)
                 if broken:

@@ -10,8 +10,7 @@ P4  A completed checkpoint's seal exists, and has the digest of its entry. It co
     ``allow_non_restored_state`` drops; the models drop none.
 P5  The restore point of the current branch is whole, until a newer one is completed or the run of a run-scoped history has
     finished or failed for good.
-P6  A sink commits only what completed. *Not in this version: no sink waits for a checkpoint. That of a streaming query
-    commits batch by batch.*
+P6  A sink commits only what completed: ``sink_properties``. *That of a streaming query commits batch by batch.*
 P7  The state that a process believes is the true history. An answer "done" or "not done" is true.
 P8  A savepoint at its target is complete, or has no ``_metadata`` or a stub. Only its owner or claimer deletes it; only one
     claims it. It is never subsumed, and no policy condemns it.

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince
+from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince, StoreUnavailable
 from airflow_checkpoint_provider.sinks.log import SNAPSHOT_EVERY, CommitLog
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
-from tests.support.faults import FaultyStore
+from tests.support.faults import Call, Fault, FaultyStore, Killed
 from tests.support.targets import MONDAY, TUESDAY, files_of, left, name_of, staged, visible
 
 
@@ -196,3 +196,62 @@ def test_leftovers_name_their_run(store: Store) -> None:
     staged(files, name_of(1), "a")
     assert [(found.name, found.by) for found in files.leftovers()] == [(name_of(1), MONDAY)]
     assert all(key.startswith(STAGING) for key in left(store))
+
+
+class DiesWhileDeleting(MemoryStore):
+    """Deletes the objects of a folder one after the other, as S3 does, and dies after ``left`` of them."""
+
+    left = 1
+
+    def delete_under(self, prefix: str) -> None:
+        for found in list(self.list(prefix)):
+            self.delete([found.key])
+            self.left -= 1
+            if not self.left:
+                raise Killed
+
+
+@pytest.mark.parametrize("left_to_delete", [1, 2, 3, 4])
+def test_rows_are_found_by_the_next_driver_though_their_abort_died(left_to_delete: int) -> None:
+    store = DiesWhileDeleting()
+    files = files_of(store)
+    staged(files, name_of(1), "a", "b")  # two files, a mark of success, and a record
+    store.left = left_to_delete
+    with pytest.raises(Killed):
+        files.abort([name_of(1)], 0)
+    store.left = 9
+    later = files_of(store, TUESDAY)
+    later.abort([found.name for found in later.leftovers()], 0)
+    assert left(store) == []
+
+
+def test_rows_that_spark_wrote_after_their_abort_go(store: Store) -> None:
+    files = files_of(store)
+    staged(files, name_of(1), "a")
+    files.abort([name_of(1)], 0)
+    store.create(f"{rows_key(name_of(1))}/part-9.csv", b"late")
+    staged(files, name_of(2), "b")
+    assert [found.name for found in files_of(store, TUESDAY).leftovers()] == [name_of(2)]
+    assert all(name_of(2) in key for key in left(store))
+
+
+def test_record_of_staged_rows_that_arrives_after_their_commit_goes(store: Store) -> None:
+    files = files_of(store)
+    first, record = staged(files, name_of(1), "a"), f"{STAGING}/{name_of(1)}/_transaction"
+    body = store.read(record)
+    files.commit(first)
+    files.commit(staged(files, name_of(2), "b"))
+    store.create(record, body or b"")  # a request whose answer was lost, and that was made again
+    assert files.abort([found.name for found in files.leftovers()], 0) == (name_of(1),)
+    assert (visible(store), left(store)) == (["a", "b"], [])
+
+
+def test_nothing_is_staged_without_a_record(store: Store) -> None:
+    files_of(store)
+    silent = FaultyStore(store, lambda call: Fault.DROPPED if _is_record(call) else Fault.NONE)
+    with pytest.raises(StoreUnavailable, match="no rows were staged"):
+        PublishedFiles(silent, MONDAY, overwrite=False, patience=0).stage(name_of(1))
+
+
+def _is_record(call: Call) -> bool:
+    return call.kind == "create" and call.key.startswith(STAGING)
