@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+import py4j.java_gateway
+import py4j.protocol
 import pytest
 
 from tests.integration.sinks.tables import Target
 from tests.support.postgres import Client, Postgres
 
 numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read errors without PySpark: it asks the JVM of its session about them, which another test of this process may have left."""
+    monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
 @pytest.fixture(scope="module")
