@@ -57,10 +57,8 @@ class StagingFolder(Generic[S]):
         """
         found = list[S]()
         for name in self._store.folders(STAGING):
-            key, staged = (
-                _owner_key(name),
-                is_staged(self._store, name),
-            )  # this first: no row is there before its record
+            key = _owner_key(name)
+            staged = is_staged(self._store, name)  # this first: no row is there before its record
             if (body := self._store.read(key)) is not None:
                 found.append(self._record.from_bytes(body, f"{self._store.uri}/{key}"))
             elif staged:

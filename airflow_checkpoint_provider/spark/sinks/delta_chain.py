@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from airflow_checkpoint_provider.errors import CommitFailed, CommitStateUnknown
 from airflow_checkpoint_provider.protocol.records import checked, cut
 from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, LogEntry
+from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name, java_reason
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable
 from airflow_checkpoint_provider.spark.sinks.tables import TableEntry
 
@@ -110,19 +108,8 @@ class DeltaChain:
     def _try(self, write: Write, options: dict[str, str]) -> None:
         try:
             write(options)
-        except (PySparkException, Py4JJavaError) as error:
-            if not _is_conflict(error):
+        except JAVA_ERRORS as error:
+            if not java_name(error).startswith(CONFLICTS):
                 raise CommitFailed(
-                    f"the Delta table {self._table.folder} does not take the rows: {_reason(error)}"
+                    f"the Delta table {self._table.folder} does not take the rows: {cut(java_reason(error))}"
                 ) from None
-
-
-def _is_conflict(error: Exception) -> bool:
-    java = error.java_exception if isinstance(error, Py4JJavaError) else None
-    name = str(java.getClass().getSimpleName()) if java else type(error).__name__
-    return name.startswith(CONFLICTS)
-
-
-def _reason(error: Exception) -> str:
-    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    return cut(text.partition("\n")[0])

@@ -11,15 +11,14 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql.functions import lit
 
 from airflow_checkpoint_provider.errors import CommitFailed, InvalidConfig, NotSupportedYet, OverwrittenSince
 from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT
-from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergSnapshot, java_name
+from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
+from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergSnapshot
 from airflow_checkpoint_provider.spark.queries.writer import SESSION_BRANCHES, need_package
 from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES, OVERWRITE
@@ -32,6 +31,7 @@ from airflow_checkpoint_provider.spark.sinks.iceberg_branches import (
     Branches,
     Change,
     note,
+    remove_branches,
 )
 from airflow_checkpoint_provider.spark.sinks.run_column import refuse_taken, run_text, tag
 from airflow_checkpoint_provider.spark.sinks.tables import OpenTableSink, TableEntry
@@ -186,7 +186,7 @@ class OpenIcebergSink(OpenTableSink):
         if not ready and (replaces or entry.overwrite):
             try:
                 ready = [self._write_again(entry, transaction)]
-            except (Py4JJavaError, PySparkException) as error:
+            except JAVA_ERRORS as error:
                 if self._table.read().is_open(transaction.name):
                     raise CommitFailed(sink_messages.not_written_again(self._target, java_name(error))) from None
                 return lambda _: None  # somebody has decided it meanwhile, and removed what was read or written
@@ -196,9 +196,7 @@ class OpenIcebergSink(OpenTableSink):
         def publish(iceberg: Any) -> None:
             refs = iceberg.manageSnapshots()
             refs = refs.fastForwardBranch(MAIN, ready[0]) if ready else refs.cherrypick(staged.id)
-            for branch in branches:
-                refs = refs.removeBranch(branch)
-            refs.commit()
+            remove_branches(refs, branches)
             if entry.overwrite:
                 iceberg.updateProperties().set(OVERWRITTEN_BY, str(entry.began)).commit()
 
@@ -227,10 +225,7 @@ class OpenIcebergSink(OpenTableSink):
         if undecided:
             aborts = TableEntry(kind=ABORT, by=self._by, transactions=undecided)
             iceberg.newFastAppend().set(NOTE, note(aborts)).commit()
-        refs = iceberg.manageSnapshots()
-        for branch in branches:
-            refs = refs.removeBranch(branch)
-        refs.commit()
+        remove_branches(iceberg.manageSnapshots(), branches)
 
     # -- what the table holds ----------------------------------------------------------------------------------------
 

@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from airflow_checkpoint_provider.errors import CommitFailed, CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.protocol.records import checked
 from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, RunOfSink
+from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     IcebergMetadata,
     IcebergSnapshot,
     IcebergTable,
-    java_name,
     typed_errors,
 )
 from airflow_checkpoint_provider.spark.sinks.tables import TableEntry
@@ -85,9 +82,8 @@ class Branches:
         That it comes before is not enough: a person may have rolled it back behind snapshots that the branch has, too.
         """
         lineage = self.metadata.lineage(self.head(branch).id)
-        first = next(
-            (snapshot for snapshot in lineage if NOTE in snapshot.summary), None
-        )  # a branch begins with a note
+        # A branch begins with a note
+        first = next((snapshot for snapshot in lineage if NOTE in snapshot.summary), None)
         return first is not None and first.before == self.metadata.current
 
     def decision(self, name: str) -> bool | None:
@@ -235,12 +231,19 @@ class BranchedTable:
         try:
             change(transaction)
             transaction.commitTransaction()
-        except (Py4JJavaError, PySparkException) as error:
+        except JAVA_ERRORS as error:
             reason = java_name(error)  # its text may hold the address of a database
             if not reason.startswith(CONFLICTS):
                 raise CommitFailed(
                     f"the Iceberg table {self.name} does not take the commit: {reason}. Spark's own log may say more"
                 ) from None
+
+
+def remove_branches(refs: Any, branches: Iterable[str]) -> None:
+    """Let a change of branches, as Iceberg's own object, remove these too, and end it."""
+    for branch in branches:
+        refs = refs.removeBranch(branch)
+    refs.commit()
 
 
 def branch_of(name: str) -> str:

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.metadata import File, Footer
+from airflow_checkpoint_provider.spark.java_errors import java_reason
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.schemas import marked, schema_json, stored_schema, unmarked
 
@@ -230,8 +231,7 @@ def _schema_refused(uri: str, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-        why = text.partition("\n")[0]  # it may be empty
+        why = java_reason(error)
         raise Damaged(
             f"Spark does not take the stored schema of {uri}: {why}. Somebody or something changed it. Restore an older checkpoint"
         ) from None

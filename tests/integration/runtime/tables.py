@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support import delta, iceberg
 from tests.support.jars import NoJars
-from tests.support.runs import Home
+from tests.support.runs import PATIENCE, Home
 from tests.support.sparks import INSTALLED, on_release
+from tests.support.waiting import wait_until
 
 
 def on_delta(folder: Path, script: str, release: str = INSTALLED, **env: str) -> Home:
@@ -29,3 +33,13 @@ def on_iceberg(folder: Path, lake: iceberg.Lake, script: str, release: str = "4.
     home.env |= iceberg.environment(release)
     home.confs |= lake.confs()
     return home
+
+
+@contextmanager
+def asleep(home: Home, point: str, confs: dict[str, str]) -> Iterator[None]:
+    """A driver that sleeps at a point, and wakes when the block ends. It is over then."""
+    with home.started(("stop", point), confs=confs) as zombie:
+        wait_until(zombie.is_stopped, PATIENCE, zombie.said)
+        yield
+        zombie.send(signal.SIGCONT)
+        assert zombie.wait().code != 0, zombie.said()

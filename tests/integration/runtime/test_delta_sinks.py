@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,11 @@ from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.metadata import DELTA
 from airflow_checkpoint_provider.spark import DeltaSink
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
-from tests.integration.runtime.tables import on_delta
+from tests.integration.runtime.tables import asleep, on_delta
 from tests.support.delta import rows_in_table
 from tests.support.launches import Launches
-from tests.support.runs import JOBS, PATIENCE, Home
+from tests.support.runs import JOBS, Home
 from tests.support.sparks import INSTALLED
-from tests.support.waiting import wait_until
 
 KILLED = -9
 ROWS = 20
@@ -91,16 +87,6 @@ def test_rows_are_there_once_after_kills(home: Home, points: tuple[str, ...]) ->
     ended = home.run()
     assert ended.code == 0, ended.log
     check(home)
-
-
-@contextmanager
-def asleep(home: Home, point: str, confs: dict[str, str]) -> Iterator[None]:
-    """A driver that sleeps at a point, and wakes when the block ends. It is over then."""
-    with home.started(("stop", point), confs=confs) as zombie:
-        wait_until(zombie.is_stopped, PATIENCE, zombie.said)
-        yield
-        zombie.send(signal.SIGCONT)
-        assert zombie.wait().code != 0, zombie.said()
 
 
 @pytest.mark.slow

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +15,11 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import ICEBERG
 from airflow_checkpoint_provider.spark import IcebergSink
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
-from tests.integration.runtime.tables import on_iceberg
+from tests.integration.runtime.tables import asleep, on_iceberg
 from tests.support.iceberg import Lake
 from tests.support.jars import NoJars
 from tests.support.launches import Launches
-from tests.support.runs import JOBS, PATIENCE, Home
-from tests.support.waiting import wait_until
+from tests.support.runs import JOBS, Home
 
 KILLED = -9
 ROWS = 20
@@ -119,16 +115,6 @@ def test_rows_of_a_completed_checkpoint_are_read_while_they_wait(home: Home) -> 
     home.env |= {"SALES": str(ROWS)}
     del home.env["WAITING"]
     check(home.run().result)
-
-
-@contextmanager
-def asleep(home: Home, point: str, confs: dict[str, str]) -> Iterator[None]:
-    """A driver that sleeps at a point, and wakes when the block ends. It is over then."""
-    with home.started(("stop", point), confs=confs) as zombie:
-        wait_until(zombie.is_stopped, PATIENCE, zombie.said)
-        yield
-        zombie.send(signal.SIGCONT)
-        assert zombie.wait().code != 0, zombie.said()
 
 
 @pytest.mark.slow

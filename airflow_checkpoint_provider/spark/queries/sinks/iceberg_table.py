@@ -14,11 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 from airflow_checkpoint_provider.location.foreign import long, readable
+from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,19 +150,10 @@ def typed_errors(table: str) -> Iterator[None]:
     """Raise a typed error instead of a catalog's error. The text of the latter may hold the address of a database, with a password."""
     try:
         yield
-    except (Py4JJavaError, PySparkException) as error:
+    except JAVA_ERRORS as error:
         reason = java_name(error)
         if reason.startswith(ABSENT):
             raise WrongUse(f"Spark cannot open the Iceberg table {table}: {reason}. Create it first") from None
         raise CheckpointError(
             f"Spark cannot use the Iceberg table {table} now: {reason}. Another try may help; Spark's own log may say more"
         ) from None
-
-
-def java_name(error: Py4JJavaError | PySparkException) -> str:
-    """Return the name of Java's error. PySpark has errors of its own for some: ``AnalysisException``, ``IllegalArgumentException``."""
-    return (
-        str(error.java_exception.getClass().getSimpleName())
-        if isinstance(error, Py4JJavaError)
-        else type(error).__name__
-    )
