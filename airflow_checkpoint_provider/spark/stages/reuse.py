@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
-from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot, digest_of_stages
+from airflow_checkpoint_provider.protocol.metadata import Provenance, StageDetail, StateSnapshot, digest_of_stages
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws
 from airflow_checkpoint_provider.spark.stages.partitions import changed_partitions
 from airflow_checkpoint_provider.spark.stages.plan import Plan
@@ -147,7 +147,7 @@ def _why_opaque(plan: Plan) -> str:
     return "its plan holds rows of the driver" if plan.local_rows else "version= was given"
 
 
-def changed_input(prior: StageDetail, request: StageRequest) -> str:
+def changed_input(prior: Provenance, request: StageRequest) -> str:
     """Return which stage before this one is not the same as for the stored rows; empty if all are the same."""
     if prior.earlier_stages == request.earlier_stages:
         return ""
@@ -162,7 +162,7 @@ def changed_input(prior: StageDetail, request: StageRequest) -> str:
     return f"stage '{added}' now comes before it" if added else "other stages came before it"
 
 
-def _came_before(prior: StageDetail, snapshots: Mapping[str, StateSnapshot]) -> list[str]:
+def _came_before(prior: Provenance, snapshots: Mapping[str, StateSnapshot]) -> list[str]:
     """Return the uids of the stages that came before a stored one, in the script's order. Each stage names the one before it.
 
     A stage that was reused after other stages than at first names an older one, so the list may lack some of them.
@@ -172,7 +172,7 @@ def _came_before(prior: StageDetail, snapshots: Mapping[str, StateSnapshot]) -> 
     while before is not None and before not in found:
         found[before] = None
         snapshot = snapshots.get(before)
-        before = snapshot.stage.stage_before if snapshot and snapshot.stage else None
+        before = snapshot.provenance.stage_before if snapshot and snapshot.provenance else None
     return list(reversed(found))
 
 
