@@ -419,6 +419,10 @@ class NonRestoredState(Refused, LookupError, code="CKP424", permanent=True):
     """The script did not use a restored state, but used a new one of that kind, so a name may be wrong."""
 
 
+class ItemsChanged(Refused, ValueError, code="CKP425", permanent=True):
+    """A loop has other items than those of its finished turns."""
+
+
 # -- savepoints --------------------------------------------------------------------------------------------------------
 
 

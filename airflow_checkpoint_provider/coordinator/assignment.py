@@ -188,11 +188,23 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
         detail = replace(
             detail, stage_before=before and rename.get(before, before), values=_keys(detail.values, rename)
         )
+    loop = state.loop
+    if loop is not None:
+        before = loop.stage_before
+        loop = replace(
+            loop,
+            stage_before=before and rename.get(before, before),
+            values=_keys(loop.values, rename),
+            frames=_keys(loop.frames, rename),
+            writes=_keys(loop.writes, rename),
+            writes_before=_keys(loop.writes_before, rename),
+            own_values=tuple(rename.get(uid, uid) for uid in loop.own_values),
+        )
     query = state.query
     if query is not None:
         edges = (replace(edge, upstream=rename.get(edge.upstream, edge.upstream)) for edge in query.edges)
         query = replace(query, edges=tuple(edges))
-    return replace(state, uid=name, stage=detail, query=query)
+    return replace(state, uid=name, stage=detail, query=query, loop=loop)
 
 
 def _keys(by_uid: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:

@@ -44,14 +44,20 @@ STAGE, VALUE, REGISTERED, QUERY, SINK = "stage", "value", "registered", "query",
 """The kinds of states: rows, small JSON, and the states of registered objects, of streaming queries and of the script's sinks."""
 FILES = "files"
 """The kind of files that the script keeps."""
-OF_RUN = (STAGE, FILES)
+LOOP, ONCE, FRAME = "loop", "once", "frame"
+"""The kinds of loops whose turns a run does once, of loops whose items a history does once, and of DataFrames that they replace."""
+OF_RUN = (STAGE, FILES, LOOP)
 """The kinds that belong to a run: another run of the history does not see them."""
-INLINE = (VALUE, REGISTERED)
+INLINE = (VALUE, REGISTERED, LOOP, ONCE)
 """The kinds whose content lies in the metadata itself."""
 
 
 StateKind = Annotated[
-    str, Check(known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES)), "kind of a state")
+    str,
+    Check(
+        known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES, LOOP, ONCE, FRAME)),
+        "kind of a state",
+    ),
 ]
 
 
@@ -170,6 +176,37 @@ class FilesDetail(Provenance):
     local: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoopDetail(Provenance):
+    """What the finished turns of a loop have left in this run. A retry begins with it at the first turn that is not finished.
+
+    ``path`` is new at each barrier of the loop, and names no files: what the script builds after the turns is built on it. ``values`` of
+    the loop are those at its barrier, ``own_values`` the uids of those that its turns have set. Of a loop over the items of a history,
+    ``began`` is the number of those that earlier runs have done.
+    """
+
+    path: FileSetPath
+    turns: Size = 0
+    items: str = ""  # eight hex digits of the digest of each finished turn's item; empty for the items of a history
+    began: Size = 0
+    frames: dict[str, FileSetPath] = field(default_factory=dict)  # uid -> its rows, by the identity of their file set
+    writes: dict[str, int] = field(default_factory=dict)  # uid of a sink -> the writes of the run to it
+    writes_before: dict[str, int] = field(default_factory=dict)  # the same before the first turn
+    own_values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameDetail(Record):
+    """The rows of a frame at several points of a run, one file set each, the newest last.
+
+    ``schemas`` has the schema of each as Spark's JSON. ``began`` is the identity of the file set with which the run began.
+    """
+
+    schemas: tuple[str, ...]
+    codec: str  # for people who read `_metadata`
+    began: FileSetPath | None = None
+
+
 def digest_of_stages(file_sets: Iterable[str]) -> str:
     """Return a digest that is equal for stages with the same file sets, in any order and with any names; empty for none."""
     named = sorted(file_sets)
@@ -258,7 +295,7 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return {REGISTERED: "registered object", FILES: "folder"}.get(kind, kind)
+    return {REGISTERED: "registered object", FILES: "folder", ONCE: "list of done items"}.get(kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,13 +347,21 @@ class StateSnapshot(Shared):
     query: QueryDetail | None = added()
     sink: SinkDetail | None = added()
     files: FilesDetail | None = added()
+    loop: LoopDetail | None = added()
+    frame: FrameDetail | None = added()
 
     def check(self) -> None:
         if (self.kind == SINK) != (self.sink is not None):
             raise ValueError(f"{self.uid!r} is not a sink, or has no detail of it")
         if (self.kind == FILES) != (self.files is not None):
             raise ValueError(f"{self.uid!r} is not a folder, or has no detail of it")
-        if self.kind in OF_RUN and not self.file_sets:
+        if (self.kind in (LOOP, ONCE)) != (self.loop is not None):
+            raise ValueError(f"{self.uid!r} is not a loop, or has no detail of it")
+        if (self.kind == FRAME) != (self.frame is not None):
+            raise ValueError(f"{self.uid!r} is not a frame, or has no detail of it")
+        if self.frame and len(self.frame.schemas) != len(self.file_sets):
+            raise ValueError(f"{self.uid!r} has {len(self.file_sets)} file sets and {len(self.frame.schemas)} schemas")
+        if self.kind in (STAGE, FILES, FRAME) and not self.file_sets:
             raise ValueError(f"{self.uid!r} is not a {kind_in_words(self.kind)}, because it has no file set")
         if self.kind not in (QUERY, FILES) and (hidden := self._hidden_from_spark()):
             raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is not a name that Spark reads")
@@ -328,7 +373,12 @@ class StateSnapshot(Shared):
     @property
     def provenance(self) -> Provenance | None:
         """Return what it was made from, if it belongs to a run."""
-        return self.stage or self.files
+        return self.stage or self.files or self.loop
+
+    @property
+    def identity(self) -> str:
+        """Return by what it is told from an earlier state of that name, if it belongs to a run: the identity of its rows, or of its turns."""
+        return self.loop.path if self.loop else self.file_sets[0].identity
 
     @property
     def bytes(self) -> int:
@@ -336,7 +386,8 @@ class StateSnapshot(Shared):
 
     @property
     def rows(self) -> int:
-        return sum(file_set.rows for file_set in self.file_sets)
+        """Return the number of rows; of a frame the newest ones."""
+        return sum(file_set.rows for file_set in (self.file_sets[-1:] if self.frame else self.file_sets))
 
     @functools.cached_property
     def entry(self) -> StateEntry:

@@ -3,6 +3,7 @@
 from airflow_checkpoint_provider.spark import versions  # noqa: F401 - first: it refuses a PySpark that is too old for the others
 from airflow_checkpoint_provider.spark.job import CheckpointedJob
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef
+from airflow_checkpoint_provider.spark.loops.frame import Frame
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
@@ -25,6 +26,7 @@ __all__ = [
     "CheckpointedObject",
     "DeltaSink",
     "FileSink",
+    "Frame",
     "IcebergSink",
     "InitializationContext",
     "JdbcSink",

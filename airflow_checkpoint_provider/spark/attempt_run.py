@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +23,11 @@ from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpoin
 from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
 from airflow_checkpoint_provider.spark.end import JobEnd, exit_code
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
+from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.frames import Frames
+from airflow_checkpoint_provider.spark.loops.loops import LoopParts, Loops
+from airflow_checkpoint_provider.spark.loops.pace import Every
+from airflow_checkpoint_provider.spark.loops.turns import Turns
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
@@ -86,6 +91,11 @@ class AttemptRun(JobRun):
         self.checkpointer = Checkpointer(attempt, participants, spark.version, config)
         self._timer = CheckpointTimer(attempt, self._queries, self.checkpointer, config)
         self.stages = Stages(spark, attempt, self.states, self.checkpointer, application)
+        self._frames = Frames(spark, attempt, self.states, self.stages)
+        parts = LoopParts(
+            attempt, self.states, self._sinks, self.checkpointer, self._frames, application.digest, config.interval_s
+        )
+        self.loops = Loops(parts, self._check_call)
         self._unsaid = state_messages.not_paced(config)  # until there is a stage
         self._progress = Progress(spark, attempt, self.checkpointer.protection)
         self._end = JobEnd(
@@ -96,6 +106,7 @@ class AttemptRun(JobRun):
             self.checkpointer,
             self._queries,
             self._sinks,
+            self.loops,
             commits,
             self._timer,
             self._task,
@@ -165,6 +176,7 @@ class AttemptRun(JobRun):
     def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
         while self._unsaid:
             say(self._unsaid.pop())
+        self.loops.left()
         return self.stages.run(uid, df, version, inputs)
 
     def value(self, uid: str, default: Any) -> Value:
@@ -172,10 +184,15 @@ class AttemptRun(JobRun):
         return Value(self.states.values, uid, default, self._set_value)
 
     def _set_value(self, uid: str, value: Any) -> None:
+        self._check_call()
+        self.states.set_value(uid, value)
+        self.loops.note_value(uid)
+
+    def _check_call(self) -> None:
+        """Check a call of an object that the script got from the job. Raises ``WrongUse``, and ends the process if the attempt is over."""
         refuse_inside()
         self.refuse_fork()
         self.attempt.leaving.if_over()
-        self.states.set_value(uid, value)
 
     def register(self, uid: str, obj: CheckpointedObject) -> None:
         self.attempt.writer.check_not_fenced()
@@ -190,6 +207,21 @@ class AttemptRun(JobRun):
         application, number = self._sinks.number(uid, self.stages.here())
         return {"txnAppId": application, "txnVersion": str(number)}
 
+    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> Turns:
+        return self.loops.iterate(uid, items, every)
+
+    def once(self, uid: str, items: Iterable[Any]) -> Turns:
+        return self.loops.once(uid, items)
+
+    def frame(self, uid: str, initial: DataFrame | Callable[[], DataFrame]) -> Frame:
+        opened = self._frames.open(uid, initial)
+
+        def change(df: DataFrame) -> None:
+            self._check_call()
+            self.loops.change(opened, df)
+
+        return Frame(lambda: self._frames.rows(opened), change)
+
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool
     ) -> Query:
@@ -202,6 +234,7 @@ class AttemptRun(JobRun):
         self._queries.wait()
 
     def checkpoint(self, *, wait: bool) -> bool:
+        self.loops.save("checkpoint()")
         return self.checkpointer.checkpoint("checkpoint()", wait=wait)
 
     @property

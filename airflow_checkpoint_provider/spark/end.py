@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.spark.attempt.memory import cause_of
 from airflow_checkpoint_provider.spark.attempt.settings import Launched
 from airflow_checkpoint_provider.spark.attempt.start import tell_task
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
+from airflow_checkpoint_provider.spark.loops.loops import Loops
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
@@ -49,6 +50,7 @@ class JobEnd:
     checkpointer: Checkpointer
     queries: Queries
     sinks: Sinks
+    loops: Loops
     commits: Commits
     timer: CheckpointTimer
     launched: Launched | None
@@ -75,6 +77,7 @@ class JobEnd:
         new = self.states.new(self.registered.hooks())
         refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new, self.allow_non_restored_state)
         self._keep_or_drop_unclaimed()
+        self.loops.save("end", ended=True)
         self._take_last_checkpoints()
         self._await_gate()
         self.commits.wait()

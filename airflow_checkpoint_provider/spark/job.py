@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
@@ -22,6 +22,8 @@ from airflow_checkpoint_provider.spark.attempt.settings import Launched, launche
 from airflow_checkpoint_provider.spark.attempt_run import AttemptRun
 from airflow_checkpoint_provider.spark.end import refuse_retry
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
+from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.pace import Every, check_every
 from airflow_checkpoint_provider.spark.preflight import PreflightRun, refuse_ended
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.query import Query
@@ -217,6 +219,43 @@ class CheckpointedJob:
             self._claim(uid)
             self._numbered.add(uid)
         return self._current().txn(uid)
+
+    @checks_arguments(**arguments.UID, every=check_every)
+    def iterate(self, uid: str, items: Iterable[Any], *, every: Every = None) -> Iterator[Any]:
+        """Iterate over ``items``, and let a retry go on at the first turn that is not finished: ``for epoch in job.iterate("train", range(50))``.
+
+        A turn is finished when the script asks for the next item. At some of these moments, a checkpoint stores how far the loop is,
+        with all frames, the values, and how often each sink was written to. A retry begins there. Only frames, values and stored rows last:
+        it does not have the Python variables of finished turns. Each run does all turns; see ``once`` for items that a history does once.
+
+        :param items: numbers, text, or lists of them. A retry compares those of finished turns, and raises ``ItemsChanged``.
+        :param every: how often: after so many turns, or a duration such as "10 min", at the latest after ten turns. By default it is the
+            ``interval`` of checkpoints. The end of the loop, and a checkpoint that somebody has asked for, count as well.
+        """
+        return self._claim(uid).iterate(uid, items, every)
+
+    @checks_arguments(**arguments.UID)
+    def once(self, uid: str, items: Iterable[Any]) -> Iterator[Any]:
+        """Iterate over those ``items`` that no earlier run of the history has done: ``for day in job.once("days", [args.day])``.
+
+        The end of each turn is a barrier. Its checkpoint holds the item as done, with all frames and values, so the effect of an item is in
+        them once. Writes to sinks are published with the end of the turn. Raises ``WrongUse`` at the next call of the job if the script
+        leaves the loop with ``break`` after the turn has changed something: the item would be neither done nor open.
+
+        :param items: text, numbers, or lists of them, 4 KiB at most. They are compared by value. Checkpoints show them.
+        """
+        return self._claim(uid).once(uid, items)
+
+    @checks_arguments(**arguments.UID)
+    def frame(self, uid: str, initial: DataFrame | Callable[[], DataFrame]) -> Frame:
+        """Return a DataFrame that lasts from run to run: ``frame.df`` are its present rows, ``frame.set(df)`` replaces them.
+
+        It is changed only in turns of ``iterate`` and ``once``. Their barriers store its rows, and cut its plan, which would grow with each
+        turn. Frames follow the script, as values do: a retry begins with the rows with which its run began.
+
+        :param initial: the first rows, or a function that returns them. It is called only if the history has no such frame.
+        """
+        return self._claim(uid).frame(uid, initial)
 
     @checks_arguments(**arguments.QUERY)
     def start_query(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
@@ -78,6 +80,18 @@ class JobRun(ABC):
     @abstractmethod
     def txn(self, uid: str) -> dict[str, str]:
         """Return the id and the number of a write that the script makes itself."""
+
+    @abstractmethod
+    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> Iterator[Any]:
+        """Return the items of a loop that a run does once."""
+
+    @abstractmethod
+    def once(self, uid: str, items: Iterable[Any]) -> Iterator[Any]:
+        """Return the items of a loop that a history does once."""
+
+    @abstractmethod
+    def frame(self, uid: str, initial: DataFrame | Callable[[], DataFrame]) -> Frame:
+        """Return a frame."""
 
     @abstractmethod
     def start_query(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OpenedCheckpoint:
-    """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage, JSON for a value.
+    """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage or a frame, JSON for a value.
 
     ``sealed`` is False for a gated checkpoint that is acknowledged and not finalized: it may still be aborted.
     """
@@ -42,7 +42,9 @@ class OpenedCheckpoint:
 
     @checks_arguments(**arguments.UID)
     def __getitem__(self, uid: str) -> Any:
-        """Return a stage as a DataFrame, a value or an object's state as JSON, of a sink the rows that wait for a commit.
+        """Return a stage or a frame as a DataFrame, a value or an object's state as JSON, of a sink the rows that wait for a commit.
+
+        Of ``iterate`` it is the number of finished turns, of ``once`` the list of done items.
 
         Raises ``CheckpointNotFound`` for an unknown uid, and ``Damaged``.
         """
@@ -53,11 +55,12 @@ class OpenedCheckpoint:
             )
         if state.sink is not None:
             return self._prepared(uid, state.sink)
-        if state.stage is None:
+        if state.stage is None and state.frame is None:
             return state.value
-        file_set = state.file_sets[0]
+        file_set = state.file_sets[-1]
+        schema = state.stage.schema if state.stage else state.frame.schemas[-1] if state.frame else ""
         uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
-        return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
+        return parquet_files.read(self._spark, uri, file_set.files, schema)
 
     def _prepared(self, uid: str, sink: SinkDetail) -> DataFrame:
         """Return the rows that a sink holds ready and that nobody has committed so far."""

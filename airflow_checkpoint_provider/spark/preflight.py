@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.coordinator.preflight import copy_queries
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.metadata import ONCE
 from airflow_checkpoint_provider.protocol.preflight import (
     PREFLIGHT_VARIABLE,
     UNSET,
@@ -28,9 +29,12 @@ from airflow_checkpoint_provider.protocol.preflight import (
     PreflightResult,
     QueryFit,
 )
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.settings import Launched
 from airflow_checkpoint_provider.spark.job_run import JobRun
+from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.preflight import Preflight
@@ -145,6 +149,21 @@ class PreflightRun(JobRun):
     def txn(self, uid: str) -> dict[str, str]:
         """Return a number of no run: nothing is written."""
         return {"txnAppId": "preflight", "txnVersion": "1"}
+
+    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> Iterator[Any]:
+        """Return all items: no turn of another run counts."""
+        return iter(items)
+
+    def once(self, uid: str, items: Iterable[Any]) -> Iterator[Any]:
+        """Return the items that the checkpoint does not hold as done."""
+        saved = self._saved.get(uid)
+        done = {canonical(item) for item in saved.value} if saved and saved.kind == ONCE else set()
+        return (item for item in items if canonical(item) not in done)
+
+    def frame(self, uid: str, initial: DataFrame | Callable[[], DataFrame]) -> Frame:
+        """Return a frame with its first rows, also if the checkpoint holds others. A change is not kept."""
+        rows = {uid: initial() if callable(initial) else initial}
+        return Frame(lambda: rows[uid], lambda df: rows.update({uid: df}))
 
     def checkpoint(self, *, wait: bool) -> bool:
         """Take none. Return True: the script goes on."""

@@ -17,6 +17,7 @@ class Activity:
     def __init__(self, heart: Heart) -> None:
         self._heart = heart
         self.stage: str | None = None  # the stage that is being computed
+        self.turn = ""  # of a loop, as people read it
         self.queries: tuple[QueryProgress, ...] = ()  # that run
         self.draining: str | None = None  # the query that is drained before the job stops
         self._copying = ""  # the pointer whose files are copied before the script runs
@@ -28,6 +29,8 @@ class Activity:
             return f"draining query '{self.draining}'"
         if self.stage:
             return f"stage '{self.stage}'"
+        if self.turn:
+            return self.turn
         return query_progress.running(self.queries) or "the script's own code"
 
     @contextmanager

@@ -7,6 +7,7 @@ acknowledgement may name. So, while it lives, no other process deletes the file 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -26,6 +27,7 @@ class FileSets:
         self._lock = threading.Lock()
         self._kept = set(restored)
         self._read = set[str]()  # by DataFrames that the script was given: they stay until the attempt is over
+        self._of_frames: dict[str, deque[str]] = {}  # uid of a frame -> its newest rows, and those before them
         self._in_stage = set[str]()  # file sets that the stage which runs now may read or writes
         self._acknowledged: dict[int, set[str]] = {}  # checkpoint without an outcome -> its file sets
         self._unneeded = set[str]()  # folders that are not deleted yet
@@ -57,6 +59,18 @@ class FileSets:
         with self._lock:
             self._read.add(path)
 
+    def read_frame(self, uid: str, path: str) -> None:
+        """Note that a frame of the script has the rows of the file set at ``path`` now. Those before them stay once more."""
+        with self._lock:
+            rows = self._of_frames.setdefault(uid, deque(maxlen=2))
+            if path not in rows:
+                rows.append(path)
+
+    def release(self, paths: Collection[str]) -> None:
+        """Note that no DataFrame of the script reads these file sets any more."""
+        with self._lock:
+            self._read.difference_update(paths)
+
     def acknowledge(self, number: int, states: Iterable[StateSnapshot]) -> None:
         """Keep the file sets of ``states`` until checkpoint ``number`` has its outcome. Call it before the acknowledgement."""
         with self._lock:
@@ -69,7 +83,8 @@ class FileSets:
         """
         with self._lock:
             self._unneeded |= {f"chk-{number}" for number in self._ended(state)}
-            needed = self._read.union(self._in_stage, _paths(current), _retained(state), *self._acknowledged.values())
+            read = self._read.union(self._in_stage, *self._of_frames.values())
+            needed = read.union(_paths(current), _retained(state), *self._acknowledged.values())
             given_up = self._kept - needed
             self._kept -= given_up
             self._unneeded |= given_up

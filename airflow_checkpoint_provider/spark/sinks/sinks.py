@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -51,20 +51,23 @@ class SinkState:
     transactions: list[Transaction] = field(default_factory=list)
     held: dict[int, Transaction] = field(default_factory=dict)  # place in the run -> a write that may be skipped
     replaces: tuple[str, ...] = ()  # transactions of an earlier pass of this run, which the next write replaces
-    writes: int = 0  # so far, in this attempt
+    writes: int = 0  # so far in this run: those of this attempt, and those of finished turns that it does not run again
+    # The newest version that a checkpoint may hold: later writes belong to an item that is not done. None: all of them
+    held_back_after: int | None = None
     position: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def detail(self) -> SinkDetail:
         """Return what a checkpoint holds of the sink."""
         with self.lock:
+            version = self.version if self.held_back_after is None else min(self.version, self.held_back_after)
             return SinkDetail(
                 format=self.sink.kind,
                 target=self.sink.target,
-                version=self.version,
+                version=version,
                 gated=self.gated,
                 position=self.position,
-                transactions=tuple(self.transactions),
+                transactions=tuple(made for made in self.transactions if made.version <= version),
             )
 
     def add(self, transaction: Transaction) -> None:
@@ -102,9 +105,13 @@ class Sinks:
     def __init__(self, spark: SparkSession, attempt: Attempt, states: States, *, elsewhere: bool = False) -> None:
         self.spark, self._attempt, self._states, self._elsewhere = spark, attempt, states, elsewhere
         self.opened: dict[str, SinkState] = {}
+        self.before_write: Callable[[], object] = lambda: None  # called by the script before it writes
+        self._passed: Mapping[str, int] = {}  # uid -> writes of finished turns that this attempt does not run again
+        self._holds_back = False
 
     def check_active(self) -> None:
         """End the process if a newer attempt has taken over. Called by the script before it computes anything."""
+        self.before_write()
         self._attempt.writer.check_not_fenced()
 
     # -- the script --------------------------------------------------------------------------------------------------
@@ -116,7 +123,7 @@ class Sinks:
         restored = self._restored(uid, sink)
         opened = sink.open(self._context(uid))
         state = SinkState(uid, sink, opened, gated, self._version(uid, restored), list(restored.transactions))
-        state.position = opened.position()
+        state.position, state.writes = opened.position(), self._passed.get(uid, 0)
         self._commit_restored(state)
         self.opened[uid] = state
         run = self._states.run
@@ -129,6 +136,7 @@ class Sinks:
         held = {old.name for old in state.held.values()}
         # Those of earlier runs are of no use once they are committed
         state.transactions = [old for old in state.transactions if not old.committed or old.name in held]
+        self._hold_back(state)
         return state
 
     def _refuse_shared(self, uid: str, sink: Sink) -> None:
@@ -299,6 +307,7 @@ class Sinks:
         Each attempt counts from 1, so a retry repeats the numbers of its run. Raises ``RowsStand`` if the rows that stand there under a
         number were made of other rows.
         """
+        self.before_write()
         state = self.opened.get(uid) or self._claim_numbers(uid)
         held = state.held.get(state.writes)
         if held is None:
@@ -318,6 +327,36 @@ class Sinks:
         if record.version and again and not state.held:
             raise RowsStand(sink_messages.numbers_stand(uid, "the run starts over"))
         return state
+
+    # -- loops -------------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of this run's writes to each sink so far, by uid."""
+        return {uid: state.writes for uid, state in self.opened.items() if state.writes}
+
+    def pass_over(self, counts: Mapping[str, int]) -> None:
+        """Go on as if the turns had run after which ``counts`` returned this, also for sinks that the script opens later."""
+        self._passed = counts
+        for uid, state in self.opened.items():
+            state.writes = counts.get(uid, 0)
+
+    def repeating(self, application: str) -> bool:
+        """Return whether the restore point holds a write that ``application`` has made in this run, and that the script has not come to."""
+        held = ((state, made) for state in self.opened.values() for made in state.held.values())
+        return any(made.write >= state.writes and made.origin.application == application for state, made in held)
+
+    def hold_back(self, *, on: bool) -> None:
+        """Let no checkpoint hold the writes from now on, because the item that they belong to is not done; or let it hold all."""
+        self._holds_back = on
+        for state in self.opened.values():
+            self._hold_back(state)
+
+    def _hold_back(self, state: SinkState) -> None:
+        """Numbers of ``txn`` are not held back: their rows are seen at once."""
+        with state.lock:
+            state.held_back_after = (
+                state.version if self._holds_back and state.sink.kind != numbers.Numbers.kind else None
+            )
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -367,7 +406,8 @@ class Sinks:
     def unsaved(self) -> bool:
         """Return whether a write is in no completed checkpoint that is known."""
         return any(
-            state.version > (held.sink.version if (held := self._states.snapshots.get(uid)) and held.sink else 0)
+            state.detail().version
+            > (held.sink.version if (held := self._states.snapshots.get(uid)) and held.sink else 0)
             for uid, state in self.opened.items()
         )
 

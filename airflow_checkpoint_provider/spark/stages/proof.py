@@ -36,7 +36,7 @@ CHECK_EVERY = 1.0  # seconds between two questions whether the checkpoint that w
 
 @dataclass
 class Proof:
-    """Proves once that the files of a stage hold the rows that were written. Its methods may be called from any thread."""
+    """Proves once that the files of a stage, or of another state, hold the rows that were written. Its methods may be called from any thread."""
 
     spark: SparkSession
     attempt: Attempt
@@ -44,8 +44,9 @@ class Proof:
     folder: str
     """The key of the file set."""
     written: parquet_files.Written
-    plan: Plan
-    listed: Listing
+    plan: Plan | None = None
+    listed: Listing | None = None
+    what: str = "stage"
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: tuple[File, ...] | None = None
 
@@ -97,7 +98,7 @@ class Proof:
         self.attempt.writer.check_not_fenced()  # else the attempt that replaced this one has deleted the files
         if not isinstance(error, CheckpointError):
             traceback.print_exception(error)
-        why = f"the rows of stage '{self.uid}' could not be proved: {error}"
+        why = f"the rows of {self.what} '{self.uid}' could not be proved: {error}"
         self.attempt.end.now("failed", ExitCode.FAILED, why)
 
     def _spark_stopped(self) -> bool:
@@ -110,10 +111,12 @@ class Proof:
 
     def _keep_plan(self) -> None:
         """Store the plan's text and the listing beside the rows. They are read again only for log lines about changes."""
+        if self.plan is None:
+            return
         try:
             body = canonical({"v": VERSION, **self.plan.to_json()})
             self.attempt.store.overwrite(f"{self.folder}/{PLAN_FILE}", body)
-            if self.listed.inputs:
+            if self.listed and self.listed.inputs:
                 self.attempt.store.overwrite(f"{self.folder}/{INPUTS_FILE}", self.listed.to_bytes())
         except CheckpointError as error:
             say(

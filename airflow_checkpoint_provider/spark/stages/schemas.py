@@ -105,15 +105,15 @@ def _changed(node: Any, dropped: tuple[str, ...]) -> Any:
     return changed
 
 
-def refuse_types(df: DataFrame, uid: str) -> None:
+def refuse_types(df: DataFrame, uid: str, what: str = "stage") -> None:
     """Raise ``UnsupportedType``, before any work is done, for columns that Spark cannot write to Parquet or read back."""
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     for problem in _problems(df.schema, "", exact):
-        raise UnsupportedType(f"stage '{uid}': {problem}, before the stage", uid=uid)
+        raise UnsupportedType(f"{what} '{uid}': {problem}, before the {what}", uid=uid)
     if df.sparkSession.conf.get(BINARY_AS_STRING) == "true" and VARIANT.search(schema_json(df)):
         raise UnsupportedType(
-            f"stage '{uid}': Spark cannot read a VARIANT back while {BINARY_AS_STRING} is true. Leave that conf out, or use to_json before"
-            " the stage",
+            f"{what} '{uid}': Spark cannot read a VARIANT back while {BINARY_AS_STRING} is true. Leave that conf out, or use to_json before"
+            f" the {what}",
             uid=uid,
         )
 

@@ -164,6 +164,13 @@ class Stages:
         self._readbacks[uri] = (snapshot.uid, file_set.identity)
         return df
 
+    def read_frame(self, uid: str, file_set: FileSet, schema: str) -> DataFrame:
+        """Return the stored rows of a frame. What the script builds on them is known by their identity."""
+        uri = self._uri(file_set.path)
+        self._attempt.file_sets.read_frame(uid, file_set.path)
+        self._readbacks[uri] = (uid, file_set.identity)
+        return parquet_files.load(self._spark, uri, file_set.files, schema)
+
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
         return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan, redaction(self._spark))
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
 
 Check = Callable[[], object]
 """Raises if the checkpoint is no longer wanted. A long write calls it between two files."""
@@ -57,6 +57,36 @@ class StoredSnapshot:
         """Do nothing: the pin holds nothing."""
 
 
+class FilesProof(Protocol):
+    """Proves that new files hold the rows that were written."""
+
+    def files(self, check: Check) -> tuple[File, ...]:
+        """Return the files with their rows, once they are proved. Raises what ``check`` raises, and ``StoreError``."""
+
+
+@dataclass(frozen=True)
+class ProvedSnapshot:
+    """A frame that was written in this attempt. ``record`` lists the files of some file sets without their rows.
+
+    ``proofs`` gives them, by the path of the file set.
+    """
+
+    record: StateSnapshot
+    proofs: Mapping[str, FilesProof]
+
+    def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
+        file_sets = tuple(
+            replace(file_set, files=self.proofs[file_set.path].files(check))
+            if file_set.path in self.proofs
+            else file_set
+            for file_set in self.record.file_sets
+        )
+        return StoredSnapshot(replace(self.record, file_sets=file_sets)).write(check, folder)
+
+    def discard(self) -> None:
+        """Do nothing: the rows stay."""
+
+
 class BarrierSnapshots:
     """The snapshots of one barrier, for every checkpoint and savepoint that is taken of it."""
 
@@ -100,9 +130,10 @@ class BarrierSnapshots:
 
 
 def _same_content(known: StateSnapshot, record: StateSnapshot) -> bool:
-    return (known.file_sets, known.value, known.query, known.sink) == (
+    return (known.file_sets, known.value, known.query, known.sink, known.loop) == (
         record.file_sets,
         record.value,
         record.query,
         record.sink,
+        record.loop,
     )

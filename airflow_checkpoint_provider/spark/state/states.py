@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,14 @@ from airflow_checkpoint_provider.protocol.metadata import (
     digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.spark.state.snapshot import Records, Snapshot, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.carrying import LASTING, began_with, of_next_run
+from airflow_checkpoint_provider.spark.state.snapshot import (
+    FilesProof,
+    ProvedSnapshot,
+    Records,
+    Snapshot,
+    StoredSnapshot,
+)
 
 
 @dataclass(frozen=True)
@@ -58,12 +65,16 @@ class States:
     # uids of the values that this program made: it has set them in this attempt, or an earlier attempt of it has stored them
     own_values: set[str] = field(default_factory=set)
     claimed_queries: set[str] = field(default_factory=set)  # uids of the streaming queries that the script started
+    claimed_loops: dict[str, str] = field(default_factory=dict)  # uid of a loop or a frame that the script uses -> kind
+    # The values that checkpoints hold while turns run that a retry runs again; None: those of the script
+    held_values: dict[str, Any] | None = None
     # Of registered objects, at the last barrier; None: no state
     object_states: dict[str, Any] = field(default_factory=dict)
     handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
     # Path of a new stage's file set -> the snapshot that completes the stage's record in ``snapshots``
     _incomplete: dict[str, Snapshot] = field(default_factory=dict)
+    _proofs: dict[str, FilesProof] = field(default_factory=dict)  # path of a frame's new file set -> its proof
     # Held while states are pinned: the script may take checkpoints in several threads
     lock: threading.RLock = field(default_factory=threading.RLock)
     _differences: dict[str, ValueDifference] = field(default_factory=dict)  # the newest one of each value
@@ -80,7 +91,11 @@ class States:
         if seal is None:
             return cls(run)
         own_run = None if elsewhere else run
-        kept = {uid: state for uid, state in seal.states.items() if state.kind not in OF_RUN or state.run == own_run}
+        kept = {
+            uid: carried
+            for uid, state in seal.states.items()
+            if (carried := state if state.run == own_run else of_next_run(state, run))
+        }
         same_run = [ack for ack in seal.applications.values() if ack.run == own_run]
         run_values = {uid: value for ack in same_run for uid, value in ack.run_values.items()}
         run_objects = tuple(uid for ack in same_run for uid in ack.run_objects)
@@ -88,7 +103,10 @@ class States:
             run_values = {uid: state.value for uid, state in kept.items() if state.kind == VALUE}
             run_objects = tuple(sorted(uid for uid, state in kept.items() if state.kind == REGISTERED))
         completed = b"" if elsewhere else _fingerprint(seal.states)
-        return cls(run, kept, run_values, run_objects, dict(run_values), _completed=completed)
+        states = cls(run, kept, run_values, run_objects, dict(run_values), _completed=completed)
+        if any(state.loop and state.loop.turns for state in kept.values()):
+            states.hold_values({uid: state.value for uid, state in kept.items() if state.kind == VALUE})
+        return states
 
     # -- the script uses a state -------------------------------------------------------------------------------------
 
@@ -113,6 +131,14 @@ class States:
         self.claimed_queries.add(uid)
         return snapshot
 
+    def claim_loop(self, uid: str, kind: str) -> StateSnapshot | None:
+        """Return the restored loop or frame of that uid, and note that the script uses it. Raises ``KindChanged``."""
+        snapshot = self.snapshots.get(uid)
+        if snapshot:
+            check_kind(snapshot, kind)
+        self.claimed_loops[uid] = kind
+        return snapshot
+
     def register(self, uid: str) -> Any:
         """Return a copy of the restored state of the object that the script registers. Raises ``KindChanged``."""
         if snapshot := self.snapshots.get(uid):
@@ -127,9 +153,37 @@ class States:
         """
         with self.lock:
             self.snapshots[snapshot.uid] = snapshot
-            self.handed_out[snapshot.uid] = snapshot.file_sets[0].identity
+            self.handed_out[snapshot.uid] = snapshot.identity
             if incomplete:
                 self._incomplete[snapshot.file_sets[0].path] = incomplete
+
+    def hold(self, states: Iterable[StateSnapshot], proofs: Mapping[str, FilesProof] | None = None) -> None:
+        """Take over loops and frames as they are now. Call it with ``lock`` held, so that a checkpoint has all of them or none.
+
+        :param proofs: path of a new file set -> the proof that gives its rows.
+        """
+        for state in states:
+            self.snapshots[state.uid] = state
+            self.dropped.discard(state.uid)
+            if state.loop:
+                self.handed_out[state.uid] = state.identity
+        self._proofs |= proofs or {}
+
+    def finish_turns(self, uids: Collection[str]) -> set[str]:
+        """Drop the states that finished turns have computed: no retry runs these turns again. Return the paths of their files."""
+        with self.lock:
+            paths = {path for uid in uids for path in _paths(self.snapshots[uid])}
+            for path in paths:
+                self._incomplete.pop(path, None)
+            self.drop(uids)
+            for uid in uids:
+                del self.handed_out[uid]
+            return paths
+
+    def hold_values(self, values: Mapping[str, Any] | None) -> None:
+        """Let checkpoints hold these values, until the turns that run now are finished; None: those of the script."""
+        with self.lock:
+            self.held_values = None if values is None else dict(values)
 
     def set_value(self, uid: str, value: Any) -> None:
         """Change a value, as the script says."""
@@ -165,17 +219,29 @@ class States:
     def unclaimed(self) -> tuple[StateSnapshot, ...]:
         """Return the restored states that the script has not used so far."""
         claimed = self.handed_out.keys() | self.claimed_values | self.claimed_queries | self.object_states.keys()
+        claimed |= self.claimed_loops.keys()
         return tuple(self.snapshots[uid] for uid in unclaimed(self.snapshots, claimed))
 
     def unclaimed_of_earlier_runs(self) -> tuple[StateSnapshot, ...]:
         """Return the unclaimed values and registered objects' states with which this run began."""
-        began_with = {*self.run_values, *self.run_objects}
-        return tuple(state for state in self.unclaimed() if state.kind not in OF_RUN and state.uid in began_with)
+        known = {
+            *self.run_values,
+            *self.run_objects,
+            *(uid for uid, state in self.snapshots.items() if began_with(state)),
+        }
+        return tuple(state for state in self.unclaimed() if state.kind not in OF_RUN and state.uid in known)
 
     def unfinished_values(self) -> tuple[str, ...]:
-        """Return the values that earlier attempts of this run have made, and this attempt has not: no finished attempt has them."""
+        """Return the values, frames and done items that earlier attempts of this run have made, and this attempt has not: no finished
+        attempt has them.
+        """
         finished = self.run_values.keys() | (self.claimed_values & self.values.keys())
-        return tuple(uid for uid, state in self.snapshots.items() if state.kind == VALUE and uid not in finished)
+        return tuple(
+            uid
+            for uid, state in self.snapshots.items()
+            if (state.kind == VALUE and uid not in finished)
+            or (state.kind in LASTING and not began_with(state) and uid not in self.claimed_loops)
+        )
 
     def unused_stages(self) -> tuple[str, ...]:
         """Return the uids of the restored stages that the script has not used so far."""
@@ -193,7 +259,10 @@ class States:
 
         :param hooks: uids of the registered objects that have no state.
         """
+        known = {uid for uid, state in self.snapshots.items() if began_with(state)}
+        new = {uid: kind for uid, kind in self.claimed_loops.items() if uid not in known}
         return {
+            **{kind: [uid for uid, its in new.items() if its == kind] for kind in LASTING},
             VALUE: self.claimed_values - self.run_values.keys(),
             REGISTERED: self.object_states.keys() - {*self.run_objects, *hooks},
         }
@@ -212,13 +281,20 @@ class States:
         """Return every state as it is now, at ``barrier``. Not ``of_script``: values and objects as at the script's last barrier."""
         with self.lock:
             if of_script:
-                self._at_barrier = dict(self.values), dict(self.object_states)
+                self._at_barrier = dict(self._pinned_values), dict(self.object_states)
             records = self.records(barrier, *self._at_barrier)
             return {record.uid: self._completing(record) or StoredSnapshot(record) for record in records}
 
     def _completing(self, record: StateSnapshot) -> Snapshot | None:
         """Return the snapshot that completes the record of a new stage; None for every other record."""
-        return next((self._incomplete.get(file_set.path) for file_set in record.file_sets), None)
+        proofs = {path: proof for path in _paths(record) if (proof := self._proofs.get(path))}
+        if proofs:
+            return ProvedSnapshot(record, proofs)
+        return next((self._incomplete.get(path) for path in _paths(record)), None)
+
+    @property
+    def _pinned_values(self) -> dict[str, Any]:
+        return self.values if self.held_values is None else self.held_values
 
     def records(
         self, barrier: str, values: Mapping[str, Any] | None = None, objects: Mapping[str, Any] | None = None
@@ -227,7 +303,7 @@ class States:
 
         The files of a new stage have no rows in it yet.
         """
-        values = self.values if values is None else values
+        values = self._pinned_values if values is None else values
         objects = self.object_states if objects is None else objects
         with self.lock:
             current = {uid: snapshot for uid, snapshot in self.snapshots.items() if uid not in objects}
@@ -261,6 +337,7 @@ class States:
                     self.snapshots[uid] = state
                     for path in _rows(state):
                         self._incomplete.pop(path, None)
+                        self._proofs.pop(path, None)
         self._completed = _fingerprint(states)
 
     def changed(self) -> bool:
@@ -275,7 +352,11 @@ def new_in(number: int, state: StateSnapshot) -> StateSnapshot:
 
 def _rows(state: StateSnapshot) -> list[str]:
     """Return the identities of the rows: a copy in a full checkpoint has the same ones."""
-    return [file_set.identity for file_set in state.file_sets]
+    return [file_set.identity for file_set in state.file_sets] + ([state.loop.path] if state.loop else [])
+
+
+def _paths(state: StateSnapshot) -> list[str]:
+    return [file_set.path for file_set in state.file_sets]
 
 
 def _fingerprint(states: Mapping[str, StateSnapshot]) -> bytes:

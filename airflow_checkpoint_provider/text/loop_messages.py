@@ -1,0 +1,63 @@
+"""The lines about the loops of a script. Pure. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_checkpoint_provider.errors import shortened
+from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.text.units import coded, duration, plural, some
+
+CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
+    "CKP160": "A loop goes on after its finished turns, with what they have left.",
+    "CKP161": "The finished turns of a loop are run again. The line says what changed.",
+    "CKP162": "Items that the history has done were not done again.",
+    "CKP163": "A loop goes on after turns that another version of the application has run.",
+}
+SHOWN = 5  # items in a line
+LONGEST_VALUE = 60  # characters of a value in a line
+
+
+def goes_on(uid: str, turns: int, work_s: float, restored: str) -> str:
+    """Say that a loop goes on after turns that an earlier attempt has run."""
+    done = f"{plural(turns, 'turn')} of {restored}, {duration(work_s)} of work not run again"
+    return coded(f"loop '{uid}': goes on with turn {turns + 1}; {done}", "CKP160")
+
+
+def begins_anew(uid: str, turns: int, why: str) -> str:
+    """Say that finished turns are run again; ``why`` names the change."""
+    return coded(
+        f"loop '{uid}': its {plural(turns, 'turn')} are run again. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP161"
+    )
+
+
+def not_done_again(uid: str, items: Sequence[str]) -> str:
+    """Say which items of a history were done before."""
+    names = some(items, SHOWN)
+    return coded(
+        f"loop '{uid}': {plural(len(items), 'item')} of this history done before, not done again: {names}", "CKP162"
+    )
+
+
+def other_application(uid: str, turns: int, again: str) -> str:
+    """Say that the application has changed since turns were run. ``again`` is the command with which the run starts over."""
+    text = (
+        f"loop '{uid}': the application changed since its {plural(turns, 'turn')} were run. They are kept, as the state of a query is."
+        f" To run them again: {again}"
+    )
+    return coded(text, "CKP163")
+
+
+def value_differs(uid: str, now: Any, stored: Any, loop: str, why: str) -> str:
+    """Say which of two values counts at a loop that goes on: the script's, and ``why``; or the stored one if ``why`` is empty."""
+    now, stored = _short(now), _short(stored)
+    kept = f"the script set {now}, and {stored} is stored with loop '{loop}'; {now} counts, because {why}"
+    return coded(
+        f"value '{uid}': {kept if why else f'the script has not set it; {stored} is stored with loop {loop!r}, which counts'}",
+        "CKP428",
+    )
+
+
+def _short(value: Any) -> str:
+    return shortened(canonical(value).decode(), LONGEST_VALUE)
