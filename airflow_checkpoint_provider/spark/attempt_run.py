@@ -39,6 +39,7 @@ from airflow_checkpoint_provider.spark.sinks.commits import Commits
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.sinks.writer import AttemptSinkWriter, SinkWriter
 from airflow_checkpoint_provider.spark.stages.application import Application, digest
+from airflow_checkpoint_provider.spark.stages.kept_files import KeptFiles
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States
@@ -91,6 +92,7 @@ class AttemptRun(JobRun):
         self.checkpointer = Checkpointer(attempt, participants, spark.version, config)
         self._timer = CheckpointTimer(attempt, self._queries, self.checkpointer, config)
         self.stages = Stages(spark, attempt, self.states, self.checkpointer, application)
+        self._files = KeptFiles(attempt, self.states, self.stages, self.checkpointer)
         self._frames = Frames(spark, attempt, self.states, self.stages)
         parts = LoopParts(
             attempt, self.states, self._sinks, self.checkpointer, self._frames, application.digest, config.interval_s
@@ -178,6 +180,10 @@ class AttemptRun(JobRun):
             say(self._unsaid.pop())
         self.loops.left()
         return self.stages.run(uid, df, version, inputs)
+
+    def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
+        self.loops.left()
+        return self._files.run(uid, write, version, local=local)
 
     def value(self, uid: str, default: Any) -> Value:
         self.states.claim_value(uid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql import SparkSession
 
+from airflow_checkpoint_provider.coordinator.assignment import check_kind
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
-from airflow_checkpoint_provider.coordinator.preflight import copy_queries
+from airflow_checkpoint_provider.coordinator.preflight import copy_at, copy_queries
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import ONCE
+from airflow_checkpoint_provider.protocol.metadata import FILES, ONCE
 from airflow_checkpoint_provider.protocol.preflight import (
     PREFLIGHT_VARIABLE,
     UNSET,
@@ -42,6 +44,7 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.read_only import refuse_writes
 from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
+from airflow_checkpoint_provider.spark.stages.kept_files import Folder
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
@@ -74,6 +77,7 @@ class PreflightRun(JobRun):
         self._checkpoint, self._seal = copy_queries(open_history(home, order.history), order.source, self._folder)
         self._saved = self._seal.states
         self._fits: dict[str, QueryFit] = {}
+        self._disk: list[tempfile.TemporaryDirectory[str]] = []  # of the folders of files
         self._preflight = Preflight(spark, self._folder)
         say(
             f"PREFLIGHT: this script runs until its queries are compared with {self._checkpoint}. No query runs, no checkpoint is taken,"
@@ -100,6 +104,8 @@ class PreflightRun(JobRun):
         leave(int(_exit_code(fits)), "PREFLIGHT: done. The script ends here")
 
     def _delete_copies(self) -> None:
+        for directory in self._disk:
+            directory.cleanup()
         self._folder.store.delete_under(self._folder.key)
 
     def _left_out(self) -> list[QueryFit]:
@@ -131,6 +137,20 @@ class PreflightRun(JobRun):
     def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
         """Return the rows of the script; they are not stored."""
         return df() if callable(df) else df
+
+    def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
+        """Return a copy of the folder in the checkpoint. If that holds none, the script writes one on the driver's disk."""
+        self._disk.append(tempfile.TemporaryDirectory(prefix="checkpointed-", ignore_cleanup_errors=True))
+        on_disk, saved = Folder.on_disk(self._disk[-1].name), self._saved.get(uid)
+        if saved is None:
+            if local:
+                Path(on_disk.path).mkdir()
+            write(on_disk.path)
+            return on_disk.path
+        check_kind(saved, FILES)
+        location = copy_at(self._folder, uid)
+        copy = Folder(location.store, location.key)
+        return copy.fetch(on_disk, saved.file_sets[0].files) if local else copy.uri
 
     def value(self, uid: str, default: Any) -> Value:
         """Return a value of the checkpoint. A change is not kept."""

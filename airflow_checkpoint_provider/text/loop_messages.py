@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from airflow_checkpoint_provider.errors import shortened
-from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.text.units import coded, duration, plural, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -16,7 +13,6 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP163": "A loop goes on after turns that another version of the application has run.",
 }
 SHOWN = 5  # items in a line
-LONGEST_VALUE = 60  # characters of a value in a line
 
 
 def goes_on(uid: str, turns: int, work_s: float, restored: str) -> str:
@@ -47,17 +43,3 @@ def other_application(uid: str, turns: int, again: str) -> str:
         f" To run them again: {again}"
     )
     return coded(text, "CKP163")
-
-
-def value_differs(uid: str, now: Any, stored: Any, loop: str, why: str) -> str:
-    """Say which of two values counts at a loop that goes on: the script's, and ``why``; or the stored one if ``why`` is empty."""
-    now, stored = _short(now), _short(stored)
-    kept = f"the script set {now}, and {stored} is stored with loop '{loop}'; {now} counts, because {why}"
-    return coded(
-        f"value '{uid}': {kept if why else f'the script has not set it; {stored} is stored with loop {loop!r}, which counts'}",
-        "CKP428",
-    )
-
-
-def _short(value: Any) -> str:
-    return shortened(canonical(value).decode(), LONGEST_VALUE)

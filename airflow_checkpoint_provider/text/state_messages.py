@@ -121,9 +121,9 @@ def stage_sorted(uid: str) -> str:
     return coded(text, "CKP122")
 
 
-def value_differs(uid: str, now: Any, stored: Any, stage: str, attempt: int, why: str) -> str:
+def value_differs(uid: str, now: Any, stored: Any, barrier: str, attempt: int, why: str) -> str:
     """Say which of two values counts at a reused stage: the script's, and ``why``; or the stored one if ``why`` is empty."""
-    by_stage = f"stage '{stage}' of attempt {attempt} had stored {_short(stored)}"
+    by_stage = f"{barrier} of attempt {attempt} had stored {_short(stored)}"
     by_script = f"the script set {_short(now)}, {by_stage}; {_short(now)} counts, because {why}"
     return coded(
         f"value '{uid}': {by_script if why else f'the script has not set it; {by_stage}, which counts'}", "CKP428"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_checkpoint_provider.errors import WrongUse
-from airflow_checkpoint_provider.protocol.keys import file_set_path
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import (
     LOOP,
     ONCE,
@@ -39,7 +39,7 @@ from airflow_checkpoint_provider.spark.stages.proof import Proof
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest
 from airflow_checkpoint_provider.spark.state.carrying import before_the_run
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import loop_messages
+from airflow_checkpoint_provider.text import loop_messages, state_messages
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ class Loops:
         for uid in detail.own_values:
             self._states.set_value(uid, detail.values[uid])
         for value in self._states.replay_values(detail, self._parts.application):
-            say(loop_messages.value_differs(value.uid, value.now, value.stored, loop.uid, value.why_kept))
+            attempt = file_set_epoch(detail.path)
+            say(state_messages.value_differs(value.uid, value.now, value.stored, loop.name, attempt, value.why_kept))
 
     def _run_again(self, held: StateSnapshot) -> None:
         """Let the run do without the finished turns of a loop, and of those after it, which were built on them."""

@@ -10,11 +10,13 @@ from typing import Any
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind, unclaimed
 from airflow_checkpoint_provider.protocol.metadata import (
+    FILES,
     OF_RUN,
     QUERY,
     REGISTERED,
     STAGE,
     VALUE,
+    FilesDetail,
     Measures,
     Provenance,
     Seal,
@@ -116,6 +118,13 @@ class States:
         if snapshot:
             check_kind(snapshot, STAGE)
         return (snapshot, snapshot.stage) if snapshot and snapshot.stage else None
+
+    def folder(self, uid: str) -> tuple[StateSnapshot, FilesDetail] | None:
+        """Return the restored or written folder of that uid. Raises ``KindChanged``."""
+        snapshot = self.snapshots.get(uid)
+        if snapshot:
+            check_kind(snapshot, FILES)
+        return (snapshot, snapshot.files) if snapshot and snapshot.files else None
 
     def claim_value(self, uid: str) -> None:
         """Note that the script uses the value of that uid. Raises ``KindChanged``."""
