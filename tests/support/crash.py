@@ -29,6 +29,7 @@ from airflow_checkpoint_provider.sinks import postgresql, published_files
 from airflow_checkpoint_provider.spark import job
 from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
+from airflow_checkpoint_provider.spark.loops import frames, loops
 from airflow_checkpoint_provider.spark.queries import cut, running
 from airflow_checkpoint_provider.spark.queries.location import locations, rescaling
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
@@ -198,6 +199,7 @@ class Steps:
         self._wrap(running.RunningQuery, "_await_batch", lambda *_: "query", "started", "caught-up")
         self._wrap(running.RunningQuery, "pause", lambda *_: "query", "before-pause", "paused")
         self._wrap_sinks()
+        self._wrap_loops()
         self._wrap_entries()
         self._wrap_writing()
         self._wrap_values()
@@ -239,6 +241,30 @@ class Steps:
             (iceberg_branches.BranchedTable, "_try", "commit", "before-saving", "saved"),
         ):
             self._wrap(place, name, self._sink_label(what, counts=before == "before"), before, after)
+
+    def _wrap_loops(self) -> None:
+        """``loop/rank/barrier-2/before``: the second barrier of that loop in this driver; ``frame/ranks-2/written``: at it."""
+        for place, name, what, before, after in (
+            (loops.Loops, "_go_on", "", "", "gone-on"),
+            (loops.Loops, "_run_again", "", "", "run-again"),
+            (loops.Loops, "_finish_turn", "turn", "before", "finished"),
+            (loops.Loops, "_barrier", "barrier", "before", "begun"),
+            (loops.Loops, "_take_over", "barrier", "frames-written", "taken-over"),
+        ):
+            self._wrap(place, name, self._loop_label(what, counts=before == "before"), before, after)
+        self._wrap(frames.Frames, "_write", self._frame_label, "", "written")
+
+    def _loop_label(self, what: str, *, counts: bool) -> Callable[..., str]:
+        def label(_: Any, loop: Any, *__: Any) -> str:
+            name = f"loop/{loop.uid}/{what}"
+            self._times[name] += counts
+            return f"{name}-{self._times[name]}" if what else f"loop/{loop.uid}"
+
+        return label
+
+    def _frame_label(self, _: Any, opened: frames.OpenedFrame) -> str:
+        self._times[f"frame {opened.uid}"] += 1
+        return f"frame/{opened.uid}-{self._times[f'frame {opened.uid}']}"
 
     def _sink_label(self, what: str, *, counts: bool) -> Callable[..., str]:
         def label(*_: Any) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql.functions import col, lit
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, ItemsChanged, KindChanged, UnsupportedType, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, Frame, open_checkpoint
-from tests.integration.runtime.conftest import Broken, Launch, Script
+from tests.integration.runtime.conftest import Broken, Script
 
 Capture = pytest.CaptureFixture[str]
 Turn = Callable[[CheckpointedJob, int], None]
@@ -175,7 +175,7 @@ def test_stage_before_the_loop_is_reused_and_one_in_a_finished_turn_is_dropped(s
         frame = job.frame("sums", lambda: numbers(job))
         start = job.stage("start", frame.df.select(col("n").alias("first")))
         for number in job.iterate("count", range(4), every=2):
-            more = job.stage(f"more-{number}", lambda: job.spark.range(number, number + 1).toDF("m"))
+            more = job.stage(f"more-{number}", lambda number=number: job.spark.range(number, number + 1).toDF("m"))
             frame.set(frame.df.crossJoin(more).select("id", (col("n") + col("m")).alias("n")))
             if fails and number == 3:
                 raise Broken
@@ -253,7 +253,10 @@ def test_turns_on_a_stage_that_is_computed_again_are_run_again(script: Script, c
 
 def test_list_may_get_longer_or_shorter_and_its_beginning_must_stay(script: Script) -> None:
     def run(job: CheckpointedJob, items: Any) -> list[Any]:
-        return [item for item in job.iterate("count", items, every=1)]
+        seen = []
+        for item in job.iterate("count", items, every=1):
+            seen.append(item)  # noqa: PERF402 - list(...) would take all turns at once
+        return seen
 
     with script.failing() as job:
         assert run(job, ["a", (1, 2), {"b": 3}]) == ["a", (1, 2), {"b": 3}]
@@ -363,7 +366,9 @@ def test_frame_is_changed_only_in_a_turn(script: Script) -> None:
 def test_loops_in_each_other_are_refused(script: Script) -> None:
     with script.failing() as job:
         for _ in job.iterate("outer", range(1)):
-            with pytest.raises(WrongUse, match=r"loop 'inner' begins inside of a turn of loop 'outer'.*itertools\.product"):
+            with pytest.raises(
+                WrongUse, match=r"loop 'inner' begins inside of a turn of loop 'outer'.*itertools\.product"
+            ):
                 next(job.iterate("inner", range(2)))
 
 
@@ -393,7 +398,7 @@ def test_wrong_arguments_are_refused(script: Script) -> None:
             job.frame("seven", lambda: None)  # type: ignore[arg-type,return-value]
         with pytest.raises(WrongUse, match="streaming"):
             job.frame("eight", job.spark.readStream.format("rate").load())
-        with pytest.raises(UnsupportedType, match="frame 'nine': .*before the frame"):
+        with pytest.raises(UnsupportedType, match=r"frame 'nine': .*before the frame"):
             job.frame("nine", job.spark.sql("SELECT struct() AS s"))
 
 

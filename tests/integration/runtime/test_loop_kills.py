@@ -1,0 +1,149 @@
+"""The driver of a job with loops is killed at each of their steps: rows, values, frames and numbers are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.launches import Launches
+from tests.support.runs import PATIENCE, Home
+from tests.support.waiting import wait_until
+
+KILLED = -9
+TURN, BARRIER = ("before", "finished"), ("before", "frames-written", "taken-over", "begun")
+POINTS = [
+    *(f"loop/rank/turn-{number}/{step}" for number in range(1, 6) for step in TURN),
+    *(f"loop/rank/barrier-{number}/{step}" for number in (1, 2, 3) for step in BARRIER),
+    *(f"loop/days/turn-{number}/{step}" for number in (1, 2) for step in TURN),
+    *(f"loop/days/barrier-{number}/{step}" for number in (1, 2) for step in BARRIER),
+    *(f"frame/ranks-{number}/written" for number in (1, 2, 3)),
+    *(f"frame/total-{number}/written" for number in (1, 2)),
+]
+OTHERS = [
+    *(
+        f"stage/{uid}/{step}"
+        for uid in ("ranks", "total", "sums-2", "sums-3")
+        for step in ("rows-written", "rows-counted")
+    ),
+    *(f"sink/write-{number}/{step}" for number in range(1, 10) for step in ("before", "staged", "prepared")),
+    *(f"sink/commit-{number}/{step}" for number in range(1, 10) for step in ("before", "published", "done")),
+    *(f"checkpoint/{number}/{step}" for number in range(1, 12) for step in ("acknowledged", "sealed", "completed")),
+]
+CHAIN = ("stage/sums-3/rows-counted", "loop/days/barrier-1/taken-over")
+IN_S3 = [point for point in POINTS if point.startswith(("loop/rank/barrier-2", "loop/days/barrier-1", "frame/"))]
+
+
+def rank(turns: int) -> list[list[int]]:
+    """The ranks after some turns, by plain Python."""
+    edges = [(number % 4, number % 3) for number in range(12)]
+    ranks = dict.fromkeys(range(4), 1)
+    for _ in range(turns):
+        sums = dict.fromkeys(range(4), 0)
+        for src, dst in edges:
+            sums[dst] += ranks[src]
+        ranks = {node: ranks[node] + sums[node] for node in ranks}
+    return [[node, ranks[node]] for node in sorted(ranks)]
+
+
+def named(name: str, value: Any, ranks: list[list[int]], times: int = 1) -> list[dict[str, Any]]:
+    return [{name: value, "id": node, "rank": times * number} for node, number in ranks]
+
+
+HISTORY = sorted((row for turns in range(6) for row in named("turn", turns - 1, rank(turns))), key=str)
+REPORT = sorted(
+    (row for day, times in (("mon", 1), ("tue", 2), ("end", 2)) for row in named("day", day, rank(5), times)), key=str
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
+    s3 = request.getfixturevalue("s3") if getattr(request, "param", "") == "s3" else None
+    return Home(tmp_path / "home", "looped.py", s3=s3)
+
+
+def is_once(home: Home) -> None:
+    """Readers see each row at most once, and no row that the run does not come to."""
+    for sink, whole in (("history", HISTORY), ("report", REPORT)):
+        seen = [str(row) for row in home.published(sink)]
+        assert len(seen) == len(set(seen))
+        assert set(seen) <= set(map(str, whole))
+
+
+def check(home: Home) -> None:
+    assert home.published("history") == HISTORY
+    assert home.published("report") == REPORT
+    for turn in range(1, 6):
+        numbered = [[row["id"], row["rank"]] for row in home.published(f"numbered/{turn}")]
+        assert sorted(numbered) == rank(turn)
+    assert not home.published("numbered/6")
+    assert home.staged() == []
+
+
+def survive(home: Home, *points: str) -> None:
+    for point in points:
+        killed = home.run(("kill", point))
+        assert killed.code == KILLED, killed.log
+        is_once(home)
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    assert ended.result == {"turns": 5, "ranks": rank(5)}
+    check(home)
+
+
+@pytest.mark.timeout(600)
+def test_run_with_loops_survives_kills(home: Home) -> None:
+    """In the middle of a turn whose stage is stored, and between the barrier of an item and its checkpoint."""
+    survive(home, *CHAIN)
+
+
+@pytest.mark.slow  # test_run_with_loops_survives_kills
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("home", "point"),
+    [*(("local", point) for point in (*POINTS, *OTHERS)), *(("s3", point) for point in IN_S3)],
+    indirect=["home"],
+)
+def test_run_with_loops_survives_a_kill_at_any_step(home: Home, point: str) -> None:
+    survive(home, point)
+
+
+@pytest.mark.slow  # test_run_with_loops_survives_kills
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_run_with_loops_survives_a_chain_of_kills(home: Home, every: int) -> None:
+    home.env["EVERY"] = str(every)
+    survive(
+        home, "loop/rank/turn-2/finished", "sink/write-1/prepared", "frame/ranks-1/written", "loop/days/barrier-1/begun"
+    )
+
+
+@pytest.mark.slow  # test_run_with_loops_survives_kills
+@pytest.mark.timeout(600)
+def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
+    points = home.folder / "points"
+    ended = home.run(("record", str(points)))
+    assert ended.code == 0, ended.log
+    passed = set(points.read_text().split())
+    assert sorted(point for point in passed if point.startswith(("loop/", "frame/"))) == sorted(POINTS)
+    assert not set(OTHERS) - passed
+    check(home)
+
+
+@pytest.mark.slow  # test_published.py lets a driver sleep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "point", ["loop/rank/turn-3/before", "loop/rank/barrier-2/taken-over", "loop/days/barrier-1/before"]
+)
+def test_driver_that_slept_changes_nothing_after_it_was_replaced(home: Home, point: str) -> None:
+    launches = Launches(home.store)
+    with home.started(("stop", point), confs=launches.plan(1)) as asleep:
+        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
+        successor = home.run(confs=launches.plan(2))
+        assert successor.code == 0, successor.log
+        check(home)
+        asleep.send(signal.SIGCONT)
+        asleep.wait()
+    check(home)
