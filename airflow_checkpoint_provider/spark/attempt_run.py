@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.loops.frame import Frame
 from airflow_checkpoint_provider.spark.loops.frames import Frames
 from airflow_checkpoint_provider.spark.loops.loops import LoopParts, Loops
 from airflow_checkpoint_provider.spark.loops.pace import Every
-from airflow_checkpoint_provider.spark.loops.turns import Turns
+from airflow_checkpoint_provider.spark.loops.turns import LoopTurns
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
@@ -213,10 +213,10 @@ class AttemptRun(JobRun):
         application, number = self._sinks.number(uid, self.stages.here())
         return {"txnAppId": application, "txnVersion": str(number)}
 
-    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> Turns:
+    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> LoopTurns:
         return self.loops.iterate(uid, items, every)
 
-    def once(self, uid: str, items: Iterable[Any]) -> Turns:
+    def once(self, uid: str, items: Iterable[Any]) -> LoopTurns:
         return self.loops.once(uid, items)
 
     def frame(self, uid: str, initial: DataFrame | Callable[[], DataFrame]) -> Frame:

@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.spark.loops.frame import outside_of_a_turn
 from airflow_checkpoint_provider.spark.loops.frames import Frames, OpenedFrame, Stored
 from airflow_checkpoint_provider.spark.loops.pace import Every, Pace
 from airflow_checkpoint_provider.spark.loops.resuming import why_anew
-from airflow_checkpoint_provider.spark.loops.turns import Left, Loop, Turns, iterator, watched
+from airflow_checkpoint_provider.spark.loops.turns import Left, Loop, LoopTurns, iterator, watched
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.stages.proof import Proof
@@ -70,17 +70,17 @@ class Loops:
 
     # -- the script --------------------------------------------------------------------------------------------------
 
-    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> Turns:
+    def iterate(self, uid: str, items: Iterable[Any], every: Every) -> LoopTurns:
         """Return the turns of a loop that a run does once."""
         return self._turns(uid, LOOP, items, Pace.of(every, self._parts.interval_s))
 
-    def once(self, uid: str, items: Iterable[Any]) -> Turns:
+    def once(self, uid: str, items: Iterable[Any]) -> LoopTurns:
         """Return the turns of a loop whose items a history does once."""
         return self._turns(uid, ONCE, items, Pace.of(1, 0.0))
 
-    def _turns(self, uid: str, kind: str, items: Iterable[Any], pace: Pace) -> Turns:
+    def _turns(self, uid: str, kind: str, items: Iterable[Any], pace: Pace) -> LoopTurns:
         self._states.claim_loop(uid, kind)
-        return Turns(Loop(uid, kind, iterator(items), pace), self._advance)
+        return LoopTurns(Loop(uid, kind, iterator(items), pace), self._advance)
 
     def change(self, frame: OpenedFrame, df: Any) -> None:
         """Replace the rows of a frame. Raises ``WrongUse`` outside of a turn."""
@@ -106,7 +106,7 @@ class Loops:
         """Return the loop in which the script is; None outside of loops, also if it has left one by ``break``."""
         return self._open if self._held() is not None else None
 
-    def _advance(self, loop: Loop, turns: Turns) -> Any:
+    def _advance(self, loop: Loop, turns: LoopTurns) -> Any:
         """Finish the present turn, and return the item of the next one."""
         self._check()
         if loop.over:
@@ -135,7 +135,7 @@ class Loops:
 
     # -- the beginning -----------------------------------------------------------------------------------------------
 
-    def _enter(self, loop: Loop, turns: Turns) -> None:
+    def _enter(self, loop: Loop, turns: LoopTurns) -> None:
         """Begin a loop, or go on with it after the turns that the restore point holds."""
         self._refuse_inside(loop)
         self.left()
@@ -343,7 +343,7 @@ class Loops:
     def _refuse_inside(self, other: Loop) -> None:
         if loop := self._current():
             raise WrongUse(
-                f"{other.name} begins inside of a turn of {loop.name}. Turns of loops do not lie in each other. Iterate over all pairs in"
+                f"{other.name} begins inside of a turn of {loop.name}. LoopTurns of loops do not lie in each other. Iterate over all pairs in"
                 f" one loop, such as itertools.product(...). If {loop.name} was left by break, do not keep its iterator in a variable"
             )
 

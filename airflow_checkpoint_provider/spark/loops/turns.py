@@ -64,13 +64,13 @@ class Loop:
         return self.kind == ONCE
 
 
-class Turns(Iterator[Any]):
+class LoopTurns(Iterator[Any]):
     """The items of a loop. To ask for the next one says that the turn of the one before is finished.
 
     While it is used by a ``for`` statement, nothing else holds it. So it is gone as soon as the script leaves the loop.
     """
 
-    def __init__(self, loop: Loop, advance: Callable[[Loop, Turns], Any]) -> None:
+    def __init__(self, loop: Loop, advance: Callable[[Loop, LoopTurns], Any]) -> None:
         self._loop, self._advance = loop, advance
 
     def __next__(self) -> Any:
@@ -88,7 +88,7 @@ Left = Callable[[], object]
 """Tells whether the script still has an iterator; None if it has left the loop."""
 
 
-def watched(turns: Turns) -> Left:
+def watched(turns: LoopTurns) -> Left:
     """Return a question whether the script has left the loop, which does not keep it open."""
     return weakref.ref(turns)
 

@@ -52,10 +52,10 @@ class SinkState:
     held: dict[int, Transaction] = field(default_factory=dict)  # place in the run -> a write that may be skipped
     replaces: tuple[str, ...] = ()  # transactions of an earlier pass of this run, which the next write replaces
     writes: int = 0  # so far in this run: those of this attempt, and those of finished turns that it does not run again
-    # The newest version that a checkpoint may hold: later writes belong to an item that is not done. None: all of them
-    held_back_after: int | None = None
     position: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    # The newest version that a checkpoint may hold: later writes belong to an item that is not done. None: all of them
+    held_back_after: int | None = None
 
     def detail(self) -> SinkDetail:
         """Return what a checkpoint holds of the sink."""

@@ -269,9 +269,12 @@ class States:
         :param hooks: uids of the registered objects that have no state.
         """
         known = {uid for uid, state in self.snapshots.items() if began_with(state)}
-        new = {uid: kind for uid, kind in self.claimed_loops.items() if uid not in known}
+        lasting = {
+            kind: {uid for uid, its in self.claimed_loops.items() if its == kind and uid not in known}
+            for kind in LASTING
+        }
         return {
-            **{kind: [uid for uid, its in new.items() if its == kind] for kind in LASTING},
+            **{kind: uids for kind, uids in lasting.items() if uids},
             VALUE: self.claimed_values - self.run_values.keys(),
             REGISTERED: self.object_states.keys() - {*self.run_objects, *hooks},
         }

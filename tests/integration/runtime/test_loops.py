@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ DAILY = CheckpointConfig(interval="1 d")
 
 def numbers(job: CheckpointedJob) -> DataFrame:
     return job.spark.range(3).select(col("id"), lit(0).alias("n"))
+
+
+def _single(job: CheckpointedJob, number: int) -> DataFrame:
+    return job.spark.range(number, number + 1).toDF("m")
 
 
 def added(frame: Frame, number: int) -> None:
@@ -175,7 +180,7 @@ def test_stage_before_the_loop_is_reused_and_one_in_a_finished_turn_is_dropped(s
         frame = job.frame("sums", lambda: numbers(job))
         start = job.stage("start", frame.df.select(col("n").alias("first")))
         for number in job.iterate("count", range(4), every=2):
-            more = job.stage(f"more-{number}", lambda number=number: job.spark.range(number, number + 1).toDF("m"))
+            more = job.stage(f"more-{number}", partial(_single, job, number))
             frame.set(frame.df.crossJoin(more).select("id", (col("n") + col("m")).alias("n")))
             if fails and number == 3:
                 raise Broken
@@ -405,12 +410,13 @@ def test_wrong_arguments_are_refused(script: Script) -> None:
 def test_other_uses_of_the_names_are_refused(script: Script) -> None:
     with script.failing() as job:
         Counting(fail_in=3).run(job)
-    for use in (
+    uses: tuple[Callable[[CheckpointedJob], object], ...] = (
         lambda job: job.once("count", [1]),
         lambda job: job.stage("count", job.spark.range(1)),
         lambda job: job.value("sums", 0),
         lambda job: job.frame("count", job.spark.range(1)),
-    ):
+    )
+    for use in uses:
         with script.failing() as job, pytest.raises(KindChanged):
             use(job)
 

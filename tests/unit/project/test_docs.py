@@ -189,6 +189,8 @@ EXPLAINED: dict[str, type] = {
     "Its **measures**": metadata.Measures,
     "A **stage**": metadata.StageDetail,
     "A **folder** is": metadata.FilesDetail,
+    "A **loop** is": metadata.LoopDetail,
+    "A **frame** has": metadata.FrameDetail,
     "The **metrics** of": metadata.Metrics,
     "A **query** stores": metadata.QueryDetail,
     "An edge is what": metadata.Edge,

@@ -288,6 +288,7 @@ EXPORTS = {  # public names; a name here stays
         "CheckpointedObject",
         "DeltaSink",
         "FileSink",
+        "Frame",
         "IcebergSink",
         "InitializationContext",
         "JdbcSink",

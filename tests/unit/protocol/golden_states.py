@@ -10,6 +10,8 @@ from airflow_checkpoint_provider.protocol.metadata import (
     FilesDetail,
     FileSet,
     Footer,
+    FrameDetail,
+    LoopDetail,
     Measures,
     Metrics,
     StateSnapshot,
@@ -72,3 +74,31 @@ def with_sinks() -> Acknowledgement:
         format="parquet", target="s3://lake/orders", version=4, gated=True, position="3", transactions=(written, waits)
     )
     return acknowledgement(2, StateSnapshot(uid="orders", kind="sink", run="day-1", sink=detail))
+
+
+def with_loops() -> Acknowledgement:
+    """Return an acknowledgement of a loop, of the done items of a history, and of the frame that both have changed."""
+    rank = LoopDetail(
+        application="d1gest", earlier_stages=digest_of_stages(["state/edges/1-a"]), stage_before="edges", values={"count": 7},
+        generation=1, path="state/rank/1-b", turns=2, items="5feceb666b86b273", frames={"ranks": "state/ranks/1-c"},
+        writes={"history": 3}, writes_before={"history": 1}, own_values=("count",),
+    )  # fmt: skip
+    days = LoopDetail(
+        application="d1gest",
+        path="state/days/1-d",
+        turns=1,
+        began=1,
+        frames={"ranks": "state/ranks/1-e"},
+        stage_before="rank",
+    )
+    ranks = FrameDetail(schemas=("{}", "{}", "{}"), codec="zstd", began="state/ranks/1-0")
+    rows = [
+        FileSet(path=f"state/ranks/1-{name}", files=(File(name="part-0", bytes=41, rows=7),))
+        for name in ("0", "c", "e")
+    ]
+    return acknowledgement(
+        2,
+        StateSnapshot(uid="rank", kind="loop", run="day-1", value={"turns": 2}, loop=rank),
+        StateSnapshot(uid="days", kind="once", run="day-1", value=["mon", ["tue", 1]], loop=days),
+        StateSnapshot(uid="ranks", kind="frame", run="day-1", file_sets=tuple(rows), frame=ranks),
+    )

@@ -56,6 +56,15 @@ class PlayedRun(JobRun):
     def files(self, uid: str, write: Any, version: str | None, *, local: bool) -> Any:
         return self._answer("files", uid, write, version, local)
 
+    def iterate(self, uid: str, items: Any, every: Any) -> Any:
+        return self._answer("iterate", uid, items, every)
+
+    def once(self, uid: str, items: Any) -> Any:
+        return self._answer("once", uid, items)
+
+    def frame(self, uid: str, initial: Any) -> Any:
+        return self._answer("frame", uid, initial)
+
     def sink(self, uid: str, sink: Any, *, gated: bool) -> Any:
         return self._answer("sink", uid, sink, gated)
 
