@@ -33,3 +33,18 @@ def test_example_predicts_by_a_model_that_it_keeps(lab: Lab) -> None:
     (found,) = run_histories(lab.store_of("flights_predictions.predict"), "flights_predictions.predict", run.id).found
     kinds = {entry.uid: entry.kind for one in found.state.checkpoints for entry in one.states}
     assert kinds["model"] == "files"
+
+
+@pytest.mark.slow  # tests/integration/runtime/test_loops.py runs the job of the example
+def test_example_ranks_airports_in_a_loop(lab: Lab) -> None:
+    data = lab.folder("airport_ranks")
+    (data / "tables").mkdir(parents=True)
+    routes = [(origin, dest) for origin in ("JFK", "LGA") for dest in ("LAX", "BOS", "ORD")]
+    table = pyarrow.table({"origin": [origin for origin, _ in routes], "dest": [dest for _, dest in routes]})
+    pyarrow.parquet.write_table(table, data / "tables" / "flights.parquet")
+    run = DrivenRun(lab, "airport_ranks", data=str(data))
+    assert run.client.wait_for_run(run.dag, run.id, LONG) == "success", run.states()
+    assert pyarrow.parquet.read_table(data / "ranks").num_rows == 5
+    (found,) = run_histories(lab.store_of("airport_ranks.rank"), "airport_ranks.rank", run.id).found
+    kinds = {entry.uid: entry.kind for one in found.state.checkpoints for entry in one.states}
+    assert (kinds["pagerank"], kinds["ranks"]) == ("loop", "frame")

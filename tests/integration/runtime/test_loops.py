@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import runpy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, ItemsChanged, KindChanged, UnsupportedType, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, Frame, open_checkpoint
 from tests.integration.runtime.conftest import Broken, Script
+from tests.support.drivers import ROOT
 
 Capture = pytest.CaptureFixture[str]
 Turn = Callable[[CheckpointedJob, int], None]
@@ -551,3 +553,36 @@ def test_frame_may_get_other_columns(script: Script) -> None:
         assert run(job) == ["id", "a", "b"]
     with script.attempt() as job:
         assert run(job) == ["id", "a", "b"]
+
+
+# -- the example -------------------------------------------------------------------------------------------------------
+
+
+def test_example_ranks_airports(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """JFK and LGA fly to all of three airports, as often there as back, so the two share the half of all rank."""
+    example = runpy.run_path(str(ROOT / "airflow_checkpoint_provider" / "example_dags" / "jobs" / "rank_airports.py"))
+    source, out, steps, step = tmp_path / "tables", tmp_path / "out", list[int](), example["one_step"]
+    cities = script.spark.createDataFrame([("LAX",), ("BOS",), ("ORD",)], ["dest"])
+    origins = script.spark.createDataFrame([("JFK",), ("LGA",)], ["origin"])
+    origins.crossJoin(cities).write.parquet(str(source / "flights.parquet"))
+
+    def failing(ranks: DataFrame, routes: DataFrame) -> DataFrame:
+        steps.append(len(steps))
+        if len(steps) == 16:
+            raise Broken
+        return step(ranks, routes)
+
+    monkeypatch.setitem(example["main"].__globals__, "one_step", failing)
+    monkeypatch.setitem(example["main"].__globals__, "TURNS", 23)
+    with script.failing(checkpointing=DAILY) as job:
+        example["main"](job, str(source), str(out))
+    with script.attempt(checkpointing=DAILY) as job:
+        example["main"](job, str(source), str(out))
+    assert len(steps) == 16 + 13
+    assert "loop 'pagerank': goes on with turn 11; 10 turns of chk-2" in capsys.readouterr().out
+    ranks = {row["id"]: row["rank"] for row in script.spark.read.parquet(str(out)).collect()}
+    assert sum(ranks.values()) == pytest.approx(5)
+    assert ranks["JFK"] == pytest.approx(ranks["LGA"])
+    assert ranks["JFK"] > 1.2 > ranks["LAX"]
