@@ -423,6 +423,14 @@ class ItemsChanged(Refused, ValueError, code="CKP425", permanent=True):
     """A loop has other items than those of its finished turns."""
 
 
+class SchemaChanged(Refused, ValueError, code="CKP413", permanent=True):
+    """A table by key has another key, or a column of another type, than the history has it."""
+
+
+class DuplicateKeys(Refused, ValueError, code="CKP414"):
+    """A key is in several of the rows that were put into a table by key."""
+
+
 # -- savepoints --------------------------------------------------------------------------------------------------------
 
 

@@ -44,8 +44,9 @@ STAGE, VALUE, REGISTERED, QUERY, SINK = "stage", "value", "registered", "query",
 """The kinds of states: rows, small JSON, and the states of registered objects, of streaming queries and of the script's sinks."""
 FILES = "files"
 """The kind of files that the script keeps."""
-LOOP, ONCE, FRAME = "loop", "once", "frame"
-"""The kinds of loops whose turns a run does once, of loops whose items a history does once, and of DataFrames that they replace."""
+LOOP, ONCE, FRAME, KEYED = "loop", "once", "frame", "keyed"
+"""The kinds of loops whose turns a run does once, of loops whose items a history does once, and of DataFrames and tables by key that they
+change."""
 OF_RUN = (STAGE, FILES, LOOP)
 """The kinds that belong to a run: another run of the history does not see them."""
 INLINE = (VALUE, REGISTERED, LOOP, ONCE)
@@ -55,7 +56,7 @@ INLINE = (VALUE, REGISTERED, LOOP, ONCE)
 StateKind = Annotated[
     str,
     Check(
-        known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES, LOOP, ONCE, FRAME)),
+        known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES, LOOP, ONCE, FRAME, KEYED)),
         "kind of a state",
     ),
 ]
@@ -207,6 +208,19 @@ class FrameDetail(Record):
     began: FileSetPath | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeyedDetail(Record):
+    """A table by key. Its file sets are those of a frame, and each has all rows, or the changes of another one.
+
+    ``on`` leads from a file set with changes to the one that they change. ``key`` are the columns of the key, ``max_parallelism`` is the
+    number of key groups.
+    """
+
+    key: tuple[str, ...]
+    max_parallelism: Number
+    on: dict[str, FileSetPath] = field(default_factory=dict)
+
+
 def digest_of_stages(file_sets: Iterable[str]) -> str:
     """Return a digest that is equal for stages with the same file sets, in any order and with any names; empty for none."""
     named = sorted(file_sets)
@@ -295,7 +309,9 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return {REGISTERED: "registered object", FILES: "folder", ONCE: "list of done items"}.get(kind, kind)
+    return {REGISTERED: "registered object", FILES: "folder", ONCE: "list of done items", KEYED: "keyed state"}.get(
+        kind, kind
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +365,7 @@ class StateSnapshot(Shared):
     files: FilesDetail | None = added()
     loop: LoopDetail | None = added()
     frame: FrameDetail | None = added()
+    keyed: KeyedDetail | None = added()
 
     def check(self) -> None:
         if (self.kind == SINK) != (self.sink is not None):
@@ -357,11 +374,13 @@ class StateSnapshot(Shared):
             raise ValueError(f"{self.uid!r} is not a folder, or has no detail of it")
         if (self.kind in (LOOP, ONCE)) != (self.loop is not None):
             raise ValueError(f"{self.uid!r} is not a loop, or has no detail of it")
-        if (self.kind == FRAME) != (self.frame is not None):
+        if (self.kind in (FRAME, KEYED)) != (self.frame is not None):
             raise ValueError(f"{self.uid!r} is not a frame, or has no detail of it")
+        if (self.kind == KEYED) != (self.keyed is not None):
+            raise ValueError(f"{self.uid!r} is not a keyed state, or has no detail of it")
         if self.frame and len(self.frame.schemas) != len(self.file_sets):
             raise ValueError(f"{self.uid!r} has {len(self.file_sets)} file sets and {len(self.frame.schemas)} schemas")
-        if self.kind in (STAGE, FILES, FRAME) and not self.file_sets:
+        if self.kind in (STAGE, FILES, FRAME, KEYED) and not self.file_sets:
             raise ValueError(f"{self.uid!r} is not a {kind_in_words(self.kind)}, because it has no file set")
         if self.kind not in (QUERY, FILES) and (hidden := self._hidden_from_spark()):
             raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is not a name that Spark reads")

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.spark.end import JobEnd, exit_code
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
 from airflow_checkpoint_provider.spark.loops.frame import Frame
 from airflow_checkpoint_provider.spark.loops.frames import Frames
+from airflow_checkpoint_provider.spark.loops.keyed import KeyedChange, KeyedState, OpenedKeyed
 from airflow_checkpoint_provider.spark.loops.loops import LoopParts, Loops
 from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.loops.turns import LoopTurns
@@ -50,6 +51,7 @@ from airflow_checkpoint_provider.text import state_messages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 TERMINATED = 128 + signal.SIGTERM  # as a shell reports it
 
@@ -224,9 +226,21 @@ class AttemptRun(JobRun):
 
         def change(df: DataFrame) -> None:
             self._check_call()
-            self.loops.change(opened, df)
+            self.loops.change(opened, lambda: self._frames.change(opened, df))
 
         return Frame(lambda: self._frames.rows(opened), change)
+
+    def keyed_state(
+        self, uid: str, key: Sequence[str] | str, schema: StructType | str | None, max_parallelism: int
+    ) -> KeyedState:
+        opened = OpenedKeyed.of(uid, key, schema, max_parallelism, self.spark)
+        self._frames.open_keyed(opened)
+
+        def change(how: KeyedChange, df: DataFrame) -> None:
+            self._check_call()
+            self.loops.change(opened, lambda: self._frames.change_keyed(opened, how, df))
+
+        return KeyedState(opened, lambda: self._frames.rows(opened), change)
 
     def start_query(
         self, uid: str, writer: DataStreamWriter, after: Sequence[str], adopt: str | None, *, rescale: bool

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.spark.attempt_run import AttemptRun
 from airflow_checkpoint_provider.spark.end import refuse_retry
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef, JobRun
 from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.keyed import GROUPS, KeyedState
 from airflow_checkpoint_provider.spark.loops.pace import Every, check_every
 from airflow_checkpoint_provider.spark.preflight import PreflightRun, refuse_ended
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
@@ -38,6 +39,7 @@ from airflow_checkpoint_provider.spark.versions import check_versions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 
 OUTSIDE = "the job is not active here. Use it inside `with CheckpointedJob() as job:`"
@@ -273,6 +275,25 @@ class CheckpointedJob:
         :param initial: the first rows, or a function that returns them. It is called only if the history has no such frame.
         """
         return self._claim(uid).frame(uid, initial)
+
+    @checks_arguments(**arguments.KEYED)
+    def keyed_state(
+        self,
+        uid: str,
+        key: Sequence[str] | str,
+        *,
+        schema: StructType | str | None = None,
+        max_parallelism: int = GROUPS,
+    ) -> KeyedState:
+        """Return a table by key that lasts from run to run: ``upsert``, ``delete`` and ``replace`` change it, ``df`` are its rows.
+
+        It is changed inside of a turn of ``iterate`` or ``once`` only, as a frame is. The end of the turn stores what has changed.
+
+        :param key: the columns of the key: numbers, texts, days, times, booleans or bytes. A key may be null.
+        :param schema: the columns before anything was put in. Without it, ``df`` can be read only after that.
+        :param max_parallelism: the number of key groups. It is fixed when the state is stored first.
+        """
+        return self._claim(uid).keyed_state(uid, key, schema, max_parallelism)
 
     @checks_arguments(**arguments.QUERY)
     def start_query(

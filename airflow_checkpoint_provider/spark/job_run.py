@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.keyed import KeyedState
 from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.sinks.base import Sink
@@ -21,6 +22,7 @@ from airflow_checkpoint_provider.spark.state.value import Value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ class JobRun(ABC):
     @abstractmethod
     def frame(self, uid: str, initial: DataFrame | Callable[[], DataFrame]) -> Frame:
         """Return a frame."""
+
+    @abstractmethod
+    def keyed_state(
+        self, uid: str, key: Sequence[str] | str, schema: StructType | str | None, max_parallelism: int
+    ) -> KeyedState:
+        """Return a table by key."""
 
     @abstractmethod
     def start_query(

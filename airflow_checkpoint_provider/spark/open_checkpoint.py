@@ -11,10 +11,12 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import pointer_of
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import ICEBERG, FileSet, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.settings import launched
+from airflow_checkpoint_provider.spark.loops.frames import chain_of
+from airflow_checkpoint_provider.spark.loops.keyed import merged
 from airflow_checkpoint_provider.spark.sinks.iceberg import read_prepared
 from airflow_checkpoint_provider.spark.stages import arguments, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
@@ -59,10 +61,14 @@ class OpenedCheckpoint:
             return self._prepared(uid, state.sink)
         if state.files is not None:
             return self._folder(state)
-        if state.stage is None and state.frame is None:
+        if state.frame is not None:
+            rows = [self._rows_of(*part) for part in chain_of(state, state.file_sets[-1].identity)]
+            return merged(rows, state.keyed.key) if state.keyed else rows[0]
+        if state.stage is None:
             return state.value
-        file_set = state.file_sets[-1]
-        schema = state.stage.schema if state.stage else state.frame.schemas[-1] if state.frame else ""
+        return self._rows_of(state.file_sets[0], state.stage.schema)
+
+    def _rows_of(self, file_set: FileSet, schema: str) -> DataFrame:
         uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
         return parquet_files.read(self._spark, uri, file_set.files, schema)
 

@@ -36,6 +36,7 @@ from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.settings import Launched
 from airflow_checkpoint_provider.spark.job_run import JobRun
 from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.keyed import KeyedChange, KeyedState, OpenedKeyed
 from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.process.log import say
@@ -53,6 +54,7 @@ from airflow_checkpoint_provider.storage import open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
     from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject
 
@@ -184,6 +186,22 @@ class PreflightRun(JobRun):
         """Return a frame with its first rows, also if the checkpoint holds others. A change is not kept."""
         rows = {uid: initial() if callable(initial) else initial}
         return Frame(lambda: rows[uid], lambda df: rows.update({uid: df}))
+
+    def keyed_state(
+        self, uid: str, key: Sequence[str] | str, schema: StructType | str | None, max_parallelism: int
+    ) -> KeyedState:
+        """Return a table by key without rows, also if the checkpoint holds some. A change is not kept."""
+        opened = OpenedKeyed.of(uid, key, schema, max_parallelism, self.spark)
+
+        def rows() -> DataFrame:
+            if opened.df is None:
+                opened.df = opened.first()
+            return opened.df
+
+        def change(how: KeyedChange, df: DataFrame) -> None:
+            how(rows() if opened.has_columns else None, df)
+
+        return KeyedState(opened, rows, change)
 
     def checkpoint(self, *, wait: bool) -> bool:
         """Take none. Return True: the script goes on."""

@@ -27,7 +27,9 @@ class FileSets:
         self._lock = threading.Lock()
         self._kept = set(restored)
         self._read = set[str]()  # by DataFrames that the script was given: they stay until the attempt is over
-        self._of_frames: dict[str, deque[str]] = {}  # uid of a frame -> its newest rows, and those before them
+        self._of_frames: dict[
+            str, deque[tuple[str, ...]]
+        ] = {}  # uid of a frame -> its newest rows, and those before them
         self._in_stage = set[str]()  # file sets that the stage which runs now may read or writes
         self._acknowledged: dict[int, set[str]] = {}  # checkpoint without an outcome -> its file sets
         self._unneeded = set[str]()  # folders that are not deleted yet
@@ -59,12 +61,12 @@ class FileSets:
         with self._lock:
             self._read.add(path)
 
-    def read_frame(self, uid: str, path: str) -> None:
-        """Note that a frame of the script has the rows of the file set at ``path`` now. Those before them stay once more."""
+    def read_frame(self, uid: str, paths: tuple[str, ...]) -> None:
+        """Note that a frame of the script has the rows of the file sets at ``paths`` now. Those before them stay once more."""
         with self._lock:
             rows = self._of_frames.setdefault(uid, deque(maxlen=2))
-            if path not in rows:
-                rows.append(path)
+            if paths not in rows:
+                rows.append(paths)
 
     def release(self, paths: Collection[str]) -> None:
         """Note that no DataFrame of the script reads these file sets any more."""
@@ -83,7 +85,7 @@ class FileSets:
         """
         with self._lock:
             self._unneeded |= {f"chk-{number}" for number in self._ended(state)}
-            read = self._read.union(self._in_stage, *self._of_frames.values())
+            read = self._read.union(self._in_stage, *(paths for rows in self._of_frames.values() for paths in rows))
             needed = read.union(_paths(current), _retained(state), *self._acknowledged.values())
             given_up = self._kept - needed
             self._kept -= given_up

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
@@ -39,27 +40,76 @@ class Frame:
         self._change(df)
 
 
-def checked_frame(uid: str, source: Any, spark: SparkSession) -> DataFrame:
-    """Return the DataFrame that a frame gets. Raises ``WrongUse`` for other values, streams and other sessions, and ``UnsupportedType``."""
-    if not isinstance(source, ClassicFrame):
-        raise WrongUse(
-            f"frame '{uid}' was given {named(source)}. Give a DataFrame. The first one may be a function without arguments that returns"
-            f' one: job.frame("{uid}", lambda: spark.read...)'
+@dataclass
+class OpenedFrame:
+    """A frame that the script uses. ``at`` is the identity of the stored rows that it has now; None: it has others.
+
+    ``saved`` is the identity of those others, if they were stored outside of a turn: the script goes on with its own plan then.
+    """
+
+    uid: str
+    initial: DataFrame | Callable[[], DataFrame]
+    at: str | None
+    df: DataFrame | None = None
+    changed: bool = False  # since it was stored
+    saved: str | None = None
+
+    what: ClassVar[str] = "frame"
+    change: ClassVar[str] = "set"  # the method by which the script changes it
+
+    @property
+    def name(self) -> str:
+        """Return the state as messages call it."""
+        return f"{self.what} '{self.uid}'"
+
+    @property
+    def advice(self) -> str:
+        """Return what to give instead of something that is no DataFrame."""
+        return (
+            f'Give a DataFrame. The first one may be a function without arguments that returns one: job.frame("{self.uid}", lambda:'
+            " spark.read...)"
         )
+
+    def first(self) -> Any:
+        """Return what the script has given for the first rows."""
+        return self.initial() if callable(self.initial) else self.initial
+
+    @property
+    def has_columns(self) -> bool:
+        """Return whether there are rows, or a table without rows, that can be stored."""
+        return True
+
+    def go_to(self, identity: str) -> None:
+        """Have the stored rows with this identity from now on."""
+        self.at, self.df, self.saved, self.changed = identity, None, None, False
+
+    def note_saved(self, identity: str) -> None:
+        """Note that the present rows are stored under this identity. The script goes on with its own plan."""
+        self.saved, self.changed = identity, False
+
+
+def checked_frame(opened: OpenedFrame, source: Any, spark: SparkSession) -> DataFrame:
+    """Return the DataFrame that a frame gets. Raises ``WrongUse`` for other values, streams and other sessions, and ``UnsupportedType``.
+
+    ``opened`` is the frame, for the errors.
+    """
+    if not isinstance(source, ClassicFrame):
+        raise WrongUse(f"{opened.name} was given {named(source)}. {opened.advice}")
     if source.isStreaming:
         raise WrongUse(
-            f"frame '{uid}' was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
+            f"{opened.name} was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
         )
     if source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession:
-        raise WrongUse(f"frame '{uid}' was given a DataFrame of another session. Build it with job.spark")
-    refuse_types(source, uid, "frame")
+        raise WrongUse(f"{opened.name} was given a DataFrame of another session. Build it with job.spark")
+    refuse_types(source, opened.uid, opened.what)
     return source
 
 
-def outside_of_a_turn(uid: str) -> WrongUse:
+def outside_of_a_turn(opened: OpenedFrame) -> WrongUse:
     """Return the error for a frame that the script changes outside of a loop."""
+    uid = opened.uid
     return WrongUse(
-        f"frame '{uid}' is changed outside of a turn. A retry runs this line again, on rows that have the change already. Put it into a"
+        f"{opened.name} is changed outside of a turn. A retry runs this line again, on rows that have the change already. Put it into a"
         f' loop, whose finished turns no retry runs again. Write two lines: `for item in job.once("{uid}-items", [item]):` and below it'
-        f" `{uid}.set(...)`. For many turns in one run, write job.iterate"
+        f" `{uid}.{opened.change}(...)`. For many turns in one run, write job.iterate"
     )

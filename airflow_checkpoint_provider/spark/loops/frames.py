@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import (
     FRAME,
+    KEYED,
     FileSet,
     FrameDetail,
     LoopDetail,
@@ -22,7 +23,9 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StateSnapshot,
 )
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
-from airflow_checkpoint_provider.spark.loops.frame import checked_frame
+from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame, checked_frame
+from airflow_checkpoint_provider.spark.loops.keyed import KeyedChange, OpenedKeyed, merged
+from airflow_checkpoint_provider.spark.loops.keyed_files import LaidOut, is_due
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.proof import Proof
@@ -31,21 +34,6 @@ from airflow_checkpoint_provider.spark.state.states import States
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-@dataclass
-class OpenedFrame:
-    """A frame that the script uses. ``at`` is the identity of the stored rows that it has now; None: it has others.
-
-    ``saved`` is the identity of those others, if they were stored outside of a turn: the script goes on with its own plan then.
-    """
-
-    uid: str
-    initial: DataFrame | Callable[[], DataFrame]
-    at: str | None
-    df: DataFrame | None = None
-    changed: bool = False  # since it was stored
-    saved: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +46,8 @@ class Stored:
     codec: str
     work_s: float
     proof: Proof
+    on: str | None = None
+    """Of a table by key: the stored rows to which these are the changes; None: these are all rows."""
 
 
 class Frames:
@@ -68,10 +58,7 @@ class Frames:
         self._opened: dict[str, OpenedFrame] = {}
         self._passed: dict[str, str] = {}  # uid -> its rows at the barriers of the loops that were entered
         self._restored = {
-            file_set.identity
-            for state in states.snapshots.values()
-            for file_set in state.file_sets
-            if state.kind == FRAME
+            file_set.identity for state in states.snapshots.values() for file_set in state.file_sets if state.frame
         }
 
     # -- the script --------------------------------------------------------------------------------------------------
@@ -86,9 +73,22 @@ class Frames:
         self._opened[uid] = opened
         return opened
 
+    def open_keyed(self, opened: OpenedKeyed) -> None:
+        """Give a table by key the rows that it has at this point of the script. Raises ``KindChanged`` and ``SchemaChanged``."""
+        held = self._states.claim_loop(opened.uid, KEYED)
+        if held and held.keyed and held.frame:
+            opened.agree(held.keyed)
+            opened.at = held.frame.began
+        opened.at = self._passed.get(opened.uid, opened.at)
+        self._opened[opened.uid] = opened
+
+    def change_keyed(self, opened: OpenedKeyed, change: KeyedChange, df: DataFrame) -> None:
+        """Change a table by key."""
+        present = self.rows(opened) if opened.has_columns else None
+        change(present, checked_frame(opened, df, self._spark))
+
     def _initial(self, opened: OpenedFrame) -> DataFrame:
-        initial = opened.initial
-        made = checked_frame(opened.uid, initial() if callable(initial) else initial, self._spark)
+        made = checked_frame(opened, opened.first(), self._spark)
         if opened.at is None:
             opened.df = made
         return made
@@ -101,15 +101,17 @@ class Frames:
 
     def _read(self, uid: str, identity: str) -> DataFrame:
         state = self._states.snapshots[uid]
-        file_set, schema = versions(state)[identity]
-        if identity in self._restored:  # names, sizes and footers were compared when the attempt began
-            uri = spark_uri(self._attempt.store, self._attempt.keys.file_set(file_set.path))
-            parquet_files.verify_rows(self._spark, uri, file_set.files)
-        return self._stages.read_frame(uid, file_set, schema)
+        chain = chain_of(state, identity)
+        for file_set, _ in chain:
+            if file_set.identity in self._restored:  # names, sizes and footers were compared when the attempt began
+                uri = spark_uri(self._attempt.store, self._attempt.keys.file_set(file_set.path))
+                parquet_files.verify_rows(self._spark, uri, file_set.files)
+        frames = self._stages.read_frame(uid, chain)
+        return merged(frames, state.keyed.key) if state.keyed else frames[0]
 
     def change(self, opened: OpenedFrame, df: DataFrame) -> None:
         """Replace the rows of a frame."""
-        opened.df = checked_frame(opened.uid, df, self._spark)
+        opened.df = checked_frame(opened, df, self._spark)
         opened.at, opened.saved, opened.changed = None, None, True
 
     # -- loops -------------------------------------------------------------------------------------------------------
@@ -119,12 +121,13 @@ class Frames:
         self._passed |= rows
         for uid, identity in rows.items():
             if opened := self._opened.get(uid):
-                opened.at, opened.df, opened.saved, opened.changed = identity, None, None, False
+                opened.go_to(identity)
 
     def unsaved(self, *, changed: bool = False) -> list[OpenedFrame]:
         """Return the frames whose present rows are not stored; with ``changed`` only those that turns have changed."""
         frames = self._opened.values()
-        return [one for one in frames if one.at is None and one.saved is None and (one.changed or not changed)]
+        new = (one for one in frames if one.at is None and one.saved is None and one.has_columns)
+        return [one for one in new if one.changed or not changed]
 
     def write(self, frames: Iterable[OpenedFrame]) -> list[Stored]:
         """Write the rows of frames. Raises Spark's error."""
@@ -138,23 +141,31 @@ class Frames:
         uri = spark_uri(attempt.store, key)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         began = time.monotonic()
-        with self._stages.described(uid, f"frame '{uid}'"):
-            written = parquet_files.write(self.rows(opened), uri, codec=codec)
+        rows, on = self._to_write(opened)
+        laid_out = LaidOut(opened, rows) if isinstance(opened, OpenedKeyed) else None
+        with self._stages.described(uid, opened.name):
+            written = parquet_files.write(laid_out.df if laid_out else rows, uri, codec=codec)
+            if laid_out:
+                laid_out.check()
         proof = Proof(self._spark, attempt, uid, key, written, what="frame")
         work_s = time.monotonic() - began
-        return Stored(opened, FileSet(path=path, files=written.files), written.schema, codec, work_s, proof)
+        return Stored(opened, FileSet(path=path, files=written.files), written.schema, codec, work_s, proof, on)
+
+    def _to_write(self, opened: OpenedFrame) -> tuple[DataFrame, str | None]:
+        """Return the rows to write, and the stored rows to which they are changes; None: they are all rows."""
+        if isinstance(opened, OpenedKeyed) and opened.changes is not None and opened.on:
+            chain = [file_set for file_set, _ in chain_of(self._states.snapshots[opened.uid], opened.on)]
+            if not is_due(chain):
+                return opened.changes, opened.on
+        return self.rows(opened), None
 
     def take_over(self, stored: Iterable[Stored], *, cut: bool) -> None:
         """Let frames have the rows that were written. ``cut``: the script reads them from now on, so that their plan is short again."""
         for one in stored:
-            if cut:
-                one.opened.at, one.opened.df, one.opened.saved = one.file_set.identity, None, None
-            else:
-                one.opened.saved = one.file_set.identity
-            one.opened.changed = False
+            (one.opened.go_to if cut else one.opened.note_saved)(one.file_set.identity)
         for opened in self._opened.values():
             if cut and opened.at is None and opened.saved:
-                opened.at, opened.df, opened.saved = opened.saved, None, None
+                opened.go_to(opened.saved)
 
     def at(self) -> dict[str, str]:
         """Return the stored rows that frames have now, by uid."""
@@ -181,7 +192,7 @@ class Frames:
     def rewound(self, loops: Iterable[LoopDetail]) -> tuple[list[StateSnapshot], list[str]]:
         """Return the states of all frames without what later turns have left, and the uids of those that have no stored rows then."""
         frames = [loop.frames for loop in loops]
-        held = [uid for uid, state in self._states.snapshots.items() if state.kind == FRAME]
+        held = [uid for uid, state in self._states.snapshots.items() if state.frame]
         records = {uid: self._record(uid, "", None, frames) for uid in held}
         return [record for record in records.values() if record], [uid for uid, record in records.items() if not record]
 
@@ -194,28 +205,59 @@ class Frames:
         began = held.frame.began if held and held.frame else None
         known = versions(held) if held else {}
         if new:
-            known[new.file_set.identity] = (new.file_set, new.schema)
+            known[new.file_set.identity] = Version(new.file_set, new.schema, new.on)
         newest = (opened.at or opened.saved) if opened else self._passed.get(uid, began)
         kept = [one for one in known if one in named or one == began]
-        order = [*(one for one in kept if one != newest), *([newest] if newest else [])]
+        points = [*(one for one in kept if one != newest), *([newest] if newest else [])]
+        order = list(dict.fromkeys(one for point in points for one in _chain(known, point)))
         if not order:
             return None
-        file_sets = tuple(known[one][0] for one in order)
-        schemas = tuple(known[one][1] for one in order)
+        file_sets, schemas = (tuple(known[one].file_set for one in order), tuple(known[one].schema for one in order))
         if held and not new and held.file_sets == file_sets:
             return held
         codec = new.codec if new else held.frame.codec if held and held.frame else ""
         measures = held.measures if held else Measures()
         if new:
             measures = Measures(barrier=barrier, work_s=new.work_s, new_bytes=new.file_set.bytes)
-        detail = FrameDetail(schemas=schemas, codec=codec, began=began)
+        on = {one: before for one in order if (before := known[one].on)}
+        stored = held.keyed if held else None
+        keyed = opened.detail(on) if isinstance(opened, OpenedKeyed) else stored and replace(stored, on=on)
         return StateSnapshot(
-            uid=uid, kind=FRAME, run=self._states.run, file_sets=file_sets, measures=measures, frame=detail
+            uid=uid,
+            kind=KEYED if keyed else FRAME,
+            run=self._states.run,
+            file_sets=file_sets,
+            measures=measures,
+            frame=FrameDetail(schemas=schemas, codec=codec, began=began),
+            keyed=keyed,
         )
 
 
-def versions(state: StateSnapshot) -> dict[str, tuple[FileSet, str]]:
-    """Return the stored rows of a frame by their identity, each with its schema."""
+@dataclass(frozen=True)
+class Version:
+    """A file set of a frame. ``on``: of a table by key, the file set to which it has the changes."""
+
+    file_set: FileSet
+    schema: str
+    on: str | None
+
+
+def versions(state: StateSnapshot) -> dict[str, Version]:
+    """Return the file sets of a frame by their identity."""
     assert state.frame
+    on = state.keyed.on if state.keyed else {}
     pairs = zip(state.file_sets, state.frame.schemas, strict=True)
-    return {file_set.identity: (file_set, schema) for file_set, schema in pairs}
+    return {one.identity: Version(one, schema, on.get(one.identity)) for one, schema in pairs}
+
+
+def chain_of(state: StateSnapshot, identity: str) -> list[tuple[FileSet, str]]:
+    """Return the file sets that the rows with this identity consist of, each with its schema: all rows first, then the changes."""
+    known = versions(state)
+    return [(known[one].file_set, known[one].schema) for one in _chain(known, identity)]
+
+
+def _chain(known: Mapping[str, Version], identity: str) -> list[str]:
+    found = [identity]
+    while (before := known[found[0]].on) and before not in found:
+        found.insert(0, before)
+    return found

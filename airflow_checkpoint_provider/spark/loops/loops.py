@@ -28,8 +28,8 @@ from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.loops import items
-from airflow_checkpoint_provider.spark.loops.frame import outside_of_a_turn
-from airflow_checkpoint_provider.spark.loops.frames import Frames, OpenedFrame, Stored
+from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame, outside_of_a_turn
+from airflow_checkpoint_provider.spark.loops.frames import Frames, Stored
 from airflow_checkpoint_provider.spark.loops.pace import Every, Pace
 from airflow_checkpoint_provider.spark.loops.resuming import why_anew
 from airflow_checkpoint_provider.spark.loops.turns import Left, Loop, LoopTurns, iterator, watched
@@ -82,12 +82,12 @@ class Loops:
         self._states.claim_loop(uid, kind)
         return LoopTurns(Loop(uid, kind, iterator(items), pace), self._advance)
 
-    def change(self, frame: OpenedFrame, df: Any) -> None:
-        """Replace the rows of a frame. Raises ``WrongUse`` outside of a turn."""
+    def change(self, frame: OpenedFrame, change: Callable[[], None]) -> None:
+        """Change a frame. Raises ``WrongUse`` outside of a turn."""
         loop = self._current()
         if loop is None or not loop.in_turn:
-            raise outside_of_a_turn(frame.uid)
-        self._frames.change(frame, df)
+            raise outside_of_a_turn(frame)
+        change()
         loop.effects = True
 
     def note_value(self, uid: str) -> None:

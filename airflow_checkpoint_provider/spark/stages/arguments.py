@@ -12,6 +12,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from airflow_checkpoint_provider.coordinator.assignment import check_allowance
 from airflow_checkpoint_provider.errors import InvalidConfig, WrongUse
@@ -24,6 +25,7 @@ from airflow_checkpoint_provider.spark.stages.reuse import INPUTS
 ON_SPARK = "pyspark.pandas"
 MODELS = "pyspark.ml"
 CONNECT = "pyspark.sql.connect"
+MOST_GROUPS = 32_768  # key groups, as in Flink
 
 
 # -- options -------------------------------------------------------------------------------------------------------------
@@ -99,6 +101,12 @@ FILES: dict[str, Check] = {
     "local": arguments.flag,
     "version": arguments.text,
 }
+KEYED: dict[str, Check] = {
+    "uid": _uid,
+    "key": lambda name, value: _key(value),
+    "schema": lambda name, value: _columns(value),
+    "max_parallelism": lambda name, value: _groups(value),
+}
 UID: dict[str, Check] = {"uid": _uid}
 REGISTER: dict[str, Check] = {"uid": _uid, "obj": _not_a_class}
 QUERY: dict[str, Check] = {
@@ -113,6 +121,33 @@ CHECKPOINT: dict[str, Check] = {"wait": arguments.flag}
 OPEN: dict[str, Check] = {"pointer": _text, "spark": _a_session}
 SINK: dict[str, Check] = {"path": arguments.path, "format": _text}
 BATCH: dict[str, Check] = {"frame": lambda name, value: _batch(value)}
+
+
+# -- a table by key ------------------------------------------------------------------------------------------------------
+
+
+def _key(key: Any) -> None:
+    """Raise ``InvalidConfig`` unless ``key`` names columns, each once."""
+    names = [key] if isinstance(key, str) else key
+    if (
+        not isinstance(names, Collection)
+        or not names
+        or not all(isinstance(name, str) and name for name in names)
+        or len(set(names)) < len(names)
+    ):
+        raise InvalidConfig(f'key={key!r} does not name the columns of a key, each once: write key=["carrier"]')
+
+
+def _columns(schema: Any) -> None:
+    if schema is not None and not isinstance(schema, StructType) and not (isinstance(schema, str) and schema.strip()):
+        raise InvalidConfig(
+            f'schema={schema!r} names no columns: write schema="carrier string, delay bigint", or a StructType'
+        )
+
+
+def _groups(number: Any) -> None:
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST_GROUPS:
+        raise InvalidConfig(f"max_parallelism={number!r} is not a number from 1 to {MOST_GROUPS}")
 
 
 # -- what a folder of files gets ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -189,10 +189,13 @@ class Stages:
         self.reads(uri, snapshot.uid, file_set.identity)
         return df
 
-    def read_frame(self, uid: str, file_set: FileSet, schema: str) -> DataFrame:
-        """Return the stored rows of a frame. What the script builds on them is known by their identity."""
+    def read_frame(self, uid: str, chain: Sequence[tuple[FileSet, str]]) -> list[DataFrame]:
+        """Return the stored rows of a frame, one DataFrame for each file set. What the script builds on them is known by their identity."""
+        self._attempt.file_sets.read_frame(uid, tuple(file_set.path for file_set, _ in chain))
+        return [self._of_frame(uid, file_set, schema) for file_set, schema in chain]
+
+    def _of_frame(self, uid: str, file_set: FileSet, schema: str) -> DataFrame:
         uri = self._uri(file_set.path)
-        self._attempt.file_sets.read_frame(uid, file_set.path)
         self._readbacks[uri] = (uid, file_set.identity)
         return parquet_files.load(self._spark, uri, file_set.files, schema)
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_checkpoint_provider.protocol.metadata import FRAME, OF_RUN, ONCE, LoopDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    FRAME,
+    KEYED,
+    OF_RUN,
+    ONCE,
+    FrameDetail,
+    LoopDetail,
+    StateSnapshot,
+)
 
 
 def of_next_run(state: StateSnapshot, run: str) -> StateSnapshot | None:
@@ -15,13 +23,25 @@ def of_next_run(state: StateSnapshot, run: str) -> StateSnapshot | None:
     if state.kind in OF_RUN:
         return None
     if state.frame:
-        newest, schema = state.file_sets[-1:], state.frame.schemas[-1:]
-        return replace(
-            state, run=run, file_sets=newest, frame=replace(state.frame, schemas=schema, began=newest[0].identity)
-        )
+        return _newest(state, state.frame, run)
     if state.kind == ONCE and state.loop:
         return replace(state, run=run, loop=before_the_run(state.loop, len(state.value)))
     return state
+
+
+def _newest(state: StateSnapshot, frame: FrameDetail, run: str) -> StateSnapshot:
+    """Return a frame with its newest rows alone."""
+    newest, on = [state.file_sets[-1].identity], state.keyed.on if state.keyed else {}
+    while before := on.get(newest[-1]):
+        newest.append(before)
+    kept = [(one, schema) for one, schema in zip(state.file_sets, frame.schemas, strict=True) if one.identity in newest]
+    return replace(
+        state,
+        run=run,
+        file_sets=tuple(one for one, _ in kept),
+        frame=replace(frame, schemas=tuple(schema for _, schema in kept), began=newest[0]),
+        keyed=state.keyed and replace(state.keyed, on={one: before for one, before in on.items() if one in newest}),
+    )
 
 
 def before_the_run(loop: LoopDetail, done: int) -> LoopDetail:
@@ -34,4 +54,4 @@ def began_with(state: StateSnapshot) -> bool:
     return bool(state.frame and state.frame.began) or bool(state.kind == ONCE and state.loop and state.loop.began)
 
 
-LASTING = (FRAME, ONCE)
+LASTING = (FRAME, KEYED, ONCE)
