@@ -295,7 +295,7 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return {REGISTERED: "registered object", FILES: "folder", ONCE: "list of done items"}.get(kind, kind)
+    return {REGISTERED: "registered object", FILES: "folder", ONCE: "lasting loop"}.get(kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -369,6 +369,8 @@ class Loops:
         The script goes on with its own plans. A retry runs the turns since the newest barrier again; the next run begins with these rows.
         """
         self.left(ended=ended)
+        if ended:
+            self._states.hold_values(None)
         frames = self._frames.unsaved(changed=not ended)
         if self._open or not frames:
             return
