@@ -250,7 +250,7 @@ class Loops:
             loop.known.add(body)
         else:
             loop.digests += items.item_digest(loop.uid, loop.item)
-        turns, passed, requested = loop.turns - loop.saved, now - loop.saved_at, self._checkpointer.requested()
+        turns, passed, requested = loop.turns - loop.saved, now - loop.saved_at, self._checkpointer.asked()
         free = not self._repeating
         if loop.pace.due(turns, passed, by_time=free) or (requested and free):
             self._barrier(loop)
