@@ -190,8 +190,8 @@ class LoopDetail(Provenance):
     items: str = ""  # eight hex digits of the digest of each finished turn's item; empty for the items of a history
     began: Size = 0
     frames: dict[str, FileSetPath] = field(default_factory=dict)  # uid -> its rows, by the identity of their file set
-    writes: dict[str, int] = field(default_factory=dict)  # uid of a sink -> the writes of the run to it
-    writes_before: dict[str, int] = field(default_factory=dict)  # the same before the first turn
+    writes: dict[str, Size] = field(default_factory=dict)  # uid of a sink -> the writes of the run to it
+    writes_before: dict[str, Size] = field(default_factory=dict)  # the same before the first turn
     own_values: tuple[str, ...] = ()
 
 
