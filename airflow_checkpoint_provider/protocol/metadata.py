@@ -191,8 +191,8 @@ class LoopDetail(Provenance):
     items: str = ""  # eight hex digits of the digest of each finished turn's item; empty for the items of a history
     began: Size = 0
     frames: dict[str, FileSetPath] = field(default_factory=dict)  # uid -> its rows, by the identity of their file set
-    writes: dict[str, int] = field(default_factory=dict)  # uid of a sink -> the writes of the run to it
-    writes_before: dict[str, int] = field(default_factory=dict)  # the same before the first turn
+    writes: dict[str, Size] = field(default_factory=dict)  # uid of a sink -> the writes of the run to it
+    writes_before: dict[str, Size] = field(default_factory=dict)  # the same before the first turn
     own_values: tuple[str, ...] = ()
 
 
@@ -309,9 +309,8 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return {REGISTERED: "registered object", FILES: "folder", ONCE: "list of done items", KEYED: "keyed state"}.get(
-        kind, kind
-    )
+    words = {REGISTERED: "registered object", FILES: "folder", ONCE: "lasting loop", KEYED: "keyed state"}
+    return words.get(kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)

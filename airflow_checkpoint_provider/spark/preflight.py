@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,7 +78,6 @@ class PreflightRun(JobRun):
         self._checkpoint, self._seal = copy_queries(open_history(home, order.history), order.source, self._folder)
         self._saved = self._seal.states
         self._fits: dict[str, QueryFit] = {}
-        self._disk: list[tempfile.TemporaryDirectory[str]] = []  # of the folders of files
         self._preflight = Preflight(spark, self._folder)
         say(
             f"PREFLIGHT: this script runs until its queries are compared with {self._checkpoint}. No query runs, no checkpoint is taken,"
@@ -106,8 +104,6 @@ class PreflightRun(JobRun):
         leave(int(_exit_code(fits)), "PREFLIGHT: done. The script ends here")
 
     def _delete_copies(self) -> None:
-        for directory in self._disk:
-            directory.cleanup()
         self._folder.store.delete_under(self._folder.key)
 
     def _left_out(self) -> list[QueryFit]:
@@ -142,8 +138,7 @@ class PreflightRun(JobRun):
 
     def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
         """Return a copy of the folder in the checkpoint. If that holds none, the script writes one on the driver's disk."""
-        self._disk.append(tempfile.TemporaryDirectory(prefix="checkpointed-", ignore_cleanup_errors=True))
-        on_disk, saved = Folder.on_disk(self._disk[-1].name), self._saved.get(uid)
+        on_disk, saved = Folder.on_disk(), self._saved.get(uid)
         if saved is None:
             if local:
                 Path(on_disk.path).mkdir()

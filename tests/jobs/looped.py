@@ -1,6 +1,7 @@
 """A job with loops: turns that replace a frame, write to a sink, number writes of their own and compute stages. Runs in the Spark driver.
 
 ``looped.py OUT [ROOT]`` writes below OUT, or beside the root if that is a bucket. ``EVERY`` is the number of turns between two barriers.
+``PLAIN`` is the number of turns of a loop that does nothing else.
 The last lines show what the run has come to. All of it is the same for a run that nobody disturbs.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 from pyspark.sql.functions import col, lit
 from pyspark.sql.functions import sum as sum_of
@@ -19,7 +21,21 @@ EVERY = int(os.environ.get("EVERY", "2"))
 TURNS = 5
 
 
+def plain(job: CheckpointedJob, count: int) -> None:
+    """Turns with nothing in them that could serve a request."""
+    ranks, turns = job.frame("ranks", job.spark.range(0, 1, 1, 1).withColumn("rank", lit(0))), job.value("turns", 0)
+    for turn in job.iterate("rank", range(count), every=1000):
+        turns.set(turns.get() + 1)
+        ranks.set(ranks.df.withColumn("rank", col("rank") + 1))
+        print("TURN", turn, flush=True)
+        time.sleep(0.2)
+    print("RESULT", json.dumps({"turns": turns.get(), "ranks": rows(ranks)}), flush=True)
+
+
 def main(job: CheckpointedJob, out: str) -> None:
+    if "PLAIN" in os.environ:
+        plain(job, int(os.environ["PLAIN"]))
+        return
     edges = job.stage(
         "edges", job.spark.range(0, 12, 1, 1).selectExpr("id % 4 AS src", "id % 3 AS dst", "id AS weight")
     )

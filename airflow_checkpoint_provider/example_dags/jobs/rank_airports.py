@@ -21,7 +21,7 @@ def main(job: CheckpointedJob, source: str, out: str) -> None:
     ranks = job.frame("ranks", lambda: routes.select(F.col("src").alias("id"), F.lit(1.0).alias("rank")).distinct())
     for _ in job.iterate("pagerank", range(TURNS)):
         ranks.set(one_step(ranks.df, routes))
-    job.sink("ranks", FileSink(out, mode="overwrite")).write(ranks.df.coalesce(1))
+    job.sink("report", FileSink(out, mode="overwrite")).write(ranks.df.coalesce(1))
 
 
 def shares(flights: DataFrame) -> DataFrame:

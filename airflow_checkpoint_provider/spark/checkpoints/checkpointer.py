@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.kinds import PERIODIC
+from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import stop_requested, ungated
 from airflow_checkpoint_provider.protocol.state import State
@@ -282,6 +282,13 @@ class Checkpointer:
     def requested(self) -> bool:
         """Return whether a checkpoint is pending that no barrier has served yet."""
         return bool(self._context.unserved())
+
+    def asked(self) -> bool:
+        """Return whether somebody else waits for a checkpoint, and the one in flight does not serve that."""
+        flying = self._in_flight is not None and not self._in_flight.done()
+        served = self._task.requests if flying and self._task else frozenset()
+        requests = (checkpoint.request for checkpoint in self._context.unserved())
+        return any(one.origin not in (BARRIER, PERIODIC) and one.token not in served for one in requests)
 
     def stop_if_asked(self, barrier: str) -> None:
         """Take the checkpoint of a requested stop now, before the next stage computes anything."""

@@ -82,7 +82,7 @@ class CheckpointTask:
         if not self._stop:
             self._take_checkpoints(snapshots)
         self._begin_step()
-        self._context.savepoints.serve(self._requests, snapshots, stop=self._stop is not None)
+        self._context.savepoints.serve(self.requests, snapshots, stop=self._stop is not None)
         return snapshots.newest
 
     def _take_checkpoints(self, snapshots: BarrierSnapshots) -> None:
@@ -91,14 +91,15 @@ class CheckpointTask:
         while not self._context.closing.is_set():
             self._expire()  # this may make room for the next request of the queue
             if not any(
-                checkpoint.request.token in self._requests for checkpoint in ungated(self._attempt.journal.state)
+                checkpoint.request.token in self.requests for checkpoint in ungated(self._attempt.journal.state)
             ):
                 break
             if isinstance(self._try(snapshots), Retry):
                 break
 
     @property
-    def _requests(self) -> frozenset[str]:
+    def requests(self) -> frozenset[str]:
+        """Return the tokens of the requests that wait for this barrier."""
         return self._tokens or frozenset()
 
     def _take_own(self, snapshots: BarrierSnapshots) -> None:
@@ -269,7 +270,7 @@ class CheckpointTask:
         state = self._attempt.journal.state
         ahead = min((checkpoint.id for checkpoint in ungated(state)), default=state.next_id)
         for checkpoint in state.pending:
-            requested = checkpoint.id < number or checkpoint.request.token in self._requests
+            requested = checkpoint.id < number or checkpoint.request.token in self.requests
             due = checkpoint.request.gated and checkpoint.id < ahead and requested
             if due and checkpoint.id not in self._context.gated_checkpoints.deadlines:
                 with self._written_in_time(checkpoint.id):
@@ -332,7 +333,7 @@ class CheckpointTask:
 
     def _expire_waiting(self, declined: errors.Declined) -> None:
         """Abort each checkpoint that has waited since an earlier barrier for longer than its timeout."""
-        waiting = [checkpoint for checkpoint in self._context.unserved() if checkpoint.request.token in self._requests]
+        waiting = [checkpoint for checkpoint in self._context.unserved() if checkpoint.request.token in self.requests]
         earlier = self._context.waiting_since
         self._context.waiting_since = {checkpoint.id: earlier.get(checkpoint.id, self._began) for checkpoint in waiting}
         for checkpoint in waiting:

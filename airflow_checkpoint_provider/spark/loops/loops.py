@@ -66,6 +66,7 @@ class Loops:
         self._held: Left = lambda: None  # whether the script has not left the open loop
         self._finished_files: set[str] = set()  # of states that turns before the newest barrier have computed
         self._restored_values = dict(parts.states.held_values or {})
+        self._same = True  # the script has come to all restored turns so far as they were stored
         parts.sinks.before_write = self._note_write
 
     # -- the script --------------------------------------------------------------------------------------------------
@@ -203,6 +204,7 @@ class Loops:
 
     def _run_again(self, held: StateSnapshot) -> None:
         """Let the run do without the finished turns of a loop, and of those after it, which were built on them."""
+        self._same = False
         with self._states.lock:
             waiting = [held, *(state for state in self._waiting() if state.uid != held.uid)]
             kept = [again for state in waiting if (again := self._before_the_run(state))]
@@ -250,7 +252,7 @@ class Loops:
             loop.known.add(body)
         else:
             loop.digests += items.item_digest(loop.uid, loop.item)
-        turns, passed, requested = loop.turns - loop.saved, now - loop.saved_at, self._checkpointer.requested()
+        turns, passed, requested = loop.turns - loop.saved, now - loop.saved_at, self._checkpointer.asked()
         free = not self._repeating
         if loop.pace.due(turns, passed, by_time=free) or (requested and free):
             self._barrier(loop)
@@ -266,6 +268,8 @@ class Loops:
         application = self._parts.application
         if self._sinks.repeating(application):
             return True
+        if not self._same:
+            return False
         states = (self._states.snapshots.get(uid) for uid in self._states.unused_stages())
         made = [state.provenance for state in (*states, *self._waiting()) if state]
         return any(known and known.application == application for known in made)
@@ -369,6 +373,8 @@ class Loops:
         The script goes on with its own plans. A retry runs the turns since the newest barrier again; the next run begins with these rows.
         """
         self.left(ended=ended)
+        if ended:
+            self._states.hold_values(None)
         frames = self._frames.unsaved(changed=not ended)
         if self._open or not frames:
             return

@@ -332,7 +332,7 @@ class Sinks:
 
     def counts(self) -> dict[str, int]:
         """Return the number of this run's writes to each sink so far, by uid."""
-        return {uid: state.writes for uid, state in self.opened.items() if state.writes}
+        return {**self._passed, **{uid: state.writes for uid, state in self.opened.items() if state.writes}}
 
     def pass_over(self, counts: Mapping[str, int]) -> None:
         """Go on as if the turns had run after which ``counts`` returned this, also for sinks that the script opens later."""

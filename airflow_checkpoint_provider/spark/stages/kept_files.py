@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pyspark import SparkFiles
+
 from airflow_checkpoint_provider.coordinator.files import compare_all, sizes_in, with_checksums
 from airflow_checkpoint_provider.errors import Damaged, StoreError, WrongUse
 from airflow_checkpoint_provider.protocol.fields import is_file_name
@@ -44,9 +46,9 @@ class Folder:
     key: str
 
     @classmethod
-    def on_disk(cls, above: str) -> Folder:
-        """Return the folder on the driver's disk in the directory ``above``."""
-        return cls(LocalStore(above), "files")
+    def on_disk(cls) -> Folder:
+        """Return a new folder on the driver's disk, below ``spark.local.dir``: Spark deletes it when the application ends."""
+        return cls(LocalStore(tempfile.mkdtemp(prefix="checkpointed-", dir=SparkFiles.getRootDirectory())), "files")
 
     @property
     def uri(self) -> str:
@@ -79,7 +81,6 @@ class KeptFiles:
 
     def __init__(self, attempt: Attempt, states: States, stages: Stages, checkpointer: Checkpointer) -> None:
         self._attempt, self._states, self._stages, self._checkpointer = attempt, states, stages, checkpointer
-        self._disk: list[tempfile.TemporaryDirectory[str]] = []  # they are deleted when the process ends in order
 
     def run(self, uid: str, write: Write, version: str | None, *, local: bool) -> str:
         """Return the folder of ``uid``: with the stored files if they can be reused, else ``write`` puts files there now."""
@@ -95,11 +96,6 @@ class KeptFiles:
     def _stored(self, path: str) -> Folder:
         return Folder(self._attempt.store, self._attempt.keys.file_set(path))
 
-    def _on_disk(self) -> Folder:
-        """Return a new folder on the driver's disk."""
-        self._disk.append(tempfile.TemporaryDirectory(prefix="checkpointed-", ignore_cleanup_errors=True))
-        return Folder.on_disk(self._disk[-1].name)
-
     def _given(self, folder: Folder, path: str, snapshot: StateSnapshot) -> str:
         """Give out the stored folder at ``path`` as Spark reads it."""
         self._attempt.file_sets.read(path)
@@ -114,7 +110,7 @@ class KeptFiles:
         stored = self._stored(file_set.path)
         try:
             if local:
-                path = stored.fetch(self._on_disk(), file_set.files)
+                path = stored.fetch(Folder.on_disk(), file_set.files)
             else:
                 stored.verify(file_set.files)
                 path = self._given(stored, file_set.path, snapshot)
@@ -131,7 +127,7 @@ class KeptFiles:
         file_set_at = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
         self._attempt.file_sets.write(file_set_at)
         stored = self._stored(file_set_at)
-        source = self._on_disk() if local else stored
+        source = Folder.on_disk() if local else stored
         if local:
             Path(source.path).mkdir()
         began = time.monotonic()

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.integration.runtime.savepoint_requests import ask, found, resume, whole
 from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
 
-KILLED = -9
+KILLED, OVER = -9, 79
 TURN, BARRIER = ("before", "finished"), ("before", "frames-written", "taken-over", "begun")
 POINTS = [
     *(f"loop/rank/turn-{number}/{step}" for number in range(1, 6) for step in TURN),
@@ -66,10 +67,10 @@ def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
 
 def is_once(home: Home) -> None:
     """Readers see each row at most once, and no row that the run does not come to."""
-    for sink, whole in (("history", HISTORY), ("report", REPORT)):
+    for sink, rows in (("history", HISTORY), ("report", REPORT)):
         seen = [str(row) for row in home.published(sink)]
         assert len(seen) == len(set(seen))
-        assert set(seen) <= set(map(str, whole))
+        assert set(seen) <= set(map(str, rows))
 
 
 def check(home: Home) -> None:
@@ -146,4 +147,44 @@ def test_driver_that_slept_changes_nothing_after_it_was_replaced(home: Home, poi
         check(home)
         asleep.send(signal.SIGCONT)
         asleep.wait()
+    check(home)
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # test_loops.py serves a request at the end of a turn
+@pytest.mark.timeout(600)
+def test_stop_is_served_at_the_end_of_a_turn(home: Home) -> None:
+    """The loop itself would be stored after a thousand turns."""
+    home.env["PLAIN"] = "1000"
+    with home.started() as running:
+        number = ask(home, running, "suspend_savepoint", lambda _: "TURN 3" in running.said())
+        stopped = running.wait()
+    assert stopped.code == OVER, stopped.log
+    assert f"savepoint {found(home, number).target}" in stopped.log
+    assert whole(home, number) == {"ranks", "rank", "turns"}
+    resume(home)
+    home.env["PLAIN"] = "4"  # they are finished already
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    assert ended.result["turns"] == ended.result["ranks"][0][1] >= 4
+
+
+@pytest.mark.timeout(600)
+def test_stop_in_the_middle_of_a_turn_holds_the_loop_as_it_was_stored(home: Home) -> None:
+    """The loop is stored after ten turns, so none of the three that are finished."""
+    home.env["EVERY"] = "10"
+    with home.started(("stop", "loop/rank/turn-3/before")) as running:
+        wait_until(running.is_stopped, PATIENCE, running.said)
+        number = ask(home, running, "suspend_savepoint")
+        running.send(signal.SIGCONT)
+        stopped = running.wait()
+    assert stopped.code == OVER, stopped.log
+    assert whole(home, number) >= {"edges", "history", "sums-0", "sums-2"}
+    resume(home)
+    ended = home.run()
+    assert ended.code == 0, ended.log
+    assert not {"sums-0", "sums-1", "sums-2"} & set(ended.computed)
+    assert ended.result == {"turns": 5, "ranks": rank(5)}
     check(home)

@@ -16,9 +16,11 @@ from pyspark.sql.functions import col, lit
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, ItemsChanged, KindChanged, UnsupportedType, WrongUse
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, Frame, open_checkpoint
 from tests.integration.runtime.conftest import Broken, Script
 from tests.support.drivers import ROOT
+from tests.support.waiting import wait_until
 
 Capture = pytest.CaptureFixture[str]
 Turn = Callable[[CheckpointedJob, int], None]
@@ -555,6 +557,28 @@ def test_frame_may_get_other_columns(script: Script) -> None:
         assert run(job) == ["id", "a", "b"]
 
 
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def test_request_is_served_at_the_end_of_a_turn(script: Script) -> None:
+    second = Counting(every="1 d")
+    with script.failing(checkpointing=DAILY) as job:
+        frame = job.frame("sums", lambda: numbers(job))
+        seen = job.value("seen", 0)
+        for number in job.iterate("count", range(3), every="1 d"):
+            seen.set(seen.get() + 1)
+            added(frame, number)
+            if number == 1:
+                script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="cli"))
+                wait_until(job._begun.checkpointer.asked)  # type: ignore[attr-defined]
+            if number == 2:
+                raise Broken
+    assert [checkpoint.request.token for checkpoint in script.coordinator().state.checkpoints] == ["a person"]
+    with script.attempt() as job:
+        assert second.run(job) == sum(range(6))
+    assert second.turns == [2, 3, 4, 5]
+
+
 # -- the example -------------------------------------------------------------------------------------------------------
 
 
@@ -572,7 +596,8 @@ def test_example_ranks_airports(
         steps.append(len(steps))
         if len(steps) == 16:
             raise Broken
-        return step(ranks, routes)
+        stepped: DataFrame = step(ranks, routes)
+        return stepped
 
     monkeypatch.setitem(example["main"].__globals__, "one_step", failing)
     monkeypatch.setitem(example["main"].__globals__, "TURNS", 23)

@@ -47,7 +47,6 @@ class Preflighted(PreflightRun):
             **{uid: StateSnapshot(uid=uid, kind=QUERY, run="r", query=DETAIL) for uid in ("clean", "totals")},
             "day": StateSnapshot(uid="day", kind=VALUE, run="r", value=7),
         }
-        self._disk = []
         played: Any = SimpleNamespace(compare=self._compare)
         self._preflight = played
 
