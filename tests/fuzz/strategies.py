@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import (
     FILES,
     FRAME,
+    KEYED,
     LOOP,
     QUERY,
     REGISTERED,
@@ -96,13 +97,15 @@ def records(record: Any) -> st.SearchStrategy[Any]:
 def _of_one_kind(snapshot: StateSnapshot) -> StateSnapshot:
     """Return the state with the kind of its detail. A folder has files."""
     if snapshot.sink:
-        return replace(snapshot, kind=SINK, files=None, loop=None, frame=None)
+        return replace(snapshot, kind=SINK, files=None, loop=None, frame=None, keyed=None)
     if snapshot.loop:
-        return replace(snapshot, kind=LOOP, files=None, frame=None)
+        return replace(snapshot, kind=LOOP, files=None, frame=None, keyed=None)
     if frame := snapshot.frame:
         file_sets = snapshot.file_sets or (FileSet(path="state/ranks/1-abc"),)
         frame = replace(frame, schemas=("{}",) * len(file_sets))
-        return replace(snapshot, kind=FRAME, files=None, file_sets=file_sets, frame=frame)
+        kind = KEYED if snapshot.keyed else FRAME
+        return replace(snapshot, kind=kind, files=None, file_sets=file_sets, frame=frame)
+    snapshot = replace(snapshot, keyed=None)
     if not snapshot.files:
         return snapshot
     return replace(snapshot, kind=FILES, file_sets=snapshot.file_sets or (FileSet(path="state/model/1-abc"),))

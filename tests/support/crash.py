@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.spark import job
 from airflow_checkpoint_provider.spark.attempt import ending
 from airflow_checkpoint_provider.spark.checkpoints import copies, savepoints
 from airflow_checkpoint_provider.spark.loops import frames, loops
+from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame
 from airflow_checkpoint_provider.spark.queries import cut, running
 from airflow_checkpoint_provider.spark.queries.location import locations, rescaling
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
@@ -264,7 +265,7 @@ class Steps:
 
         return label
 
-    def _frame_label(self, _: Any, opened: frames.OpenedFrame) -> str:
+    def _frame_label(self, _: Any, opened: OpenedFrame) -> str:
         self._times[f"frame {opened.uid}"] += 1
         return f"frame/{opened.uid}-{self._times[f'frame {opened.uid}']}"
 

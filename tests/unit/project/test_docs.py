@@ -191,6 +191,7 @@ EXPLAINED: dict[str, type] = {
     "A **folder** is": metadata.FilesDetail,
     "A **loop** is": metadata.LoopDetail,
     "A **frame** has": metadata.FrameDetail,
+    "A **table by key** is": metadata.KeyedDetail,
     "The **metrics** of": metadata.Metrics,
     "A **query** stores": metadata.QueryDetail,
     "An edge is what": metadata.Edge,

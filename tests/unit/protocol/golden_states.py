@@ -11,6 +11,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     FileSet,
     Footer,
     FrameDetail,
+    KeyedDetail,
     LoopDetail,
     Measures,
     Metrics,
@@ -101,4 +102,18 @@ def with_loops() -> Acknowledgement:
         StateSnapshot(uid="rank", kind="loop", run="day-1", value={"turns": 2}, loop=rank),
         StateSnapshot(uid="days", kind="once", run="day-1", value=["mon", ["tue", 1]], loop=days),
         StateSnapshot(uid="ranks", kind="frame", run="day-1", file_sets=tuple(rows), frame=ranks),
+    )
+
+
+def with_keyed() -> Acknowledgement:
+    """Return an acknowledgement of a table by key: all rows, and two snapshots of changes."""
+    names = ("0", "c", "e")
+    rows = [FileSet(path=f"state/totals/1-{name}", files=(File(name="part-0", bytes=41, rows=7),)) for name in names]
+    keyed = KeyedDetail(
+        key=("carrier", "origin"), max_parallelism=128,
+        on={"state/totals/1-c": "state/totals/1-0", "state/totals/1-e": "state/totals/1-c"},
+    )  # fmt: skip
+    frame = FrameDetail(schemas=("{}", "{}", "{}"), codec="zstd", began="state/totals/1-c")
+    return acknowledgement(
+        2, StateSnapshot(uid="totals", kind="keyed", run="day-1", file_sets=tuple(rows), frame=frame, keyed=keyed)
     )

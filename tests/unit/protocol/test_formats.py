@@ -43,7 +43,7 @@ from tests.unit.protocol.golden_files import (
     golden,
     rewritten,
 )
-from tests.unit.protocol.golden_states import with_files, with_footers, with_loops, with_metrics, with_sinks
+from tests.unit.protocol.golden_states import with_files, with_footers, with_keyed, with_loops, with_metrics, with_sinks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -240,6 +240,7 @@ def test_folder_of_files_and_sink_are_read_as_they_were_written() -> None:
 
 def test_loops_and_their_frame_are_read_as_they_were_written() -> None:
     assert Acknowledgement.from_bytes(golden("acknowledgement-loops")) == with_loops()
+    assert Acknowledgement.from_bytes(golden("acknowledgement-keyed")) == with_keyed()
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:

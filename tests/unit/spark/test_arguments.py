@@ -34,7 +34,7 @@ TIMES = [True, "ten", [1], -1, float("nan")]
 ELSEWHERE = "another test has it"
 MADE_HERE = (
     *("CheckpointRef", "CheckpointedObject", "InitializationContext", "SnapshotContext", "Value"),
-    *("OpenSink", "Prepared", "Sink", "SinkContext", "DeltaSink", "IcebergSink", "JdbcSink", "Frame"),
+    *("OpenSink", "Prepared", "Sink", "SinkContext", "DeltaSink", "IcebergSink", "JdbcSink", "Frame", "KeyedState"),
 )
 """What authors get and do not make, and values and options, whose content has tests of its own."""
 STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]]}
@@ -57,6 +57,10 @@ WRONG: dict[Any, dict[str, dict[str, Any]]] = {
         "txn": {"uid": UIDS}, "sink": {"uid": UIDS, "sink": [None, 3, "/data/out", FileSink, pd.DataFrame()], "gated": FLAGS},
         "iterate": {"uid": UIDS, "items": ELSEWHERE, "every": [0, -1, True, "often", [1], 2.5j, "0 s"]},
         "once": {"uid": UIDS, "items": ELSEWHERE}, "frame": {"uid": UIDS, "initial": ELSEWHERE},
+        "keyed_state": {
+            "uid": UIDS, "key": [None, 3, "", [], [3], ["a", "a"], [""]], "schema": [3, "", " ", ["a int"]],
+            "max_parallelism": [0, -1, True, "128", 1.5, 40_000, None],
+        },
         "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
     },
     Query: {"awaitTermination": {"timeout": TIMES}, "exception": {}, "stop": {}, "handled": {}},
@@ -106,7 +110,7 @@ def called(owner: Any, call: str, **options: Any) -> Any:
 RIGHT = {
     "uid": "a", "df": lambda: None, "obj": object(), "pointer": "/root/jobs/a/job/chk-1", "path": "/data/out", "spark": None,
     "frame": None, "batch_id": 0, "writer": None, "count": 2,
-    "sink": FileSink("/data/out"), "context": None, "write": print, "items": [], "initial": None,
+    "sink": FileSink("/data/out"), "context": None, "write": print, "key": "carrier", "items": [], "initial": None,
 }  # fmt: skip
 
 

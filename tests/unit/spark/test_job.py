@@ -65,6 +65,9 @@ class PlayedRun(JobRun):
     def frame(self, uid: str, initial: Any) -> Any:
         return self._answer("frame", uid, initial)
 
+    def keyed_state(self, uid: str, key: Any, schema: Any, max_parallelism: int) -> Any:
+        return self._answer("keyed_state", uid, key, schema, max_parallelism)
+
     def sink(self, uid: str, sink: Any, *, gated: bool) -> Any:
         return self._answer("sink", uid, sink, gated)
 
