@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.spark.loops.key_groups import groups_of, key_group
 from tests.integration.runtime.conftest import Script
+from tests.support.drivers import ROOT
 
 CARRIERS = "carrier string, delay bigint"
 
@@ -132,6 +135,26 @@ def test_all_rows_are_stored_again_when_the_changes_have_grown(script: Script) -
     assert len(chain.file_sets) < 6
     folders = list((script.root / History("job").prefix / "state" / "totals").iterdir())
     assert len(folders) < 12
+
+
+def test_example_adds_each_day_once(script: Script, tmp_path: Path) -> None:
+    example = runpy.run_path(str(ROOT / "airflow_checkpoint_provider" / "example_dags" / "jobs" / "daily_delays.py"))
+    flights = [
+        (1, day, carrier, delay)
+        for day, carrier, delay in ((1, "AA", 5.0), (1, "AA", 7.0), (2, "AA", 1.0), (2, "UA", None), (2, "DL", 3.0))
+    ]
+    columns = "month int, day int, carrier string, arr_delay double"
+    script.spark.createDataFrame(flights, columns).write.parquet(f"{tmp_path}/flights.parquet")
+    out = str(tmp_path / "out")
+    with script.attempt() as job:
+        example["main"](job, str(tmp_path), out, "2013-01-01")
+    with script.failing() as job:
+        example["main"](job, str(tmp_path), out, "2013-01-02")
+    for _ in range(2):
+        with script.attempt() as job:
+            example["main"](job, str(tmp_path), out, "2013-01-02")
+    report = rows_of(script.spark.read.parquet(out))
+    assert report == {"AA": (3, 13, "2013-01-02"), "DL": (1, 3, "2013-01-02")}
 
 
 # -- keys ----------------------------------------------------------------------------------------------------------------
