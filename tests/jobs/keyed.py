@@ -42,6 +42,7 @@ def added(totals: DataFrame, new: DataFrame, day: int) -> DataFrame:
 
 
 if __name__ == "__main__":
-    out, *root = sys.argv[1:]
-    with CheckpointedJob(root=root[0] if root else None) as job:
+    root = sys.argv[2] if len(sys.argv) > 2 else None
+    out = sys.argv[1] if root is None else f"{root.replace('s3://', 's3a://')}-out"
+    with CheckpointedJob(root=root) as job:
         main(job, out, [int(day) for day in os.environ.get("DAYS", "1,2,3").split(",")])

@@ -146,7 +146,7 @@ class OpenedKeyed(OpenedFrame):
         """Take rows out."""
         if present is None:
             return
-        keys = keys.select(*map(quoted, self.within(keys)))
+        keys = keys.select(*map(quoted, self.within(keys))).distinct()
         self._check_types(present, keys)
         self._note(without(present, keys, self.key), self._changed(keys, keys.withColumn(DELETED, F.lit(True))))
 
@@ -196,10 +196,10 @@ class OpenedKeyed(OpenedFrame):
 
     def _check_types(self, present: DataFrame, df: DataFrame) -> None:
         """Raise ``SchemaChanged`` if a column has another type than in the state."""
-        types = {field.name: field.dataType for field in present.schema}
+        types = {field.name: field.dataType.simpleString() for field in present.schema}
         for field in df.schema:
-            if field.name in types and field.dataType != types[field.name]:
-                now, before = field.dataType.simpleString(), types[field.name].simpleString()
+            now, before = field.dataType.simpleString(), types.get(field.name)
+            if before and now != before:
                 raise SchemaChanged(
                     f"{self.name}: column {field.name!r} has type {now}, and the state has it as {before}. Cast it to {before}. {ANEW}"
                 )

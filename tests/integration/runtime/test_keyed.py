@@ -93,6 +93,25 @@ def test_rows_are_put_in_taken_out_and_replaced(script: Script) -> None:
         assert turns(job, lambda totals, job: totals.replace(table(job, UA=9))) == {"UA": 9}
 
 
+def test_keys_to_delete_may_be_there_twice(script: Script) -> None:
+    twice = lambda totals, job: totals.delete(table(job, AA=1).union(table(job, AA=2)))  # noqa: E731
+    with script.attempt() as job:
+        assert turns(job, lambda totals, job: totals.upsert(table(job, AA=1, UA=2)), twice) == {"UA": 2}
+
+
+def test_lists_with_and_without_nulls_are_of_one_type(script: Script) -> None:
+    rows = ("array(1, 2)", "array(CAST(NULL AS int))", "array(3)")
+    with script.attempt() as job:
+        found = turns(
+            job,
+            *(
+                lambda totals, job, row=row: totals.upsert(job.spark.sql(f"SELECT '{row}' AS carrier, {row} AS lists"))
+                for row in rows
+            ),
+        )
+    assert found == dict(zip(rows, ([1, 2], [None], [3]), strict=True))
+
+
 def test_reads_in_a_turn_see_its_changes(script: Script) -> None:
     with script.attempt() as job:
         totals = job.keyed_state("totals", ["carrier"])
