@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.errors import DuplicateKeys, KindChanged, Schem
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
+from airflow_checkpoint_provider.spark.loops import keyed_files
 from airflow_checkpoint_provider.spark.loops.key_groups import groups_of, key_group
 from tests.integration.runtime.conftest import Script
 from tests.support.drivers import ROOT
@@ -228,14 +229,9 @@ def test_key_that_is_there_twice_is_refused_and_nothing_is_stored(script: Script
         }
 
 
-@pytest.mark.parametrize("files", [[2, 3, 7, 2]])
-def test_rows_are_the_same_in_any_number_of_files(
-    script: Script, files: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from airflow_checkpoint_provider.spark.loops import keyed_files
-
+def test_rows_are_the_same_in_any_number_of_files(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: dict[int, int] = {}
-    for number, count in enumerate(files):
+    for number, count in enumerate((2, 3, 7, 2)):
         monkeypatch.setattr(keyed_files, "files_for", lambda spark, most, count=count: count)
         changed = range(number * 50, 300 + number * 10)
         expected |= {key: key + number for key in changed}
@@ -268,44 +264,51 @@ def test_new_columns_are_null_in_older_rows(script: Script) -> None:
         assert turns(job, wider) == {"AA": (1, None), "UA": (3, 9)}
 
 
-@pytest.mark.parametrize(
-    ("columns", "error", "said"),
-    [
-        (
-            "carrier string, delay int",
-            SchemaChanged,
-            "column 'delay' has type int, and the state has it as bigint. Cast it",
-        ),
-        ("carrier int, delay bigint", SchemaChanged, "column 'carrier' has type int"),
-        ("carrier string", WrongUse, "the rows have no column 'delay', which the state has"),
-        ("delay bigint", WrongUse, "the rows have no column 'carrier', which is in the key"),
-        ("carrier string, delay bigint, __checkpoint_x int", WrongUse, "is reserved"),
-    ],
+OTHER = (
+    (
+        "carrier string, delay int",
+        SchemaChanged,
+        "column 'delay' has type int, and the state has it as bigint. Cast it",
+    ),
+    ("carrier int, delay bigint", SchemaChanged, "column 'carrier' has type int"),
+    ("carrier string", WrongUse, "the rows have no column 'delay', which the state has"),
+    ("delay bigint", WrongUse, "the rows have no column 'carrier', which is in the key"),
+    ("carrier string, delay bigint, __checkpoint_x int", WrongUse, "is reserved"),
 )
-def test_other_columns_are_refused_by_name(script: Script, columns: str, error: type[Exception], said: str) -> None:
+
+
+def test_other_columns_are_refused_by_name(script: Script) -> None:
+    def refused(totals: Any, job: CheckpointedJob) -> None:
+        for columns, error, said in OTHER:
+            with pytest.raises(error, match=said):
+                totals.upsert(job.spark.createDataFrame([], columns))
+
     with script.attempt() as job:
         turns(job, lambda totals, job: totals.upsert(table(job, AA=1)))
-    with pytest.raises(error, match=said), script.attempt() as job:
-        turns(job, lambda totals, job: totals.upsert(job.spark.createDataFrame([], columns)))
+    with script.attempt() as job:
+        assert turns(job, refused) == {"AA": 1}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"key": "origin"}, "the history has it by carrier"), ({"max_parallelism": 64}, "write max_parallelism=128")],
-)
-def test_other_key_is_refused(script: Script, options: dict[str, Any], said: str) -> None:
+def test_other_key_is_refused(script: Script) -> None:
     with script.attempt() as job:
         turns(job, lambda totals, job: totals.upsert(table(job, AA=1)))
-    with pytest.raises(SchemaChanged, match=said), script.attempt() as job:
-        turns(job, lambda totals, job: None, **options)
+    with pytest.raises(SchemaChanged, match="the history has it by carrier"), script.failing() as job:
+        job.keyed_state("totals", "origin")
+    with pytest.raises(SchemaChanged, match="write max_parallelism=128"), script.failing() as job:
+        job.keyed_state("totals", "carrier", max_parallelism=64)
 
 
-@pytest.mark.parametrize(
-    "column", ["array(1)", "named_struct('a', 1)", "map(1, 2)", "INTERVAL 1 DAY", "'a' COLLATE UTF8_LCASE"]
-)
-def test_column_that_is_no_key_is_refused(script: Script, column: str) -> None:
-    with pytest.raises(WrongUse, match="cannot be a key"), script.attempt() as job:
-        turns(job, lambda totals, job: totals.upsert(job.spark.sql(f"SELECT {column} AS carrier, 1 AS n")))
+NO_KEYS = ("array(1)", "named_struct('a', 1)", "map(1, 2)", "INTERVAL 1 DAY", "'a' COLLATE UTF8_LCASE")
+
+
+def test_column_that_is_no_key_is_refused(script: Script) -> None:
+    def refused(totals: Any, job: CheckpointedJob) -> None:
+        for column in NO_KEYS:
+            with pytest.raises(WrongUse, match="cannot be a key"):
+                totals.upsert(job.spark.sql(f"SELECT {column} AS carrier, 1 AS n"))
+
+    with script.attempt() as job:
+        turns(job, refused, schema="carrier string, n int")
 
 
 def test_table_without_columns_cannot_be_read(script: Script) -> None:
