@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +27,7 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot], *, deep: b
     """Compare the files of ``states``, which lie at ``keys``, with what was acknowledged: names, sizes and footers. Return
     the number of files. Cost: a listing for each file set, and a read of the footer for each file.
 
-    ``deep``: read all pages too. Raises ``Damaged`` with the state and the first file that is missing or differs.
+    ``deep``: read all of each file, too. Raises ``Damaged`` with the state and the first file that is missing or differs.
     """
     stored = {file_set.path: (state.uid, file_set.files) for state in states for file_set in state.file_sets}
 
@@ -38,7 +39,7 @@ def verify(store: Store, keys: Keys, states: Iterable[StateSnapshot], *, deep: b
         with _prefixed(f"state '{uid}': "):
             compare_footer(store, folder, file)
             if deep:
-                compare_pages(store, folder, file)
+                compare_body(store, folder, file)
 
     each = [(uid, keys.file_set(path), file) for path, (uid, files) in stored.items() for file in files]
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -86,11 +87,46 @@ def compare_pages(store: Store, folder: str, file: File) -> None:
         parquet.check_pages(_reader(store, folder, file.name), file.bytes, file.rows)
 
 
+def compare_body(store: Store, folder: str, file: File) -> None:
+    """Read all of ``file``, and compare it with its acknowledged checksum, or each page of Parquet with the page's own. Raises ``Damaged``."""
+    if file.checksum is None:
+        compare_pages(store, folder, file)
+    elif sha256_of(store, f"{folder}/{file.name}") != file.checksum:
+        raise Damaged(f"{folder}/{file.name} has other bytes than were acknowledged; somebody or something changed it")
+
+
+def sha256_of(store: Store, key: str) -> str:
+    """Return the SHA-256 in hex of an object, of which few bytes are in memory at a time. Raises ``Damaged`` if it is absent."""
+    sha = hashlib.sha256()
+    for part in store.parts(key):
+        sha.update(part)
+    return sha.hexdigest()
+
+
+def with_checksums(store: Store, folder: str, files: Iterable[File]) -> tuple[File, ...]:
+    """Return ``files`` with the SHA-256 of each. Cost: a read of each file. Raises ``Damaged`` if one is missing."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return tuple(threads.map(lambda file: replace(file, checksum=sha256_of(store, f"{folder}/{file.name}")), files))
+
+
+def compare_all(store: Store, folder: str, files: Iterable[File]) -> None:
+    """Compare all bytes of the acknowledged ``files`` that have a checksum, and their names: no other file may lie in ``folder``.
+
+    Whoever opens such a folder reads all that is there. Raises ``Damaged``.
+    """
+    expected, sizes = list(files), sizes_in(store, folder)
+    compare(folder, sizes, expected)
+    if foreign := sizes.keys() - {file.name for file in expected}:
+        raise Damaged(f"{folder}/{min(foreign)} was not acknowledged; somebody or something put it there")
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda file: compare_body(store, folder, file), expected))
+
+
 def check_again(store: Store, folder: str, file: File) -> None:
-    """Compare all of one file with what was acknowledged: size, footer and pages. Raises ``Damaged``."""
+    """Compare all of one file with what was acknowledged: size, footer and bytes. Raises ``Damaged``."""
     compare(folder, sizes_in(store, folder), [file])
     compare_footer(store, folder, file)
-    compare_pages(store, folder, file)
+    compare_body(store, folder, file)
 
 
 def read_footers(store: Store, folder: str, sizes: Mapping[str, int]) -> dict[str, tuple[Footer, int | None]]:

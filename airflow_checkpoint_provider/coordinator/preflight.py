@@ -1,6 +1,6 @@
-"""Copies of the queries in a checkpoint, for a preflight. Runs anywhere.
+"""Copies of the queries and the folders of files in a checkpoint, for a preflight. Runs anywhere.
 
-The job may run meanwhile, and delete the checkpoint. So all queries are copied at once.
+The job may run meanwhile, and delete the checkpoint. So all of them are copied at once.
 
 In its copy a query runs one empty batch: batch N+1 gets the offsets of batch N. Spark takes it for an interrupted batch and compares
 sources, operators and state schemas as at every start, but reads no row.
@@ -18,8 +18,9 @@ from airflow_checkpoint_provider.location.copying import copy_saved
 from airflow_checkpoint_provider.location.files import OFFSETS, SOURCE, Location
 from airflow_checkpoint_provider.location.source_files import parsed_file
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.keys import pointer_of, safe_token
-from airflow_checkpoint_provider.protocol.metadata import Seal
+from airflow_checkpoint_provider.protocol.keys import Keys, pointer_of, safe_token
+from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
+from airflow_checkpoint_provider.storage.copy import copy_all
 
 TRIES = 3
 
@@ -48,7 +49,7 @@ def refuse_without_query(pointer: str, seal: Seal) -> None:
 
 
 def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tuple[str, Seal]:
-    """Copy the queries of a checkpoint. Return its URI and its content. If it is deleted meanwhile, the newest one is tried again.
+    """Copy the queries and the folders of a checkpoint. Return its URI and its content. If it is deleted meanwhile, the newest one is tried again.
 
     Raises what ``open_pointer`` raises, ``NothingToCompare``, and ``Damaged``.
     """
@@ -62,6 +63,8 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
             for uid, saved in opened.seal.states.items():
                 if saved.query:
                     copy_saved(saved, opened.store, opened.keys, copy_at(folder, uid))
+                elif saved.files:
+                    copy_all(opened.store, folder.store, _pairs(saved, opened.keys, copy_at(folder, uid)))
         except (CheckpointNotFound, Damaged):
             folder.store.delete_under(folder.key)
             if tries == TRIES or pointer == checkpoint_of(coordinator, source):
@@ -70,8 +73,14 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
             return pointer, opened.seal
 
 
+def _pairs(saved: StateSnapshot, keys: Keys, copy: Location) -> list[tuple[str, str]]:
+    """Return the files of a folder to copy: key in the checkpoint's store, key of the copy."""
+    file_set = saved.file_sets[0]
+    return [(f"{keys.file_set(file_set.path)}/{file.name}", copy.name(file.name)) for file in file_set.files]
+
+
 def copy_at(folder: Location, uid: str, kind: str = "files") -> Location:
-    """Return the location of a query's copy."""
+    """Return the place of the copy of a query or a folder."""
     return Location(folder.store, folder.name(f"{safe_token(uid)}/{kind}"))
 
 

@@ -68,7 +68,7 @@ def _is_folder(text: str, kind: str) -> bool:
     return found is not None and found[1] == kind
 
 
-def _is_file_name(text: str) -> bool:
+def is_file_name(text: str) -> bool:
     """Return whether ``text`` is a path below its file set: plain segments, none of them hidden."""
     return all(re.match(r"[^.]", segment) for segment in text.split("/")) and text.isprintable()
 
@@ -102,7 +102,7 @@ TransactionName = Annotated[
     str, Check(lambda text: bool(re.fullmatch(r"[1-9][0-9]{0,17}-[0-9a-f]{16}", text)), "name of a transaction")
 ]
 """The epoch of the attempt that prepared it, and a nonce: no name is used twice."""
-FileName = Annotated[str, Check(_is_file_name, "name of a file")]
+FileName = Annotated[str, Check(is_file_name, "name of a file")]
 Outcome = Annotated[str, Check(OUTCOMES.__contains__, "outcome")]
 KindName = Annotated[str, Check(known_kind("a stored checkpoint", KINDS), "kind of checkpoint")]
 Checkpointing = Annotated[dict[str, Any], Check(_is_checkpointing, "configuration of checkpoints")]

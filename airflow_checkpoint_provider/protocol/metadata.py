@@ -42,12 +42,16 @@ from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 
 STAGE, VALUE, REGISTERED, QUERY, SINK = "stage", "value", "registered", "query", "sink"
 """The kinds of states: rows, small JSON, and the states of registered objects, of streaming queries and of the script's sinks."""
+FILES = "files"
+"""The kind of files that the script keeps."""
+OF_RUN = (STAGE, FILES)
+"""The kinds that belong to a run: another run of the history does not see them."""
 INLINE = (VALUE, REGISTERED)
 """The kinds whose content lies in the metadata itself."""
 
 
 StateKind = Annotated[
-    str, Check(known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK)), "kind of a state")
+    str, Check(known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES)), "kind of a state")
 ]
 
 
@@ -61,7 +65,7 @@ class Footer(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class File(Record):
-    """A file of a file set. ``checksum`` is set only if this package wrote the bytes itself."""
+    """A file of a file set. ``checksum`` is the SHA-256 in hex of a file that the script keeps; Spark's rows have checksums of their own."""
 
     name: FileName
     bytes: Size
@@ -124,33 +128,46 @@ class Metrics(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageDetail(Record):
+class Provenance(Record):
+    """What a state of a run was made from, as far as it decides whether a retry may reuse it."""
+
+    application: str
+    version: str | None = None
+    # digest of the file sets of all stages handed out earlier in its attempt
+    earlier_stages: str = ""
+    # uid of the last of them
+    stage_before: str | None = None
+    values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
+    generation: Size = added(0)  # of the task: a clear changes it
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageDetail(Provenance):
     """The values that decide whether a stage may be reused, and how its rows are read back."""
 
     plan: str
     inputs: str  # a digest of the inputs of the plan's leaves: paths, options, rows of the driver, file sets of stages
     python: bool
-    application: str
     schema: str  # Spark's JSON
     codec: str  # for people who read `_metadata`
     sorted: bool = False
-    version: str | None = None
     function: bool = False
-    # digest of the file sets of all stages handed out earlier in its attempt
-    earlier_stages: str = ""
-    # uid of the last of them
-    stage_before: str | None = None
     draws: tuple[int, ...] = added(
         factory=tuple
     )  # the seeds by which Spark has drawn values, in the order in which the plan names them
     partitions: dict[str, str] = added(factory=dict)  # the settings of the partitions, if the rows depend on them
-    values: dict[str, Any] = field(default_factory=dict)  # uid -> JSON, at its barrier
     listed: str = added(
         ""
     )  # a digest of the inputs that Spark had listed by itself: names, sizes and times of files, versions of tables
     reads: str = added("")  # the names of these inputs, and of those that Spark had not listed, for one line
-    generation: Size = added(0)  # of the task: a clear changes it
     metrics: tuple[Metrics, ...] = added(factory=tuple)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesDetail(Provenance):
+    """Files that the script keeps. ``local``: it uses them in a folder on the driver's disk."""
+
+    local: bool
 
 
 def digest_of_stages(file_sets: Iterable[str]) -> str:
@@ -241,7 +258,7 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return "registered object" if kind == REGISTERED else kind
+    return {REGISTERED: "registered object", FILES: "folder"}.get(kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,18 +309,26 @@ class StateSnapshot(Shared):
     stage: StageDetail | None = None
     query: QueryDetail | None = added()
     sink: SinkDetail | None = added()
+    files: FilesDetail | None = added()
 
     def check(self) -> None:
         if (self.kind == SINK) != (self.sink is not None):
             raise ValueError(f"{self.uid!r} is not a sink, or has no detail of it")
-        if self.kind == STAGE and not self.file_sets:
-            raise ValueError(f"{self.uid!r} is not a stage, because it has no file set")
-        if self.kind != QUERY and (hidden := self._hidden_from_spark()):
+        if (self.kind == FILES) != (self.files is not None):
+            raise ValueError(f"{self.uid!r} is not a folder, or has no detail of it")
+        if self.kind in OF_RUN and not self.file_sets:
+            raise ValueError(f"{self.uid!r} is not a {kind_in_words(self.kind)}, because it has no file set")
+        if self.kind not in (QUERY, FILES) and (hidden := self._hidden_from_spark()):
             raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is not a name that Spark reads")
 
     def _hidden_from_spark(self) -> str | None:
         names = (file.name for file_set in self.file_sets for file in file_set.files)
         return next((name for name in names if name.startswith("_") or "/_" in name), None)
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Return what it was made from, if it belongs to a run."""
+        return self.stage or self.files
 
     @property
     def bytes(self) -> int:

@@ -34,6 +34,7 @@ from airflow_checkpoint_provider.spark.sinks.commits import Commits
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.sinks.writer import AttemptSinkWriter, SinkWriter
 from airflow_checkpoint_provider.spark.stages.application import Application, digest
+from airflow_checkpoint_provider.spark.stages.kept_files import KeptFiles
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States
@@ -86,6 +87,7 @@ class AttemptRun(JobRun):
         self.checkpointer = Checkpointer(attempt, participants, spark.version, config)
         self._timer = CheckpointTimer(attempt, self._queries, self.checkpointer, config)
         self.stages = Stages(spark, attempt, self.states, self.checkpointer, application)
+        self._files = KeptFiles(attempt, self.states, self.stages, self.checkpointer)
         self._unsaid = state_messages.not_paced(config)  # until there is a stage
         self._progress = Progress(spark, attempt, self.checkpointer.protection)
         self._end = JobEnd(
@@ -166,6 +168,9 @@ class AttemptRun(JobRun):
         while self._unsaid:
             say(self._unsaid.pop())
         return self.stages.run(uid, df, version, inputs)
+
+    def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
+        return self._files.run(uid, write, version, local=local)
 
     def value(self, uid: str, default: Any) -> Value:
         self.states.claim_value(uid)

@@ -169,6 +169,23 @@ class CheckpointedJob:
         """
         return self._claim(uid).stage(uid, df, version, inputs)
 
+    @checks_arguments(**arguments.FILES)
+    def files(
+        self, uid: str, write: Callable[[str], object], *, local: bool = False, version: str | None = None
+    ) -> str:
+        """Let ``write`` put files into a folder once in this run, store them, and return the path of the folder. A retry returns it without
+        calling ``write``.
+
+        ``write(path)`` gets a path that Spark can write to and that does not exist yet: ``model.write().save(path)``. The returned path is
+        the same one, for ``Model.load``. Nobody may change the files; a retry compares all their bytes, and raises ``Damaged``.
+
+        :param local: ``write`` gets an empty folder on the driver's disk, for files that Spark does not write. They are stored when it
+            returns, and a retry fetches them into such a folder again.
+        :param version: equal files stay valid although the application changes; another version writes them again. Without it, a changed
+            application writes them again, and so does a stage before them that was computed again.
+        """
+        return self._claim(uid).files(uid, write, version, local=local)
+
     @checks_arguments(**arguments.UID)
     def value(self, uid: str, default: Any = None) -> Value:
         """Return small JSON state, 64 KiB at most. Raises ``InvalidConfig`` if the default is no JSON, as ``Value.set`` does.

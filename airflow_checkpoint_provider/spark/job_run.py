@@ -64,6 +64,10 @@ class JobRun(ABC):
         """Return the rows of a stage."""
 
     @abstractmethod
+    def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
+        """Return the path of a folder of files."""
+
+    @abstractmethod
     def value(self, uid: str, default: Any) -> Value:
         """Return a value."""
 

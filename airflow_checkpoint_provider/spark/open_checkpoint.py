@@ -11,13 +11,14 @@ from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.keys import pointer_of
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.metadata import ICEBERG, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.spark import s3a
 from airflow_checkpoint_provider.spark.attempt.settings import launched
 from airflow_checkpoint_provider.spark.sinks.iceberg import read_prepared
 from airflow_checkpoint_provider.spark.stages import arguments, parquet_files
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
+from airflow_checkpoint_provider.spark.stages.kept_files import Folder
 from airflow_checkpoint_provider.spark.versions import check_versions
 from airflow_checkpoint_provider.storage import open_store
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OpenedCheckpoint:
-    """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage, JSON for a value.
+    """The states of one checkpoint: ``opened["clean"]`` is a DataFrame for a stage, a path for files, JSON for a value.
 
     ``sealed`` is False for a gated checkpoint that is acknowledged and not finalized: it may still be aborted.
     """
@@ -42,7 +43,8 @@ class OpenedCheckpoint:
 
     @checks_arguments(**arguments.UID)
     def __getitem__(self, uid: str) -> Any:
-        """Return a stage as a DataFrame, a value or an object's state as JSON, of a sink the rows that wait for a commit.
+        """Return a stage as a DataFrame, files as the URI of their folder, once all their bytes are compared, a value or an object's state
+        as JSON, of a sink the rows that wait for a commit.
 
         Raises ``CheckpointNotFound`` for an unknown uid, and ``Damaged``.
         """
@@ -53,11 +55,19 @@ class OpenedCheckpoint:
             )
         if state.sink is not None:
             return self._prepared(uid, state.sink)
+        if state.files is not None:
+            return self._folder(state)
         if state.stage is None:
             return state.value
         file_set = state.file_sets[0]
         uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
         return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
+
+    def _folder(self, state: StateSnapshot) -> str:
+        file_set = state.file_sets[0]
+        folder = Folder(self._store, self._keys.file_set(file_set.path))
+        folder.verify(file_set.files)
+        return folder.uri
 
     def _prepared(self, uid: str, sink: SinkDetail) -> DataFrame:
         """Return the rows that a sink holds ready and that nobody has committed so far."""

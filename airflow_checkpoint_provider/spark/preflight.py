@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql import SparkSession
 
+from airflow_checkpoint_provider.coordinator.assignment import check_kind
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
-from airflow_checkpoint_provider.coordinator.preflight import copy_queries
+from airflow_checkpoint_provider.coordinator.preflight import copy_at, copy_queries
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.protocol.metadata import FILES
 from airflow_checkpoint_provider.protocol.preflight import (
     PREFLIGHT_VARIABLE,
     UNSET,
@@ -38,6 +40,7 @@ from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.read_only import refuse_writes
 from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
+from airflow_checkpoint_provider.spark.stages.kept_files import Folder
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
@@ -127,6 +130,19 @@ class PreflightRun(JobRun):
     def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
         """Return the rows of the script; they are not stored."""
         return df() if callable(df) else df
+
+    def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
+        """Return a copy of the folder in the checkpoint. If that holds none, the script writes one on the driver's disk."""
+        on_disk, saved = Folder.on_disk(), self._saved.get(uid)
+        if saved is None:
+            if local:
+                Path(on_disk.path).mkdir()
+            write(on_disk.path)
+            return on_disk.path
+        check_kind(saved, FILES)
+        location = copy_at(self._folder, uid)
+        copy = Folder(location.store, location.key)
+        return copy.fetch(on_disk, saved.file_sets[0].files) if local else copy.uri
 
     def value(self, uid: str, default: Any) -> Value:
         """Return a value of the checkpoint. A change is not kept."""

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored,
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
-from airflow_checkpoint_provider.protocol.metadata import STAGE, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import OF_RUN, kind_in_words
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import command, restore, title
 from airflow_checkpoint_provider.text import out_of_memory, query_progress, work
@@ -349,7 +349,7 @@ def _continuation(state: State, launch: Launch, attempt: AttemptRecord | None, r
     elsewhere = restored.point is not None and restored.point.pointer is not None  # whose runs may have the same names
     stages = [] if elsewhere else work.own_stages(chosen.checkpoint.states, launch.spec.run)
     if not stages:
-        states = [state.uid for state in chosen.checkpoint.states if state.kind != STAGE]
+        states = [state.uid for state in chosen.checkpoint.states if state.kind not in OF_RUN]
         origin = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
         return f"{origin}; stages belong to their run and are computed"
     after = at_barrier(chosen.checkpoint.request.barrier or stages[-1].measures.barrier)

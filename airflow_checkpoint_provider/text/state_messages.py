@@ -60,6 +60,21 @@ def stage_recomputed(uid: str, why: str) -> str:
     return coded(f"stage '{uid}': recomputed. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
 
 
+def files_reused(folder: StateSnapshot, why: str, restored: str) -> str:
+    """Say that stored files were used; ``why`` is given if reuse needs a reason. ``restored``: see ``stage_reused``."""
+    number, count = folder.measures.checkpoint, sum(len(file_set.files) for file_set in folder.file_sets)
+    saved = f"{plural(count, 'file')} ({size(folder.bytes)}) of {f'chk-{number}' if number else restored}"
+    work = duration(folder.measures.work_s)
+    return coded(
+        f"folder '{folder.uid}': reused, {saved}, {work} of work not run again{f'; {why}' if why else ''}", "CKP120"
+    )
+
+
+def files_written_again(uid: str, why: str) -> str:
+    """Say that files are written again; ``why`` names the change."""
+    return coded(f"folder '{uid}': written again. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP121")
+
+
 def not_compared(names: Sequence[str]) -> str:
     """Say once in an attempt which parts of the program or of its inputs may have changed unseen."""
     text = f"not compared with the attempt whose rows are reused: {some(names)}"
@@ -106,9 +121,9 @@ def stage_sorted(uid: str) -> str:
     return coded(text, "CKP122")
 
 
-def value_differs(uid: str, now: Any, stored: Any, stage: str, attempt: int, why: str) -> str:
+def value_differs(uid: str, now: Any, stored: Any, barrier: str, attempt: int, why: str) -> str:
     """Say which of two values counts at a reused stage: the script's, and ``why``; or the stored one if ``why`` is empty."""
-    by_stage = f"stage '{stage}' of attempt {attempt} had stored {_short(stored)}"
+    by_stage = f"{barrier} of attempt {attempt} had stored {_short(stored)}"
     by_script = f"the script set {_short(now)}, {by_stage}; {_short(now)} counts, because {why}"
     return coded(
         f"value '{uid}': {by_script if why else f'the script has not set it; {by_stage}, which counts'}", "CKP428"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
-from airflow_checkpoint_provider.protocol.metadata import STAGE, StateEntry
+from airflow_checkpoint_provider.protocol.metadata import OF_RUN, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import brief, duration, some
 
 
 def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
     """Return the stages of a run in the order in which they were computed. Another run computes its stages anew."""
-    stages = [state for state in states if state.kind == STAGE and state.run == run]
+    stages = [state for state in states if state.kind in OF_RUN and state.run == run]
     return sorted(stages, key=lambda stage: (stage.measures.checkpoint, stage.uid))
 
 

@@ -15,6 +15,8 @@ READERS: dict[str, Reader] = {
     "acknowledgement": Acknowledgement.from_bytes,
     "acknowledgement-footers": Acknowledgement.from_bytes,
     "acknowledgement-metrics": Acknowledgement.from_bytes,
+    "acknowledgement-files": Acknowledgement.from_bytes,
+    "acknowledgement-sinks": Acknowledgement.from_bytes,
     "seal": Seal.from_bytes,
     "heartbeat": lambda body: Beat.from_json(parse(body, "heartbeat")),
     "heartbeat-queries": lambda body: Beat.from_json(parse(body, "heartbeat")),

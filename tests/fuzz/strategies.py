@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, FileSetEntry, Status
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import QUERY, REGISTERED, SINK, VALUE, StateKind, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    FILES,
+    QUERY,
+    REGISTERED,
+    SINK,
+    VALUE,
+    FileSet,
+    StateKind,
+    StateSnapshot,
+)
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
@@ -78,8 +87,17 @@ def records(record: Any) -> st.SearchStrategy[Any]:
     if record is Checkpoint:
         made = made.filter(lambda checkpoint: not (checkpoint.completion and checkpoint.abort_cause))
     if record is StateSnapshot:
-        made = made.map(lambda snapshot: replace(snapshot, kind=SINK) if snapshot.sink else snapshot)
+        made = made.map(_of_one_kind)
     return made.map(_listed) if record is State else made
+
+
+def _of_one_kind(snapshot: StateSnapshot) -> StateSnapshot:
+    """Return the state with the kind of its detail. A folder has files."""
+    if snapshot.sink:
+        return replace(snapshot, kind=SINK, files=None)
+    if not snapshot.files:
+        return snapshot
+    return replace(snapshot, kind=FILES, file_sets=snapshot.file_sets or (FileSet(path="state/model/1-abc"),))
 
 
 def _listed(state: State) -> State:

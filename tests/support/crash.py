@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.spark.queries.location import locations, rescal
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
 from airflow_checkpoint_provider.spark.queries.sinks import sink_log
 from airflow_checkpoint_provider.spark.sinks import delta, iceberg, iceberg_branches
-from airflow_checkpoint_provider.spark.stages import parquet_files, proof
+from airflow_checkpoint_provider.spark.stages import kept_files, parquet_files, proof
 from airflow_checkpoint_provider.spark.state import value as values
 from airflow_checkpoint_provider.storage import open_store
 
@@ -164,6 +164,8 @@ class Steps:
         self._wrap(parquet_files, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
         self._wrap(parquet_files, "count_rows", lambda spark, written, footers: _stage(written.uri), "", "rows-counted")
         self._wrap(proof.Proof, "_keep_plan", lambda proof: _stage(proof.written.uri), "", "plan-kept")
+        self._wrap(kept_files, "_listed", lambda uid, *_, **__: f"files/{uid}", "written", "listed")
+        self._wrap(kept_files.FilesSnapshot, "_brought_in", _kept, "before-storing", "stored")
         self._wrap(
             Coordinator,
             "acknowledge",
@@ -349,6 +351,10 @@ def _number(seal: str) -> int:
 
 def _stage(path: str) -> str:
     return f"stage/{path.split('/')[-2]}"
+
+
+def _kept(snapshot: kept_files.FilesSnapshot) -> str:
+    return f"files/{snapshot._record.uid}"
 
 
 def main(action: str, point: str, script: str, *arguments: str) -> None:

@@ -22,15 +22,11 @@ from airflow_checkpoint_provider.protocol.kinds import DECLINED, EXPIRED, STORE_
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.state.snapshot import Check
+from airflow_checkpoint_provider.spark.state.snapshot import AttemptEnds, Check, NotWanted
 from airflow_checkpoint_provider.storage import Store, copy_all
 from airflow_checkpoint_provider.text import messages
 
 LOG_EVERY = 30.0  # seconds between two lines about one copy
-
-
-class NotWanted(Exception):
-    """The checkpoint has its outcome, or the job ends, so its files are not needed."""
 
 
 class TooLate(Exception):
@@ -46,14 +42,17 @@ def still_wanted(
 ) -> None:
     """Raise ``NotWanted`` unless checkpoint ``number`` is pending, as far as the attempt's watch has seen.
 
-    Raise ``TooLate`` past the ``deadline``, a moment of ``clock``. End the process if the attempt is over.
+    Raise ``TooLate`` past the ``deadline``, a moment of ``clock``, and ``AttemptEnds`` if ``closing`` is set. End the process if the attempt
+    is over.
     """
     attempt.leaving.if_over()
     checkpoint = attempt.journal.state.checkpoint(number)
-    if closing.is_set() or checkpoint is None or checkpoint.status != PENDING:
+    if checkpoint is None or checkpoint.status != PENDING:
         raise NotWanted
     if clock() > deadline:
         raise TooLate("its files were not copied")
+    if closing.is_set():
+        raise AttemptEnds
 
 
 def in_time(attempt: Attempt, number: int, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:

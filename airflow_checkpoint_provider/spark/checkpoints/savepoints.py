@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.spark.checkpoints.participants import Streams
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.workers import Workers
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, NotWanted, Records
 from airflow_checkpoint_provider.text import messages
 
 LOOK = 0.1  # seconds between two looks whether a copy has returned
@@ -110,7 +110,7 @@ class Savepoints:
         """Abort the savepoint, and log it, if this block fails. Leave it pending if the store does not tell its outcome."""
         try:
             yield
-        except (copies.NotWanted, NotPending):
+        except (NotWanted, NotPending):
             self._log_if_aborted(savepoint)
         except CommitStateUnknown as error:
             say(messages.not_known(savepoint, error.message))

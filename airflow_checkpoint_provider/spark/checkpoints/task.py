@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.checkpoints.context import (
     TakenCheckpoint,
 )
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, Records
+from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, NotWanted, Records
 from airflow_checkpoint_provider.text import messages
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries while the store fails
@@ -191,7 +191,7 @@ class CheckpointTask:
                 return records
             source, total = copies.CopyTarget.of(self._attempt), copies.total_bytes(records)
             return snapshots.records(check, copies.NewFileSets(self._attempt, f"chk-{number}", source, total))
-        except copies.NotWanted:
+        except NotWanted:
             self._abort(number, ENDED, "its attempt ended before its states were written")
         except Exception as error:  # noqa: BLE001 - a state that cannot be written does not end the job
             self._abort(number, *copies.abort_reason(error, checkpoint))
@@ -254,7 +254,7 @@ class CheckpointTask:
         check = functools.partial(copies.in_time, self._attempt, number, self._deadline(number), context.clock)
         try:
             return self._attempt.writer.acknowledge(acknowledgement, check)
-        except copies.NotWanted:
+        except NotWanted:
             return None
         except copies.TooLate:
             self._abort(number, EXPIRED, NOT_RETURNED)

@@ -93,6 +93,12 @@ JOB: dict[str, Check] = {
     "allow_non_restored_state": lambda name, value: check_allowance(value),
 }
 STAGE: dict[str, Check] = {"uid": _uid, "version": arguments.text, "inputs": _inputs}
+FILES: dict[str, Check] = {
+    "uid": _uid,
+    "write": lambda name, value: _writes(value),
+    "local": arguments.flag,
+    "version": arguments.text,
+}
 UID: dict[str, Check] = {"uid": _uid}
 REGISTER: dict[str, Check] = {"uid": _uid, "obj": _not_a_class}
 QUERY: dict[str, Check] = {
@@ -107,6 +113,22 @@ CHECKPOINT: dict[str, Check] = {"wait": arguments.flag}
 OPEN: dict[str, Check] = {"pointer": _text, "spark": _a_session}
 SINK: dict[str, Check] = {"path": arguments.path, "format": _text}
 BATCH: dict[str, Check] = {"frame": lambda name, value: _batch(value)}
+
+
+# -- what a folder of files gets ----------------------------------------------------------------------------------------
+
+
+def _writes(write: Any) -> None:
+    """Raise ``WrongUse`` if ``write`` cannot be called with a path."""
+    say = "Give a function that takes a path: lambda path: model.write().save(path)"
+    if not callable(write):
+        raise WrongUse(f"files was given {named(write)}. {say}")
+    try:
+        inspect.signature(write).bind("path")
+    except ValueError:  # nobody knows what it takes
+        return
+    except TypeError as error:
+        raise WrongUse(f"files was given a function that does not take a path ({error}). {say}") from None
 
 
 # -- what a query writes -------------------------------------------------------------------------------------------------
@@ -194,7 +216,7 @@ def _refuse(uid: str, source: Any, function: bool) -> NoReturn:
     elif isinstance(source, RDD) or _module(source).partition(".")[0] in ("pandas", "pyarrow", "polars"):
         advice = "Give spark.createDataFrame(...) of it"
     elif any(origin.startswith(f"{MODELS}.") for origin in origins):
-        advice = "A model cannot be a stage yet. Save it yourself: model.write().overwrite().save(path)"
+        advice = "A model is not rows. Keep its files: job.files(uid, lambda path: fit().write().save(path))"
     elif isinstance(source, DataFrameWriter | DataStreamWriter | StreamingQuery):
         advice = "Give the DataFrame itself"
     raise WrongUse(f"{given} {named(source)}. {advice}")

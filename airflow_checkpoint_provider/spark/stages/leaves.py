@@ -10,7 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 Readbacks = Mapping[str, tuple[str, str]]
-"""Directory URI of a file set of this job -> (uid of its stage, path of the file set)."""
+"""Directory URI of a file set of this job -> (uid of its stage or folder, path of the file set)."""
 
 FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 DELTA = "TahoeLogFileIndex"
@@ -64,16 +64,22 @@ class Leaves:
         return bool(self.jvm.py4j.reflection.TypeUtil.isInstanceOf(name, java_object))
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
-        """Return the stage that wrote these files; None if no stage did. Its file set counts, not the directory where it lies."""
-        stages = {self.readbacks.get(_plain(path.rpartition("/")[0])) for path in paths}
+        """Return the stage, or the folder, that holds these paths; None if none does. Its file set counts, not the directory where it lies."""
+        found = [self._within(_plain(path)) for path in paths]
+        stages = {stage for stage, _ in found}
         if len(stages) != 1 or (stage := stages.pop()) is None:
             return None
-        return {
-            "leaf": "stage",
-            "uid": stage[0],
-            "file_set": stage[1],
-            "files": _sha(*(path.rpartition("/")[2] for path in paths)),
-        }
+        return {"leaf": "stage", "uid": stage[0], "file_set": stage[1], "files": _sha(*(name for _, name in found))}
+
+    def _within(self, path: str) -> tuple[tuple[str, str] | None, str]:
+        """Return the file set that holds a path, and the path below it."""
+        above, below = path, ""
+        while above:
+            if stage := self.readbacks.get(above):
+                return stage, below
+            above, _, name = above.rpartition("/")
+            below = f"{name}/{below}" if below else name
+        return None, path
 
 
 def mapping(scala: Any) -> dict[str, str]:

@@ -28,10 +28,9 @@ from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.observations import Observed, collected
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
+from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, Once, StoredSnapshot
 
 PLAN_FILE = "plan.json"
-CHECK_EVERY = 1.0  # seconds between two questions whether the checkpoint that waits for a proof is still wanted
 
 
 @dataclass
@@ -46,8 +45,11 @@ class Proof:
     written: parquet_files.Written
     plan: Plan
     listed: Listing
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _files: tuple[File, ...] | None = None
+    _plan_kept: threading.Lock = field(default_factory=threading.Lock)  # held from the first call on
+
+    @cached_property
+    def _once(self) -> Once[tuple[File, ...]]:
+        return Once(self._proved)
 
     def begin(self) -> None:
         """Prove the rows now, if the store answers."""
@@ -59,17 +61,10 @@ class Proof:
 
         If the files do not hold the rows that were written, end the process with exit code 1.
         """
-        while not self._lock.acquire(timeout=CHECK_EVERY):
-            if self._files is not None:  # only the text of the plan is not stored yet
-                return self._files
-            check()
-        try:
-            if self._files is None:
-                self._files = self._proved()
-                self._keep_plan()
-            return self._files
-        finally:
-            self._lock.release()
+        files = self._once.get(check)
+        if self._plan_kept.acquire(blocking=False):
+            self._keep_plan()
+        return files
 
     def _proved(self) -> tuple[File, ...]:
         self._await_count()

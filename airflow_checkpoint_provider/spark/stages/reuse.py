@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
-from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot, digest_of_stages
+from airflow_checkpoint_provider.protocol.metadata import (
+    STAGE,
+    FilesDetail,
+    Provenance,
+    StageDetail,
+    StateSnapshot,
+    digest_of_stages,
+    kind_in_words,
+)
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws
 from airflow_checkpoint_provider.spark.stages.partitions import changed_partitions
 from airflow_checkpoint_provider.spark.stages.plan import Plan
@@ -59,6 +67,21 @@ def reuse_without_plan(prior: StageDetail, request: StageRequest) -> Verdict:
     if changed_input(prior, request) or request.version != prior.version or request.inputs == COMPARE:
         return Verdict(False)
     return Verdict(prior.application == request.application)
+
+
+def decide_files(prior: FilesDetail, request: StageRequest) -> Verdict:
+    """Decide for files that a function of the script has written. There is no plan to compare: nobody sees what the function does."""
+    if changed_stage := changed_input(prior, request):
+        return Verdict(False, changed_stage)
+    if request.version != prior.version:
+        return Verdict(False, f"its version changed: {prior.version!r} → {request.version!r}")
+    if request.application == prior.application:
+        return Verdict(True)
+    if request.version is not None:
+        return Verdict(True, f"application changed, version={request.version!r} is the same")
+    return Verdict(
+        False, 'the application changed, so equal files cannot be proved. To keep them next time, set version="1"'
+    )
 
 
 def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, difference: Callable[[], str]) -> Verdict:
@@ -147,22 +170,28 @@ def _why_opaque(plan: Plan) -> str:
     return "its plan holds rows of the driver" if plan.local_rows else "version= was given"
 
 
-def changed_input(prior: StageDetail, request: StageRequest) -> str:
+def changed_input(prior: Provenance, request: StageRequest) -> str:
     """Return which stage before this one is not the same as for the stored rows; empty if all are the same."""
     if prior.earlier_stages == request.earlier_stages:
         return ""
     came_before, written = _came_before(prior, request.snapshots), _epoch(request.snapshots[request.uid])
     for uid in came_before:
         if uid not in request.handed_out:
-            return f"stage '{uid}' no longer comes before it"
+            return f"{_named(uid, request)} no longer comes before it"
         if file_set_epoch(request.handed_out[uid]) > written:
-            return f"stage '{uid}' before it was computed again"
+            return f"{_named(uid, request)} before it was computed again"
     known = digest_of_stages(request.handed_out[uid] for uid in came_before) == prior.earlier_stages
     added = next((uid for uid in request.handed_out if uid not in came_before), None) if known else None
-    return f"stage '{added}' now comes before it" if added else "other stages came before it"
+    return f"{_named(added, request)} now comes before it" if added else "other stages came before it"
 
 
-def _came_before(prior: StageDetail, snapshots: Mapping[str, StateSnapshot]) -> list[str]:
+def _named(uid: str, request: StageRequest) -> str:
+    """Return a stage or a folder as messages call it."""
+    snapshot = request.snapshots.get(uid)
+    return f"{kind_in_words(snapshot.kind) if snapshot else STAGE} '{uid}'"
+
+
+def _came_before(prior: Provenance, snapshots: Mapping[str, StateSnapshot]) -> list[str]:
     """Return the uids of the stages that came before a stored one, in the script's order. Each stage names the one before it.
 
     A stage that was reused after other stages than at first names an older one, so the list may lack some of them.
@@ -172,7 +201,7 @@ def _came_before(prior: StageDetail, snapshots: Mapping[str, StateSnapshot]) -> 
     while before is not None and before not in found:
         found[before] = None
         snapshot = snapshots.get(before)
-        before = snapshot.stage.stage_before if snapshot and snapshot.stage else None
+        before = snapshot.provenance.stage_before if snapshot and snapshot.provenance else None
     return list(reversed(found))
 
 

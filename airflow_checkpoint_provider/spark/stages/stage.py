@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     STAGE,
     FileSet,
     Measures,
+    Provenance,
     StageDetail,
     StateSnapshot,
     digest_of_stages,
@@ -81,28 +82,44 @@ class Stages:
         self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str = AUTO
     ) -> DataFrame:
         """Return the rows of stage ``uid``: the stored rows if they can be reused, else compute and store them now."""
+        with self.alone(uid, f"stage '{uid}'"):
+            return self._run(uid, source, version, inputs)
+
+    @contextmanager
+    def alone(self, uid: str, barrier: str) -> Iterator[None]:
+        """Keep, inside this block, all other stages and folders out, and the file sets of this one. Raises ``WrongUse`` in a second thread."""
         if not self._running.acquire(blocking=False):
             raise WrongUse(
-                f"stage '{uid}' was called while another stage runs in a second thread. Call stages one after the other"
+                f"{barrier} was called while another stage runs in a second thread. Call stages one after the other"
             )
         try:
             with self._attempt.file_sets.stage(uid, self._states.snapshots):
-                return self._run(uid, source, version, inputs)
+                self._attempt.writer.check_not_fenced()
+                self._checkpointer.stop_if_asked(f"the beginning of {barrier}")
+                yield
         finally:
             self._running.release()
+
+    def request(self, uid: str, version: str | None, *, function: bool = True, inputs: str = AUTO) -> StageRequest:
+        """Return what decides, with the stored state, whether a stage or a folder is reused."""
+        return StageRequest(
+            self._application.digest,
+            version,
+            function,
+            dict(self._states.handed_out),
+            uid,
+            self._states.snapshots,
+            inputs,
+            self._attempt.run.generation,
+        )
 
     def _run(
         self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str
     ) -> DataFrame:
-        self._attempt.writer.check_not_fenced()
-        self._checkpointer.stop_if_asked(f"the beginning of stage '{uid}'")
         function = callable(source)
         if function:
             check_function(uid, source)
-        before, generation = dict(self._states.handed_out), self._attempt.run.generation
-        request = StageRequest(
-            self._application.digest, version, function, before, uid, self._states.snapshots, inputs, generation
-        )
+        request = self.request(uid, version, function=function, inputs=inputs)
         prior = self._states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
@@ -138,17 +155,25 @@ class Stages:
         # Names, sizes and footers were compared when the attempt began.
         parquet_files.verify_rows(self._spark, self._uri(file_set.path), file_set.files)
         df = self._read(snapshot, detail)
-        for value in self._states.replay_values(detail, self._application.digest):
-            attempt = file_set_epoch(file_set.identity)
-            say(state_messages.value_differs(value.uid, value.now, value.stored, snapshot.uid, attempt, value.why_kept))
-        self._states.hand_out(snapshot)
-        self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
+        self.pass_reused(snapshot, detail)
         restored = str(self._attempt.restored.point)
         say(state_messages.stage_reused(snapshot, verdict.why, restored=restored, unseen=unseen))
         if verdict.moved:
             say(state_messages.inputs_moved(snapshot.uid, verdict.moved))
         self._say_not_compared()
         return df
+
+    def pass_reused(self, snapshot: StateSnapshot, detail: Provenance) -> None:
+        """Set the values as they were at the barrier of a reused stage or folder, and note that the script has passed it."""
+        barrier, attempt = snapshot.measures.barrier, file_set_epoch(snapshot.file_sets[0].identity)
+        for value in self._states.replay_values(detail, self._application.digest):
+            say(state_messages.value_differs(value.uid, value.now, value.stored, barrier, attempt, value.why_kept))
+        self._states.hand_out(snapshot)
+        self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
+
+    def reads(self, uri: str, uid: str, identity: str) -> None:
+        """Note that the script was given ``uri``: plans that read below it name the file set, wherever it lies."""
+        self._readbacks[uri] = (uid, identity)
 
     def _say_not_compared(self) -> None:
         """Name once in an attempt the parts of the application that are not compared, and may have changed."""
@@ -161,7 +186,7 @@ class Stages:
         uri = self._uri(file_set.path)
         self._attempt.file_sets.read(file_set.path)
         df = parquet_files.load(self._spark, uri, file_set.files, detail.schema)
-        self._readbacks[uri] = (snapshot.uid, file_set.identity)
+        self.reads(uri, snapshot.uid, file_set.identity)
         return df
 
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:

@@ -6,15 +6,28 @@ reached, so its snapshot only proves them (``stages/proof.py``).
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 
 Check = Callable[[], object]
 """Raises if the checkpoint is no longer wanted. A long write calls it between two files."""
+
+CHECK_EVERY = 1.0  # seconds between two questions whether the checkpoint that waits is still wanted
+
+
+class NotWanted(Exception):
+    """The checkpoint has its outcome, or the job ends, so its files are not needed."""
+
+
+class AttemptEnds(NotWanted):
+    """The attempt ends. What the script has made already is stored all the same; what can be made again is given up."""
+
 
 Records = tuple[StateSnapshot, ...]
 """The records of an acknowledgement, one for each state, in the order of the uids."""
@@ -25,6 +38,32 @@ class FileSetFolder(Protocol):
 
     def copy(self, record: StateSnapshot, check: Check) -> StateSnapshot:
         """Copy the files of a record that is written already. Return the record of the copies."""
+
+
+Made = TypeVar("Made")
+
+
+class Once(Generic[Made]):
+    """The result of a long step by which something that the script has made is stored: the first thread that asks takes the step.
+
+    It is taken to its end though the attempt ends meanwhile: else hours of work would be lost. A step that fails is taken again.
+    """
+
+    def __init__(self, step: Callable[[], Made]) -> None:
+        self._step, self._lock = step, threading.Lock()
+        self._made: list[Made] = []
+
+    def get(self, check: Check) -> Made:
+        """Return the result. Raises what the step raises, and what ``check`` raises while another thread takes it."""
+        while not self._lock.acquire(timeout=CHECK_EVERY):
+            with contextlib.suppress(AttemptEnds):
+                check()
+        try:
+            if not self._made:
+                self._made.append(self._step())
+            return self._made[0]
+        finally:
+            self._lock.release()
 
 
 class Snapshot(Protocol):

@@ -10,11 +10,15 @@ from typing import Any
 
 from airflow_checkpoint_provider.coordinator.assignment import check_kind, unclaimed
 from airflow_checkpoint_provider.protocol.metadata import (
+    FILES,
+    OF_RUN,
     QUERY,
     REGISTERED,
     STAGE,
     VALUE,
+    FilesDetail,
     Measures,
+    Provenance,
     Seal,
     StageDetail,
     StateSnapshot,
@@ -78,7 +82,7 @@ class States:
         if seal is None:
             return cls(run)
         own_run = None if elsewhere else run
-        kept = {uid: state for uid, state in seal.states.items() if state.kind != STAGE or state.run == own_run}
+        kept = {uid: state for uid, state in seal.states.items() if state.kind not in OF_RUN or state.run == own_run}
         same_run = [ack for ack in seal.applications.values() if ack.run == own_run]
         run_values = {uid: value for ack in same_run for uid, value in ack.run_values.items()}
         run_objects = tuple(uid for ack in same_run for uid in ack.run_objects)
@@ -96,6 +100,13 @@ class States:
         if snapshot:
             check_kind(snapshot, STAGE)
         return (snapshot, snapshot.stage) if snapshot and snapshot.stage else None
+
+    def folder(self, uid: str) -> tuple[StateSnapshot, FilesDetail] | None:
+        """Return the restored or written folder of that uid. Raises ``KindChanged``."""
+        snapshot = self.snapshots.get(uid)
+        if snapshot:
+            check_kind(snapshot, FILES)
+        return (snapshot, snapshot.files) if snapshot and snapshot.files else None
 
     def claim_value(self, uid: str) -> None:
         """Note that the script uses the value of that uid. Raises ``KindChanged``."""
@@ -134,7 +145,7 @@ class States:
         self.values[uid] = value
         self.own_values.add(uid)
 
-    def replay_values(self, detail: StageDetail, application: str) -> tuple[ValueDifference, ...]:
+    def replay_values(self, detail: Provenance, application: str) -> tuple[ValueDifference, ...]:
         """Set the values as they were at the barrier of a reused stage, if ``application`` has stored it. Return nothing then.
 
         Else the script's new code counts: a value that it has set stays, and one that it has not set gets the stored value. Return
@@ -168,7 +179,7 @@ class States:
     def unclaimed_of_earlier_runs(self) -> tuple[StateSnapshot, ...]:
         """Return the unclaimed values and registered objects' states with which this run began."""
         began_with = {*self.run_values, *self.run_objects}
-        return tuple(state for state in self.unclaimed() if state.kind != STAGE and state.uid in began_with)
+        return tuple(state for state in self.unclaimed() if state.kind not in OF_RUN and state.uid in began_with)
 
     def unfinished_values(self) -> tuple[str, ...]:
         """Return the values that earlier attempts of this run have made, and this attempt has not: no finished attempt has them."""
@@ -178,7 +189,7 @@ class States:
     def unused_stages(self) -> tuple[str, ...]:
         """Return the uids of the restored stages that the script has not used so far."""
         with self.lock:
-            stages = {uid for uid, snapshot in self.snapshots.items() if snapshot.kind == STAGE}
+            stages = {uid for uid, snapshot in self.snapshots.items() if snapshot.kind in OF_RUN}
             return tuple(sorted(stages - self.handed_out.keys()))
 
     def complete_records(self) -> tuple[StateSnapshot, ...]:

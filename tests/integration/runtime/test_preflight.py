@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -106,6 +107,41 @@ def test_version_that_fits_is_ok(ran: Script, tmp_path: Path, monkeypatch: pytes
     other = Version(ran, tmp_path, lambda rows: totals(rows.withColumnRenamed("key", "name"), "name").where("n > 3"))
     assert other.compared(monkeypatch) == {UID: ()}
     Version(ran, tmp_path).run()  # it goes on as if nobody had looked
+
+
+class Scoring(Version):
+    """A version of a script that keeps files, too. ``written``: the uids of those that it wrote; ``read``: what it has found in each."""
+
+    uids: tuple[str, ...] = ("model", "index")
+
+    def run(self) -> None:
+        self.written, self.read = list[str](), dict[str, str]()
+        with self._script.attempt() as job:
+            for uid in self.uids:
+                local = uid != "model"
+                path = Path(job.files(uid, partial(self._write, uid, local), local=local).removeprefix("file://"))
+                self.read[uid] = next(file for file in path.iterdir() if file.name[0] == "p").read_text().strip()
+            job.start_query(self.uid, self._written(self._change(self._rows(job))))
+
+    def _write(self, uid: str, local: bool, path: str) -> None:
+        self.written.append(uid)
+        if local:
+            Path(path, "part").write_text(uid)
+        else:
+            self._script.spark.range(1).coalesce(1).selectExpr(f"'{uid}' AS value").write.text(path)
+
+
+def test_files_of_the_checkpoint_are_given_to_the_script(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of them: the job may run meanwhile. What the checkpoint does not hold is written to the disk of the driver."""
+    add_files(tmp_path / "in", *range(3))
+    version = Scoring(script, tmp_path)
+    version.run()
+    assert version.written == ["model", "index"]
+    version.uids = ("model", "index", "names")
+    assert version.compared(monkeypatch) == {UID: ()}
+    assert (version.written, version.read) == (["names"], {uid: uid for uid in version.uids})
 
 
 DIFFERENT: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {

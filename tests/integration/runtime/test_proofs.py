@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.settings import Settings
+from airflow_checkpoint_provider.spark.checkpoints import copies
+from airflow_checkpoint_provider.spark.state import snapshot
 from airflow_checkpoint_provider.spark.state.registered import InitializationContext, SnapshotContext
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
@@ -70,6 +74,29 @@ def test_script_goes_on_while_the_rows_of_its_stage_are_proved(script: Script, m
     reader = script.coordinator()
     seal, _ = reader.contents(reader.state.retained[-1])
     assert [file.rows for file in seal.states["first"].file_sets[0].files] == [50, 50]
+
+
+def test_rows_are_proved_to_the_end_although_the_script_fails_meanwhile(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hours of work are in them, and a bucket with many files takes its time."""
+    held, still_wanted = Held(), copies.still_wanted
+
+    def asked(attempt: Attempt, number: int, closing: threading.Event, *more: Any) -> None:
+        if closing.is_set():
+            held.released.set()
+        still_wanted(attempt, number, closing, *more)
+
+    monkeypatch.setattr(copies, "still_wanted", asked)
+    monkeypatch.setattr(snapshot, "CHECK_EVERY", 0.01)
+    monkeypatch.setattr(Settings, "open_store", lambda _: FaultyStore(LocalStore(script.root), held))
+    with script.failing() as job:
+        job.stage("first", job.spark.range(3))
+        assert held.waiting.wait(60)
+    again = script.recomputes("first")
+    with script.attempt() as job:
+        job.stage("first", job.spark.range(3))
+    assert not again()
 
 
 def test_stage_is_proved_when_a_later_checkpoint_finds_the_store_again(

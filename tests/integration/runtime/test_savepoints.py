@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob, attempt_run, open
 from airflow_checkpoint_provider.spark.attempt import journal_writer, start
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints import copies
+from airflow_checkpoint_provider.spark.state.snapshot import NotWanted
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
 from tests.integration.runtime.conftest import Script
@@ -220,7 +221,7 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
             wait_until(parts(job).checkpointer._context.closing.is_set, say="the job does not end")
         try:
             copy_all(*args)
-        except copies.NotWanted as over:
+        except NotWanted as over:
             ended.append(type(over))
             raise
 
@@ -228,7 +229,7 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     with script.failing() as job:
         number = ask_for_all(script)
         stage(job, "first")
-    assert ended == [copies.NotWanted]
+    assert ended == [NotWanted]
     reason = {"aborted": "changed my mind", "closed": "attempt ended"}[way]
     assert script.checkpoint(number).reason == reason
     assert f"ABORTED chk-{number} of job: {reason}" in capsys.readouterr().out

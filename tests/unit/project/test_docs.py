@@ -188,6 +188,7 @@ EXPLAINED: dict[str, type] = {
     "A **state** in": metadata.StateSnapshot,
     "Its **measures**": metadata.Measures,
     "A **stage**": metadata.StageDetail,
+    "A **folder** is": metadata.FilesDetail,
     "The **metrics** of": metadata.Metrics,
     "A **query** stores": metadata.QueryDetail,
     "An edge is what": metadata.Edge,

@@ -27,9 +27,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
-    Footer,
     Measures,
-    Metrics,
     Seal,
     StageDetail,
     StateEntry,
@@ -43,6 +41,7 @@ from tests.support import query_lives
 from tests.support.acknowledgements import acknowledgement, file_set, stage, value
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
+from tests.unit.protocol.golden_states import with_files, with_footers, with_metrics, with_sinks
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
@@ -76,22 +75,6 @@ def detailed(number: int) -> Acknowledgement:
         value("Größe", number, {"rows": 7, "deep": [1, None, True, 2.5, "ü"]}),
         run="scheduled__2026-11-20", run_values={"count": 0}, versions=VERSIONS,
     )  # fmt: skip
-
-
-def with_footers() -> Acknowledgement:
-    """Return an acknowledgement whose files have the checksums of their footers."""
-    clean = file_set("clean", files=1)
-    files = tuple(replace(file, footer=Footer(bytes=8, checksum="9f3c01ab")) for file in clean.files)
-    return acknowledgement(2, stage("clean", 2, made_of=replace(clean, files=files)))
-
-
-def with_metrics() -> Acknowledgement:
-    """Return an acknowledgement of a stage with the metrics of two Observations; those of the second were not kept."""
-    clean = stage("clean", 2)
-    assert clean.stage
-    schema = '{"type":"struct","fields":[{"name":"rows","type":"long","nullable":true,"metadata":{}}]}'
-    metrics = (Metrics(name="quality", schema=schema, row='{"0":10}'), Metrics(name=""))
-    return acknowledgement(2, replace(clean, stage=replace(clean.stage, metrics=metrics)))
 
 
 def taken_out() -> Manifest:
@@ -343,6 +326,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement": lambda: lived().objects[KEYS.acknowledgement(2, "")],
     "acknowledgement-footers": lambda: with_footers().to_bytes(),
     "acknowledgement-metrics": lambda: with_metrics().to_bytes(),
+    "acknowledgement-files": lambda: with_files().to_bytes(),
+    "acknowledgement-sinks": lambda: with_sinks().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),

@@ -42,9 +42,8 @@ from tests.unit.protocol.golden_files import (
     completed_behind_kafka,
     golden,
     rewritten,
-    with_footers,
-    with_metrics,
 )
+from tests.unit.protocol.golden_states import with_files, with_footers, with_metrics, with_sinks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -232,6 +231,11 @@ def test_acknowledgement_holds_what_a_query_had_read_of_another_one() -> None:
 
 def test_stage_has_the_metrics_of_its_observations() -> None:
     assert Acknowledgement.from_bytes(golden("acknowledgement-metrics")) == with_metrics()
+
+
+def test_folder_of_files_and_sink_are_read_as_they_were_written() -> None:
+    assert Acknowledgement.from_bytes(golden("acknowledgement-files")) == with_files()
+    assert Acknowledgement.from_bytes(golden("acknowledgement-sinks")) == with_sinks()
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:

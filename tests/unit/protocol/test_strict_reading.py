@@ -195,9 +195,9 @@ def test_snapshot_with_more_records_than_any_version_keeps_is_damaged(records: s
 
 def test_state_of_an_unknown_kind_is_of_a_newer_version() -> None:
     with pytest.raises(
-        FormatTooNew, match="a stored state is of kind 'files', which this version does not know: upgrade"
+        FormatTooNew, match="a stored state is of kind 'model', which this version does not know: upgrade"
     ):
-        StateSnapshot.from_json({"uid": "model", "kind": "files", "run": "r"})
+        StateSnapshot.from_json({"uid": "als", "kind": "model", "run": "r"})
 
 
 def test_checkpoint_of_an_unknown_kind_is_of_a_newer_version() -> None:

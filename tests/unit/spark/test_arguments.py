@@ -49,7 +49,11 @@ WRONG: dict[Any, dict[str, dict[str, Any]]] = {
             "checkpointing": [{}, "10 min", 3, CheckpointConfig], "restore": [True, None, 2.5, ["latest"], b"latest"],
             "allow_non_restored_state": [[1], 3, None, {"a": "lose"}, [""], "drop"],
         },
-        "stage": STAGE, "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
+        "stage": STAGE,
+        "files": {
+            "uid": UIDS, "write": [None, "path", lambda: None], "local": [None, 3, "yes"], "version": STAGE["version"],
+        },
+        "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
         "txn": {"uid": UIDS}, "sink": {"uid": UIDS, "sink": [None, 3, "/data/out", FileSink, pd.DataFrame()], "gated": FLAGS},
         "start_query": QUERY, "checkpoint": {"wait": FLAGS}, "await_queries": {},
     },
@@ -100,7 +104,7 @@ def called(owner: Any, call: str, **options: Any) -> Any:
 RIGHT = {
     "uid": "a", "df": lambda: None, "obj": object(), "pointer": "/root/jobs/a/job/chk-1", "path": "/data/out", "spark": None,
     "frame": None, "batch_id": 0, "writer": None, "count": 2,
-    "sink": FileSink("/data/out"), "context": None,
+    "sink": FileSink("/data/out"), "context": None, "write": print,
 }  # fmt: skip
 
 

@@ -53,6 +53,9 @@ class PlayedRun(JobRun):
     def txn(self, uid: str) -> Any:
         return self._answer("txn", uid)
 
+    def files(self, uid: str, write: Any, version: str | None, *, local: bool) -> Any:
+        return self._answer("files", uid, write, version, local)
+
     def sink(self, uid: str, sink: Any, *, gated: bool) -> Any:
         return self._answer("sink", uid, sink, gated)
 

@@ -47,9 +47,9 @@ def test_lines_of_values_and_metrics_of_reused_stages(golden: Golden) -> None:
     golden(
         "values",
         [
-            state_messages.value_differs("rows", 10, 1, "clean", 1, "the application changed"),
-            state_messages.value_differs("rows", 10, None, "clean", 1, "a stage before it was computed again"),
-            state_messages.value_differs("seen", None, ["x" * 40, "y" * 40], "clean", 1, ""),
+            state_messages.value_differs("rows", 10, 1, "stage 'clean'", 1, "the application changed"),
+            state_messages.value_differs("rows", 10, None, "stage 'clean'", 1, "a stage before it was computed again"),
+            state_messages.value_differs("seen", None, ["x" * 40, "y" * 40], "stage 'clean'", 1, ""),
             state_messages.metrics_not_kept("clean", "quality", "they are too large"),
             state_messages.metrics_not_kept("clean", "", "JSON cannot hold their types"),
             state_messages.metrics_missing("clean", "quality", "its function was not called"),

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.stages.inputs import Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.proof import Proof
+from airflow_checkpoint_provider.spark.state import snapshot
 from airflow_checkpoint_provider.storage import LocalStore
 
 FOLDER = "jobs/daily/job/state/clean/1-n0nce"
@@ -70,7 +71,7 @@ def test_checkpoint_does_not_wait_for_the_text_of_the_plan(monkeypatch: pytest.M
         begun.set()
         assert free.wait(60)
 
-    monkeypatch.setattr(proof, "CHECK_EVERY", 0.01)
+    monkeypatch.setattr(snapshot, "CHECK_EVERY", 0.01)
     monkeypatch.setattr(proof, "read_footers", lambda *_: {})
     monkeypatch.setattr(parquet_files, "count_rows", lambda *_: ())
     attempt, unwanted = MagicMock(), MagicMock(side_effect=AssertionError("the rows are proved"))

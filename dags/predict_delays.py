@@ -1,0 +1,1 @@
+../airflow_checkpoint_provider/example_dags/predict_delays.py

@@ -1,0 +1,74 @@
+"""The golden acknowledgements of single kinds of states. Runs anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_checkpoint_provider.protocol.metadata import (
+    Acknowledgement,
+    File,
+    FilesDetail,
+    FileSet,
+    Footer,
+    Measures,
+    Metrics,
+    StateSnapshot,
+    digest_of_stages,
+)
+from airflow_checkpoint_provider.protocol.transactions import Origin, SinkDetail, Transaction
+from tests.support.acknowledgements import acknowledgement, file_set, stage
+
+
+def with_footers() -> Acknowledgement:
+    """Return an acknowledgement whose files have the checksums of their footers."""
+    clean = file_set("clean", files=1)
+    files = tuple(replace(file, footer=Footer(bytes=8, checksum="9f3c01ab")) for file in clean.files)
+    return acknowledgement(2, stage("clean", 2, made_of=replace(clean, files=files)))
+
+
+def with_metrics() -> Acknowledgement:
+    """Return an acknowledgement of a stage with the metrics of two Observations; those of the second were not kept."""
+    clean = stage("clean", 2)
+    assert clean.stage
+    schema = '{"type":"struct","fields":[{"name":"rows","type":"long","nullable":true,"metadata":{}}]}'
+    metrics = (Metrics(name="quality", schema=schema, row='{"0":10}'), Metrics(name=""))
+    return acknowledgement(2, replace(clean, stage=replace(clean.stage, metrics=metrics)))
+
+
+def with_files() -> Acknowledgement:
+    """Return an acknowledgement of a folder of files. One of their names begins as Spark's own marks do."""
+    names = ("metadata/_SUCCESS", "metadata/part-00000")
+    files = tuple(
+        File(name=name, bytes=size, rows=0, checksum=f"{size:064x}") for name, size in zip(names, (0, 211), strict=True)
+    )
+    detail = FilesDetail(
+        application="d1gest", version="2", earlier_stages=digest_of_stages(["state/raw/1-a"]), stage_before="raw",
+        values={"count": 7}, generation=1, local=True,
+    )  # fmt: skip
+    folder = StateSnapshot(
+        uid="model", kind="files", run="day-1", file_sets=(FileSet(path="state/model/1-b", files=files),),
+        measures=Measures(checkpoint=2, barrier="folder 'model'", work_s=4320.5, sync_s=0.25, new_bytes=211), files=detail,
+    )  # fmt: skip
+    return acknowledgement(2, folder)
+
+
+def with_sinks() -> Acknowledgement:
+    """Return an acknowledgement of a sink with a committed write, and one that waits."""
+    origin = Origin(
+        plan="p1an",
+        inputs="1nputs",
+        python=True,
+        application="d1gest",
+        earlier_stages="ear1ier",
+        listed="1isted",
+        generation=1,
+    )
+    written = Transaction(
+        name="1-0123456789abcdef", version=3, run="day-1", write=0, origin=origin, rows=7, bytes=41,
+        prepared={"files": ["part-0.parquet"]}, replaces=("1-00000000000000ff",), committed=True,
+    )  # fmt: skip
+    waits = replace(written, name="2-0123456789abcdef", version=4, write=1, replaces=(), committed=False)
+    detail = SinkDetail(
+        format="parquet", target="s3://lake/orders", version=4, gated=True, position="3", transactions=(written, waits)
+    )
+    return acknowledgement(2, StateSnapshot(uid="orders", kind="sink", run="day-1", sink=detail))
