@@ -287,6 +287,7 @@ class Loops:
         self._attempt.writer.check_not_fenced()
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(self._frames.unsaved())
+            loop.work_s += sum(one.work_s for one in stored)  # Spark computes here what the turns have planned
             with self._checkpointer.barrier_ahead():
                 for one in stored:
                     self._checkpointer.beside(one.proof.begin)

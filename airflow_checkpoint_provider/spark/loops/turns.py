@@ -30,7 +30,7 @@ class Loop:
     began: int = 0  # the number of those that earlier runs have done
     saved: int = 0  # turns at the newest barrier
     saved_at: float = 0.0  # a moment of ``time.monotonic``
-    work_s: float = 0.0  # of the finished turns
+    work_s: float = 0.0  # of the finished turns, and of storing what they have left
     turn_began: float = 0.0
     item: Any = None
     in_turn: bool = False
