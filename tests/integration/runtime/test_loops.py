@@ -557,6 +557,33 @@ def test_frame_may_get_other_columns(script: Script) -> None:
         assert run(job) == ["id", "a", "b"]
 
 
+# -- elsewhere -----------------------------------------------------------------------------------------------------------
+
+
+def test_another_job_begins_with_the_frames_and_the_done_items_of_a_checkpoint(script: Script) -> None:
+    """It has copies of the rows, which it knows by where they were first written. Its retry goes on in its own run."""
+
+    def run(job: CheckpointedJob, days: list[str], fails: bool = False) -> tuple[list[str], int]:
+        frame, done = job.frame("sums", lambda: numbers(job)), []
+        for number in job.iterate("count", [1, 2], every=1):
+            added(frame, number)
+        for day in job.once("days", days):
+            done.append(day)
+            added(frame, 10)
+            if fails and len(done) == 2:
+                raise Broken
+        return done, total(frame)
+
+    with script.attempt() as job:
+        assert run(job, ["mon"]) == (["mon"], 13)
+    found = script.coordinator()
+    pointer = str(found.keys.pointer(found.store.uri, found.state.checkpoints[-1].id))
+    with script.failing(job_id="other", restore=pointer) as job:
+        run(job, ["mon", "tue", "wed"], fails=True)
+    with script.attempt(job_id="other") as job:
+        assert run(job, ["mon", "tue", "wed"]) == (["wed"], 13 + 3 + 20)
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
