@@ -280,6 +280,19 @@ def test_list_may_get_longer_or_shorter_and_its_beginning_must_stay(script: Scri
         assert list(itertools.islice(iter(run(job, ["a", (1, 2), {"b": 3}, 4, 5])), 2)) == [5]
 
 
+def test_item_is_remembered_as_it_was_when_its_turn_began(script: Script) -> None:
+    def run(job: CheckpointedJob) -> list[int]:
+        turns = []
+        for item in job.iterate("count", [{"n": 1}, {"n": 2}], every=1):
+            turns.append(item.pop("n"))
+        return turns
+
+    with script.failing() as job:
+        assert run(job) == [1, 2]
+    with script.attempt() as job:
+        assert run(job) == []
+
+
 # -- items of a history ------------------------------------------------------------------------------------------------
 
 
