@@ -282,10 +282,7 @@ def test_list_may_get_longer_or_shorter_and_its_beginning_must_stay(script: Scri
 
 def test_item_is_remembered_as_it_was_when_its_turn_began(script: Script) -> None:
     def run(job: CheckpointedJob) -> list[int]:
-        turns = []
-        for item in job.iterate("count", [{"n": 1}, {"n": 2}], every=1):
-            turns.append(item.pop("n"))
-        return turns
+        return [item.pop("n") for item in job.iterate("count", [{"n": 1}, {"n": 2}], every=1)]
 
     with script.failing() as job:
         assert run(job) == [1, 2]
