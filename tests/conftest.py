@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.s3server import S3Server
 
 # In a module beside the tests, an assertion that fails shows its values, too.
-pytest.register_assert_rewrite("tests.integration", "tests.unit")
+pytest.register_assert_rewrite("tests.e2e", "tests.integration", "tests.unit")
 
 _home = tempfile.TemporaryDirectory(prefix="airflow-home-")
 os.environ["AIRFLOW_HOME"] = _home.name

@@ -274,12 +274,12 @@ def _describe_states(seal: Seal, uri: str) -> dict[str, Any]:
 
 
 def _describe_state(state: StateSnapshot, uri: str) -> dict[str, Any]:
-    schema = state.stage.schema if state.stage else state.frame.schemas[-1] if state.frame else ""
+    schema = state.stage.schema if state.stage else state.frame.schemas[-1] if state.frame else None
     return {
         "kind": state.kind,
         "rows": state.rows,
         "bytes": state.bytes,
         "files": [f"{uri}/{file_set.path}/{file.name}" for file_set in state.file_sets for file in file_set.files],
-        "schema": loads(schema, DEEPEST_SCHEMA) if schema else None,
+        "schema": None if schema is None else loads(schema, DEEPEST_SCHEMA),
         "value": state.value,
     }

@@ -1,4 +1,4 @@
-"""The example DAG on a real Airflow, its driver killed half-way: what ``make demo`` shows is true."""
+"""What ``make demo`` shows is true: the example DAG on an Airflow of its own, its driver killed half-way."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.storage import S3Store
+from tests.e2e.shown import is_shown
 from tests.support import demo
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]  # test_example_dag.py does it in the Airflow of the other tests
 
 
 def told_by(folder: Path, capsys: pytest.CaptureFixture[str], s3: S3Store | None = None) -> str:
     demo.run(folder, s3)
     told = capsys.readouterr().out
-    assert "stages clean and weather were complete" in told
-    assert "RESTORE flights_etl.delays" in told
-    assert "CHECKPOINTS flights_etl.delays" in told
-    assert "restore saved" in told
-    assert "The reports are equal: 239 rows" in told
+    is_shown(told)
     return told
 
 
-@pytest.mark.timeout(1800)
 def test_retry_continues_with_the_undisturbed_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told_by(tmp_path, capsys)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_one_connection_moves_everything_to_s3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with demo.bucket() as s3:
         told = told_by(tmp_path, capsys, s3)

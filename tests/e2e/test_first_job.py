@@ -68,6 +68,7 @@ def test_plain_job_has_the_same_result(reader: JobReader) -> None:
 def test_killed_job_continues_with_the_lines_that_the_page_shows(reader: JobReader) -> None:
     start, kill, look = blocks(3)
     (shown,) = blocks(3, "text")
+    reader.run("sed -i 's/sleep(60)/sleep(20)/' jobs/after.py")  # a person needs longer to kill it
     log = reader.folder / "log"
     with reader.started(f"exec {start}", log) as process:
         wait_until(lambda: COMPLETED in read(log), PATIENCE, lambda: read(log))

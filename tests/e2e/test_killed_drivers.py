@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(1800)
 SPARK = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) ")  # how lines of Spark begin
 
 
-@pytest.mark.slow  # test_demo.py kills a driver in the fast suite
+@pytest.mark.slow  # test_example_dag.py kills a driver in the fast suite
 @pytest.mark.parametrize(
     ("dag", "victim"),
     [

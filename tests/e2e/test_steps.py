@@ -17,15 +17,19 @@ SENSORS = ("poked", "rescheduled", "deferred")
 
 
 def test_steps_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
+    """And meanwhile the secrets are in the connection alone."""
     job, run = running_job(lab, "by_hand"), DrivenRun(lab, "by_hand")
     asked = run.asked()
     assert job.checkpoint(asked["id"]).request.gated
     for sensor, state in zip(SENSORS, ("running", "up_for_reschedule", "deferred"), strict=True):
         run.wait_for(state, sensor)
+    waiting = tables(lab)
+    assert asked["pointer"] in waiting["trigger"]
     job.acknowledge(asked["id"])
     job.confirm(asked["id"], PATIENCE)
     ended, states = run.ended()
     assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
+    secrets_are_only_in_the_connection(lab, waiting)
     assert job.checkpoint(asked["id"]).status == "retained"
     assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
     assert run.xcom("audit") == 14
@@ -112,16 +116,8 @@ def test_lost_host_of_the_driver_ends_the_wait(lab: Lab) -> None:
     assert "nothing was heard of attempt 1 for 12 s" in run.log("trigger")
 
 
-def test_secrets_are_only_in_the_connection(lab: Lab) -> None:
-    """Logs of tasks, triggers and processes, XCom, and what is stored of tasks, and of triggers while one waits."""
-    job, run = running_job(lab, "by_hand_secret"), DrivenRun(lab, "by_hand_secret")
-    asked = run.asked()
-    run.wait_for("deferred", "deferred")
-    waiting = tables(lab)
-    assert asked["pointer"] in waiting["trigger"]
-    job.acknowledge(asked["id"])
-    job.confirm(asked["id"], PATIENCE)
-    assert run.ended()[0] == "success"
+def secrets_are_only_in_the_connection(lab: Lab, waiting: dict[str, str]) -> None:
+    """Look into logs of tasks, triggers and processes, XCom, and what is stored of tasks; ``waiting`` are the tables while one waited."""
     for stored in (waiting, tables(lab)):
         assert [name for name, rows in stored.items() if SECRET in rows] == ["connection"]
     logs = [log.read_text(errors="replace") for log in lab.stack.home.rglob("*.log")]

@@ -55,15 +55,22 @@ class Properties:
         self._keys, self._segment = keys, segment
         self._other = Properties(other, segment=segment) if other else None
         self._tails: dict[tuple[int, bytes], int] = {}
+        self._numbered: dict[Disk, dict[int, int]] = {}
+        self._entry_key = cache(keys.entry)
         self._truth: list[tuple[History, State]] = [(History(seen=seen), State())]  # by number; 0 is before entry 0
 
     # -- the history -----------------------------------------------------------------------------------------------
 
     def _numbers(self, disk: Disk) -> dict[int, int]:
         """Return for each entry of the history the number in ``_truth`` of the state after it; for -1, the number of the empty state."""
+        if disk not in self._numbered:  # a disk never changes, and is asked for with each claim
+            self._numbered[disk] = self._read(disk)
+        return self._numbered[disk]
+
+    def _read(self, disk: Disk) -> dict[int, int]:
         numbers, n = {-1: 0}, -1
         while (entry := self._next(disk, n)) is not None:
-            step = (numbers[n], disk.first[self._keys.entry(entry.n)])
+            step = (numbers[n], disk.first[self._entry_key(entry.n)])
             if step not in self._tails:
                 history, state = self._truth[numbers[n]]
                 self._tails[step] = len(self._truth)
@@ -75,7 +82,7 @@ class Properties:
     def _next(self, disk: Disk, n: int) -> Entry | None:
         """Return the entry after ``n``: the next number, or, if that was never written, *closed* at the next boundary."""
         for number in (n + 1, (n // self._segment + 1) * self._segment):
-            if (body := disk.first.get(self._keys.entry(number))) is not None:
+            if (body := disk.first.get(self._entry_key(number))) is not None:
                 entry = Entry.from_bytes(body, "an entry")
                 return entry if number == n + 1 or isinstance(entry.events[0], e.HistoryClosed) else None
         return None

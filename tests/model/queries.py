@@ -16,6 +16,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+import pytest
+
 from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import Entry
@@ -163,22 +165,23 @@ def surroundings(attempt: Attempt, kind: Kind) -> Iterator[None]:
     nonces = SimpleNamespace(token_hex=lambda _: process.nonce().replace(".", "-"))
     # The service ends what it has begun while a taker waits for its second look
     sleep = SimpleNamespace(sleep=lambda _: process.landed(KEYS.prefix), monotonic=CLOCK.read)
-    with (
-        mock.patch.object(locations, "secrets", nonces),
-        mock.patch.object(locations, "time", sleep),
-        mock.patch.object(fence, "time", sleep),
-        mock.patch.object(copying, "copy_all", one_after_the_other),
-        mock.patch.object(fence, "_copies_late", return_value=kind.s3),
-        mock.patch.object(running, "say", print_nothing),
-        mock.patch.object(queries_, "say", print_nothing),
-        mock.patch.object(sink, "say", print_nothing),
-        mock.patch.object(file_sink, "say", print_nothing),
-        mock.patch.object(file_sink, "utc_now", return_value="2026-11-20T00:00:00+00:00"),
-        mock.patch.object(running, "time", SimpleNamespace(sleep=lambda _: attempt.writer.catch_up())),
-        mock.patch.object(running, "spark_uri", lambda _, key: key),
-        mock.patch.object(file_sink, "SinkLog", return_value=spark.sink_log(cast(Any, process))),
-        mock.patch.object(queries_, "SourceRows"),  # the model has no files to ask for
-    ):
+    log, no_rows = (
+        spark.sink_log(cast(Any, process)),
+        SimpleNamespace(follow=lambda *_: None, check_can_continue=lambda _: None),
+    )
+    with pytest.MonkeyPatch.context() as patch:  # a mock for each of thousands of drivers would take most of their time
+        patch.setattr(locations, "secrets", nonces)
+        patch.setattr(locations, "time", sleep)
+        patch.setattr(fence, "time", sleep)
+        patch.setattr(copying, "copy_all", one_after_the_other)
+        patch.setattr(fence, "_copies_late", lambda _: kind.s3)
+        for module in (running, queries_, sink, file_sink):
+            patch.setattr(module, "say", print_nothing)
+        patch.setattr(file_sink, "utc_now", lambda: "2026-11-20T00:00:00+00:00")
+        patch.setattr(running, "time", SimpleNamespace(sleep=lambda _: attempt.writer.catch_up()))
+        patch.setattr(running, "spark_uri", lambda _, key: key)
+        patch.setattr(file_sink, "SinkLog", lambda *_: log)
+        patch.setattr(queries_, "SourceRows", lambda *_: no_rows)  # the model has no files to ask for
         yield
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.drivers import WITH_S3A, started
+from tests.support.drivers import WITH_S3A, quick_jvms, started
 from tests.support.processes import free_port
 from tests.support.runs import Elsewhere, Home
 from tests.support.waiting import wait_until
@@ -25,7 +25,7 @@ SMALL = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.executor.instances": "2",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": quick_jvms()["SPARK_SUBMIT_OPTS"],
 }
 """Two executors with one core and half a gigabyte each."""
 SPARK_CLASS = str(Path(sys.executable).with_name("spark-class"))

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.support.downloads import put
+
 DOWNLOAD = 200.0  # seconds, for one call of apt-get
 TAIL = 2_000  # bytes of what it says
 
@@ -28,7 +30,7 @@ def unpacked(target: Path, packages: tuple[str, ...], wanted: str) -> Path:
             name = system.get("PRETTY_NAME", "not Linux")
             raise NoPackages(f"{packages[0]} comes from Debian 12's packages, and this is {name}")
         with TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as folder:
-            _unpack(Path(folder), packages, wanted).rename(target)
+            put(_unpack(Path(folder), packages, wanted), target)
     return target
 
 

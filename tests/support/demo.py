@@ -68,26 +68,39 @@ def bucket() -> Iterator[S3Store]:
 
 
 def run(folder: Path, s3: S3Store | None = None) -> None:
-    data = folder / "data"
     with Stack(folder / "airflow", EXAMPLES, {**SPARK_LOCAL, **(WITH_S3A if s3 else {})}) as stack:
         directory = LocalStore(stack.home / "checkpoints")  # used when there is no connection for checkpoints
         say(f"Airflow runs at {stack.url}. Its DAG {DAG}: prepare the data, compute delays with Spark, show them.")
         if s3:
             connect(stack, s3)
-        stack.client.wait_for_dag(DAG)
-        dag_run = stack.client.trigger(DAG, {"data": str(data)})
-        stages = kill_driver(stack, s3 or directory, dag_run, after="weather")
-        say(f"Driver killed (kill -9), stages {' and '.join(sorted(stages))} were complete.")
+        dag_run = start_and_kill(stack, s3 or directory, folder)
         if s3:
             show_bucket(s3, directory)
-        say("The log of Airflow's retry:")
-        state = stack.client.wait_for_run(DAG, dag_run)
-        print_log(stack, dag_run)
-        if state != "success":
-            raise RuntimeError(f"the run ended {state}: {stack.client.states(DAG, dag_run)}")
+        go_on(stack, dag_run)
+    compare(stack.env, folder)
+
+
+def start_and_kill(stack: Stack, store: Store, folder: Path, script: Path = SCRIPT) -> str:
+    """Return the run of the DAG whose driver, of ``script``, is killed. Data and report lie below ``folder``."""
+    stack.client.wait_for_dag(DAG)
+    dag_run = stack.client.trigger(DAG, {"data": str(folder / "data")})
+    stages = kill_driver(stack, store, dag_run, script, after="weather")
+    say(f"Driver killed (kill -9), stages {' and '.join(sorted(stages))} were complete.")
+    return dag_run
+
+
+def go_on(stack: Stack, dag_run: str) -> None:
+    say("The log of Airflow's retry:")
+    state = stack.client.wait_for_run(DAG, dag_run)
+    print_log(stack, dag_run)
+    if state != "success":
+        raise RuntimeError(f"the run ended {state}: {stack.client.states(DAG, dag_run)}")
+
+
+def compare(env: dict[str, str], folder: Path) -> None:
     say("Now the same script, undisturbed and without Airflow.")
-    expected = rows(run_alone(stack.env, folder, data / "tables"))
-    if rows(data / "report") != expected:
+    expected = rows(run_alone(env, folder, folder / "data" / "tables"))
+    if rows(folder / "data" / "report") != expected:
         raise RuntimeError("the reports differ")
     say(f"The reports are equal: {len(expected)} rows, each the same.")
 
@@ -116,7 +129,7 @@ def show_bucket(s3: S3Store, directory: LocalStore) -> None:
     say(f"In {s3.uri}: {len(rows)} files of rows ({size(sum(rows))}), {len(entries)} entries of the journal.")
 
 
-def kill_driver(stack: Stack, store: Store, dag_run: str, *, after: str) -> set[str]:
+def kill_driver(stack: Stack, store: Store, dag_run: str, script: Path, *, after: str) -> set[str]:
     """Kill the driver once a stage is complete; returns all that are. It is stopped first, so that this is exact."""
     wait_until(
         lambda: after in completed_stages(store, dag_run),
@@ -124,7 +137,7 @@ def kill_driver(stack: Stack, store: Store, dag_run: str, *, after: str) -> set[
         lambda: f"{stack.client.states(DAG, dag_run)}",
         every=0.05,
     )
-    (driver,) = {*drivers(SCRIPT)} & {*stack.parts["scheduler"].all_pids()}
+    (driver,) = {*drivers(script)} & {*stack.parts["scheduler"].all_pids()}
     os.kill(driver, signal.SIGSTOP)
     stages = completed_stages(store, dag_run)
     os.kill(driver, signal.SIGKILL)

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.support.downloads import put
 from tests.support.drivers import ROOT
 
 DOWNLOAD = 500.0  # seconds; it takes twenty
@@ -29,7 +30,7 @@ def fetched(name: str) -> Path:
             raise NoJars(f"the jars of {name} are fetched by Maven, and there is no mvn")
         with TemporaryDirectory(prefix=f".{name}-", dir=ROOT) as temporary:
             _fetch(ROOT / "tests" / name, Path(temporary) / "jars")
-            (Path(temporary) / "jars").rename(folder)
+            put(Path(temporary) / "jars", folder)
     return folder
 
 

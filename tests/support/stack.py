@@ -54,7 +54,7 @@ class Stack:
         api_server: Mapping[str, str] | None = None,
         only: Sequence[str] = (),
     ) -> None:
-        self.home, self._only = home, only
+        self.home, self.dags, self._only = home, dags, only
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **_settings(home, dags, self.url, self.port), **(env or {})}

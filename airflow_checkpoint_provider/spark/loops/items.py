@@ -40,9 +40,9 @@ def shown(item: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def item_digest(uid: str, item: Any) -> str:
-    """Return by what a retry knows the item of a finished turn again."""
-    return digest(item_json(uid, item))[:DIGITS]
+def item_digest(body: bytes) -> str:
+    """Return by what a retry knows the item of a finished turn again. ``body`` is its JSON."""
+    return digest(body)[:DIGITS]
 
 
 def skip_finished(uid: str, items: Iterator[Any], finished: str, again: str) -> int:
@@ -57,7 +57,7 @@ def skip_finished(uid: str, items: Iterator[Any], finished: str, again: str) -> 
             item = next(items)
         except StopIteration:
             return turn
-        if item_digest(uid, item) != finished[turn * DIGITS : (turn + 1) * DIGITS]:
+        if item_digest(item_json(uid, item)) != finished[turn * DIGITS : (turn + 1) * DIGITS]:
             raise ItemsChanged(
                 f"loop '{uid}': item {turn + 1} is {shown(item)} now, and was another one when its turn was run. {turns} turns are"
                 " finished. A list may get longer; its beginning must stay. Give the loop the items that it had, or let the run start"

@@ -123,7 +123,7 @@ class Loops:
                 continue
             items.refuse_many(loop.uid, loop.known)
             self._say_skipped(loop)
-            loop.begin_turn(item)
+            loop.begin_turn(item, body)
             self._attempt.activity.turn = f"turn {loop.turns + 1} of {loop.name}"
             return item
         self._end(loop)
@@ -206,7 +206,11 @@ class Loops:
         """Let the run do without the finished turns of a loop, and of those after it, which were built on them."""
         self._same = False
         with self._states.lock:
-            waiting = [held, *(state for state in self._waiting() if state.uid != held.uid)]
+            later = [state for state in self._waiting() if state.uid != held.uid]
+            for state in later:
+                turns = state.loop.turns if state.loop else 0
+                say(loop_messages.begins_anew(state.uid, turns, f"loop '{held.uid}' before it is run again"))
+            waiting = [held, *later]
             kept = [again for state in waiting if (again := self._before_the_run(state))]
             self._states.drop([state.uid for state in waiting])
             for state in kept:
@@ -247,11 +251,10 @@ class Loops:
         now = time.monotonic()
         loop.in_turn, loop.turns, loop.work_s = False, loop.turns + 1, loop.work_s + now - loop.turn_began
         if loop.lasts:
-            body = items.item_json(loop.uid, loop.item)
-            loop.done.append(json.loads(body))
-            loop.known.add(body)
+            loop.done.append(json.loads(loop.body))
+            loop.known.add(loop.body)
         else:
-            loop.digests += items.item_digest(loop.uid, loop.item)
+            loop.digests += items.item_digest(loop.body)
         turns, passed, requested = loop.turns - loop.saved, now - loop.saved_at, self._checkpointer.asked()
         free = not self._repeating
         if loop.pace.due(turns, passed, by_time=free) or (requested and free):
@@ -287,6 +290,7 @@ class Loops:
         self._attempt.writer.check_not_fenced()
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(self._frames.unsaved())
+            loop.work_s += sum(one.work_s for one in stored)  # Spark computes here what the turns have planned
             with self._checkpointer.barrier_ahead():
                 for one in stored:
                     self._checkpointer.beside(one.proof.begin)

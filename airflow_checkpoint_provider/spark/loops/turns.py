@@ -30,9 +30,10 @@ class Loop:
     began: int = 0  # the number of those that earlier runs have done
     saved: int = 0  # turns at the newest barrier
     saved_at: float = 0.0  # a moment of ``time.monotonic``
-    work_s: float = 0.0  # of the finished turns
+    work_s: float = 0.0  # of the finished turns, and of storing what they have left
     turn_began: float = 0.0
-    item: Any = None
+    item: Any = None  # of the present turn
+    body: bytes = b""  # the same as JSON, as it was when the turn began: the script may change the object
     in_turn: bool = False
     before: dict[str, str] = field(default_factory=dict)  # what the script had built before it: uid -> identity
     at_barrier: set[str] = field(default_factory=set)  # uids of what it had built at the newest barrier
@@ -54,9 +55,9 @@ class Loop:
     def earlier_stages(self) -> str:
         return digest_of_stages(self.before.values())
 
-    def begin_turn(self, item: Any) -> None:
+    def begin_turn(self, item: Any, body: bytes) -> None:
         """Note that the script runs the turn of ``item`` now."""
-        self.item, self.in_turn, self.effects, self.turn_began = item, True, False, time.monotonic()
+        self.item, self.body, self.in_turn, self.effects, self.turn_began = item, body, True, False, time.monotonic()
 
     @property
     def lasts(self) -> bool:

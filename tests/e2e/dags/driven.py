@@ -47,7 +47,7 @@ def driven(dag_id: str) -> DAG:
     return DAG(dag_id, schedule=None, default_args=DEFAULTS, params={"verdict": "good"})
 
 
-for name in ("by_hand", "by_hand_aborted", "by_hand_secret"):
+for name in ("by_hand", "by_hand_aborted"):
     with driven(name):
         trigger = TriggerCheckpointOperator(task_id="trigger", job=name, gated=True, checkpoint_conn_id=IN_S3)
         asked: dict[str, Any] = {"checkpoint": trigger.output, "checkpoint_conn_id": IN_S3}

@@ -45,6 +45,7 @@ def test_killed_query_continues_and_no_order_is_lost_or_doubled(tmp_path: Path) 
     (continues,) = re.findall(r"`(query 'orders' continues after batch \d+)`", STREAM_PAGE)
     killed, running, resumed = (tmp_path / f"{name}.log" for name in ("killed", "running", "resumed"))
 
+    reader.run("sed -i 's/sleep(0.05)/sleep(0.03)/' jobs/stream.py")  # a person needs longer to kill it
     reader.run(arrive)
     with reader.started(f"exec {start}", killed) as process:
         await_running(process, lambda: sink_log(out), killed)
@@ -59,7 +60,7 @@ def test_killed_query_continues_and_no_order_is_lost_or_doubled(tmp_path: Path) 
         reader.run(arrive_later)
         await_running(process, lambda: rows_in(out) == MORE_ORDERS, running)
         # The sink has the rows before Spark reports the batch, and the heartbeat names what Spark has reported.
-        wait_until(lambda: re.search(r"orders +batch 10 ", reader.run(look)), PATIENCE, lambda: read(running))
+        wait_until(lambda: re.search(r"orders +batch 10 ", reader.run(look)), PATIENCE, lambda: read(running), every=1)
         assert "attempt 1" in reader.run(look)
         assert "is suspended" in reader.run(stop)
         assert process.wait(PATIENCE) == SUSPENDED, read(running)

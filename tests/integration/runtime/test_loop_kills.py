@@ -171,6 +171,7 @@ def test_stop_is_served_at_the_end_of_a_turn(home: Home) -> None:
     assert ended.result["turns"] == ended.result["ranks"][0][1] >= 4
 
 
+@pytest.mark.slow  # test_loops.py takes a checkpoint in the middle of a turn
 @pytest.mark.timeout(600)
 def test_stop_in_the_middle_of_a_turn_holds_the_loop_as_it_was_stored(home: Home) -> None:
     """The loop is stored after ten turns, so none of the three that are finished."""

@@ -22,7 +22,10 @@ from tests.support.runs import Home
 from tests.support.waiting import wait_until
 
 
-def test_stage_whose_rows_were_lost_ends_the_attempt_while_the_next_stage_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "again", [False, pytest.param(True, marks=pytest.mark.slow)]
+)  # without a checkpoint nothing is reused
+def test_stage_whose_rows_were_lost_ends_the_attempt_while_the_next_stage_runs(tmp_path: Path, again: bool) -> None:
     home = Home(tmp_path / "home", "lost_rows.py")
     (home.folder / "lose").touch()
     ended = home.run()
@@ -31,6 +34,8 @@ def test_stage_whose_rows_were_lost_ends_the_attempt_while_the_next_stage_runs(t
     state = home.coordinator().state
     assert [(attempt.outcome, attempt.exit_code) for attempt in state.attempts] == [("failed", 1)]
     assert [checkpoint.id for checkpoint in state.retained] == []
+    if not again:
+        return
 
     (home.folder / "lose").unlink()
     ended = home.run()

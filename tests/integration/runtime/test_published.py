@@ -26,7 +26,7 @@ POINTS = [
 ORDERS = sorted(({"id": number} for number in range(2_000)), key=str)
 REPORT = [{"shop": 0, "count": 667}, {"shop": 1, "count": 667}, {"shop": 2, "count": 666}]
 YESTERDAY = 1_800  # orders
-CHAIN = ("sink/write-1/rows-written", "sink/commit-1/before-publication", "sink/commit-2/before")
+CHAIN = ("sink/write-1/rows-written", "sink/commit-1/before-publication")
 IN_S3 = [point for point in POINTS if point.startswith(("sink/write-3", "sink/commit-"))]
 
 
@@ -95,18 +95,9 @@ def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
 # -- drivers that sleep ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_sleepers.py sleeps before each request of a commit, test_living.py lets a driver sleep
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "point",
-    [
-        "sink/commit-2/before-publication",
-        *(
-            pytest.param(point, marks=pytest.mark.slow)  # test_sleepers.py sleeps before each request of a commit
-            for point in POINTS
-            if point.startswith(("sink/write", "sink/commit")) and point != "sink/commit-2/before-publication"
-        ),
-    ],
-)
+@pytest.mark.parametrize("point", [point for point in POINTS if point.startswith(("sink/write", "sink/commit"))])
 def test_driver_that_slept_publishes_nothing_after_it_was_replaced(home: Home, launches: Launches, point: str) -> None:
     with home.started(("stop", point), confs=launches.plan(1)) as asleep:
         wait_until(asleep.is_stopped, PATIENCE, asleep.said)

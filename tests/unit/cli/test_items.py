@@ -36,6 +36,7 @@ def test_list_shows_the_item_of_each_checkpoint(tables: dict[str, Recorded], che
     assert {row["item"] for row in rows} == {"orders"}
 
 
+@pytest.mark.usefixtures("fast_beats")
 def test_jobs_shows_the_item_that_a_person_wants_to_see(tables: dict[str, Recorded], checkpoints: Command) -> None:
     (row,) = json.loads(checkpoints("jobs", "-o", "json").out)
     assert (row["job"], row["item"]) == (LOAD, "orders"), "it runs by its journal"

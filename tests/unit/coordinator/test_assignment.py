@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     FileSet,
+    LoopDetail,
     Seal,
     StageDetail,
     StateSnapshot,
@@ -248,6 +249,27 @@ def test_rename_updates_references_and_keeps_files() -> None:
     assert (detail.stage_before, detail.values) == ("cleaned", {"total": 7, "seen": []})
     assert detail.earlier_stages == digest_of_stages([clean.file_sets[0].path])
     assert found["cleaned"].file_sets == clean.file_sets
+
+
+def test_rename_updates_the_references_of_loops() -> None:
+    detail = LoopDetail(
+        application="app",
+        path="state/rank/1-b",
+        stage_before="edges",
+        frames={"ranks": "state/ranks/1-c"},
+        writes={"history": 3},
+        writes_before={"history": 1},
+        own_values=("count",),
+        values={"count": 7},
+    )
+    loop = StateSnapshot(uid="rank", kind="loop", run="r", value={"turns": 2}, loop=detail)
+    names = {"edges": "e", "ranks": "r", "history": "h", "count": "c", "rank": "k"}
+    others = by_uid(stage("edges"), value("ranks"), value("history"), value("count"), loop)
+    found = renamed(others, names)["k"].loop
+    assert found
+    assert (found.stage_before, found.frames, found.path) == ("e", {"r": "state/ranks/1-c"}, "state/rank/1-b")
+    assert (found.writes, found.writes_before, found.own_values) == ({"h": 3}, {"h": 1}, ("c",))
+    assert found.values == {"c": 7}
 
 
 def test_rename_replaces_the_value_of_a_dropped_state() -> None:

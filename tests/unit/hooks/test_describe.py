@@ -13,7 +13,11 @@ import pytest
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidConfig, NotPending, SavepointDisposed
-from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook, _describe_states
+from airflow_checkpoint_provider.hooks.checkpoint_storage import (
+    CheckpointStorageHook,
+    _describe_state,
+    _describe_states,
+)
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import LocalStore
@@ -22,6 +26,7 @@ from tests.support.acting import Job
 from tests.support.garbage import expire
 from tests.support.saved import Saved
 from tests.support.tasks import run, trigger
+from tests.unit.protocol.golden_states import with_loops
 
 
 @pytest.fixture
@@ -51,6 +56,14 @@ def test_sealed_checkpoint_has_the_description_of_the_acknowledged_one(job: Job,
     before = CheckpointStorageHook().describe(asked)
     job.coordinator.complete(1, finalize=True)
     assert CheckpointStorageHook().describe(asked) == {**before, "sealed": True}
+
+
+def test_frame_is_described_by_its_newest_rows_and_a_loop_by_its_value() -> None:
+    described = {state.uid: _describe_state(state, "file:///root") for state in with_loops().states}
+    ranks, days = described["ranks"], described["days"]
+    assert (ranks["kind"], ranks["rows"], ranks["bytes"], ranks["schema"]) == ("frame", 7, 3 * 41, {})
+    assert (days["kind"], days["value"], days["files"]) == ("once", ["mon", ["tue", 1]], [])
+    assert described["rank"]["value"] == {"turns": 2}
 
 
 def test_unacknowledged_checkpoint_cannot_be_described(asked: dict[str, Any]) -> None:

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import QUERY, VALUE, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import QUERY, VALUE, LoopDetail, QueryDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, QueryFit
 from airflow_checkpoint_provider.spark import preflight as module
 from airflow_checkpoint_provider.spark.preflight import ComparedQuery, PreflightRun, refuse_ended
@@ -185,3 +186,19 @@ def test_driver_of_a_task_is_refused() -> None:
     task: Any = object()
     with pytest.raises(InvalidConfig, match="a driver that an Airflow task has launched"):
         module._refuse_launched(task)
+
+
+def test_loops_of_a_preflight_leave_out_what_the_checkpoint_holds_as_done(run: Preflighted) -> None:
+    detail = LoopDetail(application="app", path="state/days/1-a")
+    run._saved["days"] = StateSnapshot(uid="days", kind="once", run="r", value=["mon", [1, 2]], loop=detail)
+    assert list(run.once("days", ["mon", "tue", (1, 2)])) == ["tue"]
+    assert list(run.once("new", ["mon"])) == ["mon"]
+    assert list(run.iterate("count", range(3), None)) == [0, 1, 2]
+
+
+def test_frame_of_a_preflight_has_its_first_rows_and_may_be_changed(run: Preflighted) -> None:
+    first, second = Mock(name="first"), Mock(name="second")
+    frame = run.frame("ranks", lambda: first)
+    assert frame.df is first
+    frame.set(second)
+    assert frame.df is second

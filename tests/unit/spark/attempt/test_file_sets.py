@@ -278,3 +278,28 @@ def test_replaced_driver_stops_before_the_next_folder(undeleted: Driver, store: 
     with pytest.raises(Left):
         undeleted.attempt.writer.delete_unneeded()
     assert stored(undeleted) == before
+
+
+def test_rows_of_a_frame_stay_once_more_after_newer_ones(keeper: Driver) -> None:
+    sets = keeper.attempt.file_sets
+    paths = [file_set_path("ranks", 1, nonce) for nonce in "abc"]
+    for path in paths:
+        sets.write(path)
+        sets.read_frame("ranks", path)
+        sets.read_frame("ranks", path)
+    with sets.stage("", {}):
+        pass
+    sets.mark_unneeded(keeper.attempt.journal.state, ())
+    assert sets.unneeded() == (paths[0],)
+
+
+def test_rows_that_nobody_reads_any_more_are_given_up(keeper: Driver) -> None:
+    sets, path = keeper.attempt.file_sets, file_set_path("sums", 1, "a")
+    with sets.stage("", {}):
+        sets.write(path)
+    sets.read(path)
+    sets.mark_unneeded(keeper.attempt.journal.state, ())
+    assert sets.unneeded() == ()
+    sets.release([path])
+    sets.mark_unneeded(keeper.attempt.journal.state, ())
+    assert sets.unneeded() == (path,)

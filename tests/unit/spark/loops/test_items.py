@@ -14,7 +14,7 @@ AGAIN = "checkpoints restore orders --from run-start"
 
 
 def digests(*done: Any) -> str:
-    return "".join(items.item_digest("count", item) for item in done)
+    return "".join(items.item_digest(items.item_json("count", item)) for item in done)
 
 
 @pytest.mark.parametrize(
