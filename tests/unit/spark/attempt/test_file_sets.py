@@ -285,8 +285,8 @@ def test_rows_of_a_frame_stay_once_more_after_newer_ones(keeper: Driver) -> None
     paths = [file_set_path("ranks", 1, nonce) for nonce in "abc"]
     for path in paths:
         sets.write(path)
-        sets.read_frame("ranks", path)
-        sets.read_frame("ranks", path)
+        sets.read_frame("ranks", (path,))
+        sets.read_frame("ranks", (path,))
     with sets.stage("", {}):
         pass
     sets.mark_unneeded(keeper.attempt.journal.state, ())
