@@ -51,7 +51,7 @@ WRONG: dict[Any, dict[str, dict[str, Any]]] = {
         },
         "stage": STAGE,
         "files": {
-            "uid": UIDS, "write": [None, "path", lambda: None], "local": [None, 3, "yes"], "version": STAGE["version"],
+            "uid": UIDS, "write": [None, "path", KeepAll], "local": [None, 3, "yes"], "version": STAGE["version"],
         },
         "value": {"uid": UIDS, "default": ELSEWHERE}, "register": {"uid": UIDS, "obj": [KeepAll]},
         "txn": {"uid": UIDS}, "sink": {"uid": UIDS, "sink": [None, 3, "/data/out", FileSink, pd.DataFrame()], "gated": FLAGS},
