@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Uid,
 )
 from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
+from airflow_checkpoint_provider.protocol.part_records import PartsDetail, PartsProgress
 from airflow_checkpoint_provider.protocol.records import (
     DEEPEST,
     VERSION,
@@ -44,14 +45,17 @@ STAGE, VALUE, REGISTERED, QUERY, SINK = "stage", "value", "registered", "query",
 """The kinds of states: rows, small JSON, and the states of registered objects, of streaming queries and of the script's sinks."""
 FILES = "files"
 """The kind of files that the script keeps."""
-OF_RUN = (STAGE, FILES)
+PARTS = "parts"
+"""The kind of a stage whose rows are computed part by part. It is whole when all of its parts are stored."""
+ROWS = (STAGE, PARTS)
+OF_RUN = (STAGE, FILES, PARTS)
 """The kinds that belong to a run: another run of the history does not see them."""
 INLINE = (VALUE, REGISTERED)
 """The kinds whose content lies in the metadata itself."""
 
 
 StateKind = Annotated[
-    str, Check(known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES)), "kind of a state")
+    str, Check(known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES, PARTS)), "kind of a state")
 ]
 
 
@@ -258,7 +262,7 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    return {REGISTERED: "registered object", FILES: "folder"}.get(kind, kind)
+    return {REGISTERED: "registered object", FILES: "folder", PARTS: "stage in parts"}.get(kind, kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +292,7 @@ class StateEntry(Shared):
     # of a streaming query: number of a source that reads Kafka -> the offsets at which it reads on
     sources: dict[str, str] = added(factory=dict)
     sink: SinkVersion | None = added()
+    parts: PartsProgress | None = added()
 
     @functools.cached_property
     def listed(self) -> StateEntry:
@@ -310,12 +315,17 @@ class StateSnapshot(Shared):
     query: QueryDetail | None = added()
     sink: SinkDetail | None = added()
     files: FilesDetail | None = added()
+    parts: PartsDetail | None = added()
 
     def check(self) -> None:
         if (self.kind == SINK) != (self.sink is not None):
             raise ValueError(f"{self.uid!r} is not a sink, or has no detail of it")
         if (self.kind == FILES) != (self.files is not None):
             raise ValueError(f"{self.uid!r} is not a folder, or has no detail of it")
+        if (self.kind == PARTS) != (self.parts is not None):
+            raise ValueError(f"{self.uid!r} is not a stage in parts, or has no detail of it")
+        if self.parts and not (self.stage and len(self.file_sets) == len(self.parts.done) <= len(self.parts.values)):
+            raise ValueError(f"{self.uid!r} has not one file set for each of its stored parts")
         if self.kind in OF_RUN and not self.file_sets:
             raise ValueError(f"{self.uid!r} is not a {kind_in_words(self.kind)}, because it has no file set")
         if self.kind not in (QUERY, FILES) and (hidden := self._hidden_from_spark()):
@@ -352,6 +362,7 @@ class StateSnapshot(Shared):
             batch=self.query.batch if self.query else None,
             sources=self.query.kafka_sources if self.query else {},
             sink=sink_version(self.sink) if self.sink else None,
+            parts=self.parts.progress if self.parts else None,
         )
 
 

@@ -17,6 +17,7 @@ READERS: dict[str, Reader] = {
     "acknowledgement-metrics": Acknowledgement.from_bytes,
     "acknowledgement-files": Acknowledgement.from_bytes,
     "acknowledgement-sinks": Acknowledgement.from_bytes,
+    "acknowledgement-parts": Acknowledgement.from_bytes,
     "seal": Seal.from_bytes,
     "heartbeat": lambda body: Beat.from_json(parse(body, "heartbeat")),
     "heartbeat-queries": lambda body: Beat.from_json(parse(body, "heartbeat")),

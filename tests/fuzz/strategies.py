@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, 
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.metadata import (
     FILES,
+    PARTS,
     QUERY,
     REGISTERED,
     SINK,
@@ -22,6 +23,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StateKind,
     StateSnapshot,
 )
+from airflow_checkpoint_provider.protocol.part_records import Part
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
@@ -94,10 +96,22 @@ def records(record: Any) -> st.SearchStrategy[Any]:
 def _of_one_kind(snapshot: StateSnapshot) -> StateSnapshot:
     """Return the state with the kind of its detail. A folder has files."""
     if snapshot.sink:
-        return replace(snapshot, kind=SINK, files=None)
+        return replace(snapshot, kind=SINK, files=None, parts=None)
     if not snapshot.files:
-        return snapshot
-    return replace(snapshot, kind=FILES, file_sets=snapshot.file_sets or (FileSet(path="state/model/1-abc"),))
+        return _in_parts(snapshot) if snapshot.parts else snapshot
+    return replace(
+        snapshot, kind=FILES, file_sets=snapshot.file_sets or (FileSet(path="state/model/1-abc"),), parts=None
+    )
+
+
+def _in_parts(snapshot: StateSnapshot) -> StateSnapshot:
+    """Return the state as a stage in parts, with a file set for each part that is done; as a value if it cannot be one."""
+    parts, count = snapshot.parts, len(snapshot.file_sets)
+    if not (parts and snapshot.stage and count):
+        return replace(snapshot, kind=VALUE, parts=None)
+    return replace(
+        snapshot, kind=PARTS, parts=replace(parts, values=(*parts.values, *range(count)), done=(Part(),) * count)
+    )
 
 
 def _listed(state: State) -> State:
