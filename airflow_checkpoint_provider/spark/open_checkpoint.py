@@ -59,9 +59,17 @@ class OpenedCheckpoint:
             return self._folder(state)
         if state.stage is None:
             return state.value
-        file_set = state.file_sets[0]
-        uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
-        return parquet_files.read(self._spark, uri, file_set.files, state.stage.schema)
+        if state.parts and not state.parts.progress.whole:
+            raise CheckpointNotFound(
+                f"chk-{self._seal.id} holds {state.parts.progress} of stage '{uid}', which was not whole then. Open a later checkpoint"
+            )
+        folders = {
+            s3a.spark_uri(self._store, self._keys.file_set(file_set.path)): file_set.files
+            for file_set in state.file_sets
+        }
+        for uri, files in folders.items():
+            parquet_files.verify(self._spark, uri, files)
+        return parquet_files.load(self._spark, folders, state.stage.schema)
 
     def _folder(self, state: StateSnapshot) -> str:
         file_set = state.file_sets[0]
