@@ -57,7 +57,9 @@ def refuse(uid: str, df: DataFrame, plan: Plan, *, by: str | None = None) -> Non
         name = class_name(node)
         if advice := OPERATORS.get(name):
             raise _in_the_way(uid, name, advice)
-        if by is not None and name not in ONE_BY_ONE:
+        if (
+            by is not None and name not in ONE_BY_ONE and node.children().nonEmpty()
+        ):  # leaves are looked at by their source
             why = f"{ALIASES.get(name, name)}, which may combine the rows of several parts"
             raise _in_the_way(uid, why, f"Do it after this stage, or {BY_FUNCTION}")
     if by is not None and analysed.subqueriesAll().nonEmpty():
