@@ -108,6 +108,14 @@ class WrongUse(CheckpointError, RuntimeError, code="CKP605", permanent=True):
     """
 
 
+class NotInParts(CheckpointError, ValueError, code="CKP651", permanent=True):
+    """A stage cannot be computed in parts: the line names the operator of its plan that is in the way."""
+
+
+class PartsDiffer(CheckpointError, TypeError, code="CKP652", permanent=True):
+    """The parts of a stage have different columns."""
+
+
 class VersionMismatch(CheckpointError, RuntimeError, code="CKP606", permanent=True):
     """A part of the installation is too old, or has another version than a part that it must match.
 

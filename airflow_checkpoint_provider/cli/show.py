@@ -226,6 +226,7 @@ def _state_data(state: StateEntry, values: dict[str, Any]) -> dict[str, Any]:
         "batch": state.batch,
         "sources": state.sources,
         "sink": state.sink.to_json() if state.sink else None,
+        **({"parts": {"done": state.parts.done, "total": state.parts.total}} if state.parts else {}),
     }
 
 

@@ -192,7 +192,8 @@ class CheckpointStorageHook(BaseHook):
         """Describe the content of a checkpoint, without Spark. An audit can then read the files with any library.
 
         ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
-        ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. ``sealed`` is False for a gated checkpoint that is
+        ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. A stage in parts also has ``"parts": {"values", "done"}``: the
+        values of all parts, and how many of them are stored. ``sealed`` is False for a gated checkpoint that is
         acknowledged and waits for its finalize. The digest, and the names, sizes and footers of the files, are compared first.
         Raises ``NotPending`` if it is not acknowledged yet, ``CheckpointNotFound`` if it was aborted or deleted, and ``Damaged``. A
         savepoint may lie outside the connection's root.
@@ -282,4 +283,5 @@ def _describe_state(state: StateSnapshot, uri: str) -> dict[str, Any]:
         "files": [f"{uri}/{file_set.path}/{file.name}" for file_set in state.file_sets for file in file_set.files],
         "schema": None if schema is None else loads(schema, DEEPEST_SCHEMA),
         "value": state.value,
+        **({"parts": {"values": list(state.parts.values), "done": len(state.parts.done)}} if state.parts else {}),
     }

@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.protocol.fields import (
     Uid,
 )
 from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
+from airflow_checkpoint_provider.protocol.part_records import PartsDetail, PartsProgress
 from airflow_checkpoint_provider.protocol.records import (
     DEEPEST,
     VERSION,
@@ -47,7 +48,10 @@ FILES = "files"
 LOOP, ONCE, FRAME, KEYED = "loop", "once", "frame", "keyed"
 """The kinds of loops whose turns a run does once, of loops whose items a history does once, and of DataFrames and tables by key that they
 change."""
-OF_RUN = (STAGE, FILES, LOOP)
+PARTS = "parts"
+"""The kind of a stage whose rows are computed part by part. It is whole when all of its parts are stored."""
+ROWS = (STAGE, PARTS)
+OF_RUN = (STAGE, PARTS, FILES, LOOP)
 """The kinds that belong to a run: another run of the history does not see them."""
 INLINE = (VALUE, REGISTERED, LOOP, ONCE)
 """The kinds whose content lies in the metadata itself."""
@@ -56,7 +60,7 @@ INLINE = (VALUE, REGISTERED, LOOP, ONCE)
 StateKind = Annotated[
     str,
     Check(
-        known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES, LOOP, ONCE, FRAME, KEYED)),
+        known_kind("a stored state", (STAGE, VALUE, REGISTERED, QUERY, SINK, FILES, LOOP, ONCE, FRAME, KEYED, PARTS)),
         "kind of a state",
     ),
 ]
@@ -309,7 +313,13 @@ class QueryDetail(Record):
 
 def kind_in_words(kind: str) -> str:
     """Return a kind of state as messages call it."""
-    words = {REGISTERED: "registered object", FILES: "folder", ONCE: "lasting loop", KEYED: "keyed state"}
+    words = {
+        REGISTERED: "registered object",
+        FILES: "folder",
+        ONCE: "lasting loop",
+        KEYED: "keyed state",
+        PARTS: "stage in parts",
+    }
     return words.get(kind, kind)
 
 
@@ -340,6 +350,7 @@ class StateEntry(Shared):
     # of a streaming query: number of a source that reads Kafka -> the offsets at which it reads on
     sources: dict[str, str] = added(factory=dict)
     sink: SinkVersion | None = added()
+    parts: PartsProgress | None = added()
 
     @functools.cached_property
     def listed(self) -> StateEntry:
@@ -365,6 +376,7 @@ class StateSnapshot(Shared):
     loop: LoopDetail | None = added()
     frame: FrameDetail | None = added()
     keyed: KeyedDetail | None = added()
+    parts: PartsDetail | None = added()
 
     def check(self) -> None:
         if (self.kind == SINK) != (self.sink is not None):
@@ -379,7 +391,11 @@ class StateSnapshot(Shared):
             raise ValueError(f"{self.uid!r} is not a keyed state, or has no detail of it")
         if self.frame and len(self.frame.schemas) != len(self.file_sets):
             raise ValueError(f"{self.uid!r} has {len(self.file_sets)} file sets and {len(self.frame.schemas)} schemas")
-        if self.kind in (STAGE, FILES, FRAME, KEYED) and not self.file_sets:
+        if (self.kind == PARTS) != (self.parts is not None):
+            raise ValueError(f"{self.uid!r} is not a stage in parts, or has no detail of it")
+        if self.parts and not (self.stage and len(self.file_sets) == len(self.parts.done) <= len(self.parts.values)):
+            raise ValueError(f"{self.uid!r} has not one file set for each of its stored parts")
+        if self.kind in (STAGE, PARTS, FILES, FRAME, KEYED) and not self.file_sets:
             raise ValueError(f"{self.uid!r} is not a {kind_in_words(self.kind)}, because it has no file set")
         if self.kind not in (QUERY, FILES) and (hidden := self._hidden_from_spark()):
             raise ValueError(f"{hidden!r} of a {kind_in_words(self.kind)} is not a name that Spark reads")
@@ -395,8 +411,10 @@ class StateSnapshot(Shared):
 
     @property
     def identity(self) -> str:
-        """Return by what it is told from an earlier state of that name, if it belongs to a run: the identity of its rows, or of its turns."""
-        return self.loop.path if self.loop else self.file_sets[0].identity
+        """Return by what it is told from an earlier state of that name, if it belongs to a run: the identity of its rows, the newest of several
+        parts, or of its turns.
+        """
+        return self.loop.path if self.loop else self.file_sets[-1].identity
 
     @property
     def bytes(self) -> int:
@@ -421,6 +439,7 @@ class StateSnapshot(Shared):
             batch=self.query.batch if self.query else None,
             sources=self.query.kafka_sources if self.query else {},
             sink=sink_version(self.sink) if self.sink else None,
+            parts=self.parts.progress if self.parts else None,
         )
 
 

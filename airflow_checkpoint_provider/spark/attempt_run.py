@@ -41,6 +41,8 @@ from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.sinks.writer import AttemptSinkWriter, SinkWriter
 from airflow_checkpoint_provider.spark.stages.application import Application, digest
 from airflow_checkpoint_provider.spark.stages.kept_files import KeptFiles
+from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
+from airflow_checkpoint_provider.spark.stages.parts import PartStages
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject, Registered
 from airflow_checkpoint_provider.spark.state.states import States
@@ -178,10 +180,18 @@ class AttemptRun(JobRun):
     # -- in the script -----------------------------------------------------------------------------------------------
 
     def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
-        while self._unsaid:
-            say(self._unsaid.pop())
+        self._say_pace()
         self.loops.left()
         return self.stages.run(uid, df, version, inputs)
+
+    def stage_in_parts(self, uid: str, source: Any, parts: Parts, version: str | None, inputs: str) -> DataFrame:
+        self._say_pace()
+        self.loops.left()
+        return PartStages(self.stages).run(uid, source, parts, version, inputs)
+
+    def _say_pace(self) -> None:
+        while self._unsaid:
+            say(self._unsaid.pop())
 
     def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
         self.loops.left()
@@ -212,6 +222,7 @@ class AttemptRun(JobRun):
         return AttemptSinkWriter(opened, self._sinks, self.stages, self.checkpointer)
 
     def txn(self, uid: str) -> dict[str, str]:
+        self.stages.refuse_in_part(f"txn('{uid}') was called")
         application, number = self._sinks.number(uid, self.stages.here())
         return {"txnAppId": application, "txnVersion": str(number)}
 

@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.writer import ARGUMENTS, SinkWriter
 from airflow_checkpoint_provider.spark.stages import arguments
 from airflow_checkpoint_provider.spark.stages.application import refuse_connect
+from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject
 from airflow_checkpoint_provider.spark.state.value import Value
 from airflow_checkpoint_provider.spark.versions import check_versions
@@ -156,10 +157,12 @@ class CheckpointedJob:
     def stage(
         self,
         uid: str,
-        df: DataFrame | Callable[[], DataFrame],
+        df: DataFrame | Callable[..., DataFrame],
         *,
         version: str | None = None,
         inputs: str = "auto",
+        parts: Sequence[Any] | None = None,
+        by: str | None = None,
     ) -> DataFrame:
         """Compute and store rows once in this run, and return the stored rows. A retry returns them without computing.
 
@@ -170,8 +173,14 @@ class CheckpointedJob:
         :param inputs: what happens if Spark lists other files, or a newer version of a table, than when the rows were stored.
             "auto": a retry keeps the rows, and a line says so; if the application changed, or the task was cleared, they are
             computed again. "compare": they are always computed again, and a function is always called. "keep": they are kept.
+        :param parts: values, such as days. The function is called with each, and the rows of each part are stored as soon as they are
+            computed: a retry computes only the parts that are missing. Raises ``NotInParts`` and ``PartsDiffer``.
+        :param by: a partition column of the DataFrame's source. Its values are the parts.
         """
-        return self._claim(uid).stage(uid, df, version, inputs)
+        run = self._claim(uid)
+        if parts is None and by is None:
+            return run.stage(uid, df, version, inputs)
+        return run.stage_in_parts(uid, df, Parts.of(uid, df, parts, by), version, inputs)
 
     @checks_arguments(**arguments.FILES)
     def files(

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
+from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.spark.state.registered import CheckpointedObject
 from airflow_checkpoint_provider.spark.state.value import Value
 
@@ -66,6 +67,10 @@ class JobRun(ABC):
     @abstractmethod
     def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
         """Return the rows of a stage."""
+
+    @abstractmethod
+    def stage_in_parts(self, uid: str, source: Any, parts: Parts, version: str | None, inputs: str) -> DataFrame:
+        """Return the rows of a stage that is computed in parts."""
 
     @abstractmethod
     def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:

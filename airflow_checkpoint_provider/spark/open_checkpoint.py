@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer
@@ -62,15 +62,25 @@ class OpenedCheckpoint:
         if state.files is not None:
             return self._folder(state)
         if state.frame is not None:
-            rows = [self._rows_of(*part) for part in chain_of(state, state.file_sets[-1].identity)]
+            chain = chain_of(state, state.file_sets[-1].identity)
+            rows = [self._rows_of([file_set], schema) for file_set, schema in chain]
             return merged(rows, state.keyed.key) if state.keyed else rows[0]
         if state.stage is None:
             return state.value
-        return self._rows_of(state.file_sets[0], state.stage.schema)
+        if state.parts and not state.parts.progress.whole:
+            raise CheckpointNotFound(
+                f"chk-{self._seal.id} holds {state.parts.progress} of stage '{uid}', which was not whole then. Open a later checkpoint"
+            )
+        return self._rows_of(state.file_sets, state.stage.schema)
 
-    def _rows_of(self, file_set: FileSet, schema: str) -> DataFrame:
-        uri = s3a.spark_uri(self._store, self._keys.file_set(file_set.path))
-        return parquet_files.read(self._spark, uri, file_set.files, schema)
+    def _rows_of(self, file_sets: Iterable[FileSet], schema: str) -> DataFrame:
+        """Return the rows of file sets, whose files are compared first. Raises ``Damaged``."""
+        folders = {
+            s3a.spark_uri(self._store, self._keys.file_set(file_set.path)): file_set.files for file_set in file_sets
+        }
+        for uri, files in folders.items():
+            parquet_files.verify(self._spark, uri, files)
+        return parquet_files.load(self._spark, folders, schema)
 
     def _folder(self, state: StateSnapshot) -> str:
         file_set = state.file_sets[0]

@@ -7,6 +7,7 @@ refused, from the import of this package on.
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,6 +46,7 @@ from airflow_checkpoint_provider.spark.read_only import refuse_writes
 from airflow_checkpoint_provider.spark.sinks.base import Sink
 from airflow_checkpoint_provider.spark.sinks.writer import SinkWriter
 from airflow_checkpoint_provider.spark.stages.kept_files import Folder
+from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import Value
@@ -135,6 +137,11 @@ class PreflightRun(JobRun):
     def stage(self, uid: str, df: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str) -> DataFrame:
         """Return the rows of the script; they are not stored."""
         return df() if callable(df) else df
+
+    def stage_in_parts(self, uid: str, source: Any, parts: Parts, version: str | None, inputs: str) -> DataFrame:
+        """Return the rows of all parts; they are not stored."""
+        frames: list[DataFrame] = [source] if parts.by else [source(value) for value in parts.given]
+        return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
     def files(self, uid: str, write: Callable[[str], object], version: str | None, *, local: bool) -> str:
         """Return a copy of the folder in the checkpoint. If that holds none, the script writes one on the driver's disk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.protocol.metadata import OF_RUN, StateEntry
@@ -36,11 +37,20 @@ def reused_stages(state: State, attempt: AttemptRecord, run: str) -> list[StateE
     restored = state.checkpoint(point.id)
     # Rows that were copied from a savepoint are new in this history, but not their work.
     copied = set(map(_identity, restored.states if restored else ()))
+    used = [stage for stage in own_stages(newest.states if newest else (), run) if not stage.unused]
+    whole = (stage.measures.checkpoint <= point.id or _identity(stage) in copied for stage in used)
     return [
-        stage
-        for stage in own_stages(newest.states if newest else (), run)
-        if not stage.unused and (stage.measures.checkpoint <= point.id or _identity(stage) in copied)
+        kept
+        for stage, all_of_it in zip(used, whole, strict=True)
+        if (kept := stage if all_of_it else _parts_kept(stage))
     ]
+
+
+def _parts_kept(stage: StateEntry) -> StateEntry | None:
+    """Return a stage with the work of those of its parts that were not computed again; None if there are none."""
+    if stage.parts is None or not stage.parts.kept_s:
+        return None
+    return replace(stage, measures=replace(stage.measures, work_s=stage.parts.kept_s))
 
 
 def in_words(stages: Iterable[StateEntry]) -> str:

@@ -19,6 +19,7 @@ READERS: dict[str, Reader] = {
     "acknowledgement-sinks": Acknowledgement.from_bytes,
     "acknowledgement-loops": Acknowledgement.from_bytes,
     "acknowledgement-keyed": Acknowledgement.from_bytes,
+    "acknowledgement-parts": Acknowledgement.from_bytes,
     "seal": Seal.from_bytes,
     "heartbeat": lambda body: Beat.from_json(parse(body, "heartbeat")),
     "heartbeat-queries": lambda body: Beat.from_json(parse(body, "heartbeat")),

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     FRAME,
     KEYED,
     LOOP,
+    PARTS,
     QUERY,
     REGISTERED,
     SINK,
@@ -25,6 +26,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StateKind,
     StateSnapshot,
 )
+from airflow_checkpoint_provider.protocol.part_records import Part
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.records import Record
 from airflow_checkpoint_provider.protocol.state import State
@@ -97,18 +99,30 @@ def records(record: Any) -> st.SearchStrategy[Any]:
 def _of_one_kind(snapshot: StateSnapshot) -> StateSnapshot:
     """Return the state with the kind of its detail. A folder has files."""
     if snapshot.sink:
-        return replace(snapshot, kind=SINK, files=None, loop=None, frame=None, keyed=None)
+        return replace(snapshot, kind=SINK, files=None, loop=None, frame=None, keyed=None, parts=None)
     if snapshot.loop:
-        return replace(snapshot, kind=LOOP, files=None, frame=None, keyed=None)
+        return replace(snapshot, kind=LOOP, files=None, frame=None, keyed=None, parts=None)
     if frame := snapshot.frame:
         file_sets = snapshot.file_sets or (FileSet(path="state/ranks/1-abc"),)
         frame = replace(frame, schemas=("{}",) * len(file_sets))
         kind = KEYED if snapshot.keyed else FRAME
-        return replace(snapshot, kind=kind, files=None, file_sets=file_sets, frame=frame)
+        return replace(snapshot, kind=kind, files=None, file_sets=file_sets, frame=frame, parts=None)
     snapshot = replace(snapshot, keyed=None)
     if not snapshot.files:
-        return snapshot
-    return replace(snapshot, kind=FILES, file_sets=snapshot.file_sets or (FileSet(path="state/model/1-abc"),))
+        return _in_parts(snapshot) if snapshot.parts else snapshot
+    return replace(
+        snapshot, kind=FILES, file_sets=snapshot.file_sets or (FileSet(path="state/model/1-abc"),), parts=None
+    )
+
+
+def _in_parts(snapshot: StateSnapshot) -> StateSnapshot:
+    """Return the state as a stage in parts, with a file set for each part that is done; as a value if it cannot be one."""
+    parts, count = snapshot.parts, len(snapshot.file_sets)
+    if not (parts and snapshot.stage and count):
+        return replace(snapshot, kind=VALUE, parts=None)
+    return replace(
+        snapshot, kind=PARTS, parts=replace(parts, values=(*parts.values, *range(count)), done=(Part(),) * count)
+    )
 
 
 def _listed(state: State) -> State:

@@ -4,7 +4,8 @@
 
 ``record`` writes each point that is passed into the file POINT instead; ``time`` writes its time, too. A point is named after
 what has just happened or is about to: ``stage/clean/rows-written``, ``checkpoint/2/before-seal`` (of this driver's second),
-``value/rows/set-3``, ``asked/1/copied`` (the first checkpoint that somebody else asked for).
+``value/rows/set-3``, ``asked/1/copied`` (the first checkpoint that somebody else asked for), ``stage/days.3/writing`` (the third part
+of a stage that this driver computes).
 """
 
 from __future__ import annotations
@@ -160,12 +161,15 @@ class Steps:
         self._asked: list[int] = []  # ids of those that others did
         self._condemned: dict[int, int] = {}  # id -> number among those that this driver condemned or deletes
         self._retiring = threading.Lock()
+        self._written: dict[str, list[str]] = {}  # uid -> the directories of the parts that this driver computes
 
     def watch(self) -> None:
         self._wrap(job.CheckpointedJob, "_begin", lambda *_: "attempt", "", "attached")
-        self._wrap(parquet_files, "write", lambda df, uri, **_: _stage(uri), "", "rows-written")
-        self._wrap(parquet_files, "count_rows", lambda spark, written, footers: _stage(written.uri), "", "rows-counted")
-        self._wrap(proof.Proof, "_keep_plan", lambda proof: _stage(proof.written.uri), "", "plan-kept")
+        self._wrap(parquet_files, "write", lambda df, uri, **_: self._stage(uri), "", "rows-written")
+        self._wrap(
+            parquet_files, "count_rows", lambda spark, written, footers: self._stage(written.uri), "", "rows-counted"
+        )
+        self._wrap(proof.Proof, "_keep_plan", lambda proof: self._stage(proof.written.uri), "", "plan-kept")
         self._wrap(kept_files, "_listed", lambda uid, *_, **__: f"files/{uid}", "written", "listed")
         self._wrap(kept_files.FilesSnapshot, "_brought_in", _kept, "before-storing", "stored")
         self._wrap(
@@ -289,6 +293,14 @@ class Steps:
 
         setattr(place, name, wrapped)
 
+    def _stage(self, uri: str) -> str:
+        uid = uri.split("/")[-2]
+        parts = self._written.setdefault(uid, [])
+        if uri not in parts:
+            parts.append(uri)
+        number = parts.index(uri) + 1 if "/state/" in uri else 1
+        return f"stage/{uid}" + (f".{number}" if number > 1 else "")
+
     def _checkpoint(self, number: int) -> str:
         if number in self._checkpoints:
             return f"checkpoint/{self._checkpoints[number]}"
@@ -347,7 +359,7 @@ class Steps:
         seen, pause = (_seen_in_s3(uri), 0.05) if uri.startswith("s3a:") else (_seen_in_folder(uri), 0.001)
         while not over.wait(pause) and not seen():
             pass
-        self._reached(f"{_stage(uri)}/writing")
+        self._reached(f"{self._stage(uri)}/writing")
 
     def _wrap_values(self) -> None:
         steps, original = self, values.Value.set
@@ -374,10 +386,6 @@ def _seen_in_s3(uri: str) -> Callable[[], bool]:
 
 def _number(seal: str) -> int:
     return int(seal.split("/")[-2].removeprefix("chk-"))
-
-
-def _stage(path: str) -> str:
-    return f"stage/{path.split('/')[-2]}"
 
 
 def _kept(snapshot: kept_files.FilesSnapshot) -> str:

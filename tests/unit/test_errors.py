@@ -62,6 +62,7 @@ PERMANENT = {
         "NonRestoredState",
     ),
     *("OverwrittenSince", "RowsStand", "RowsRefused"),
+    *("NotInParts", "PartsDiffer", "ItemsChanged", "SchemaChanged"),
     *("AlreadyClaimed", "OrphanSavepoint", "OtherSavepoint", "SavepointDisposed"),
 }
 

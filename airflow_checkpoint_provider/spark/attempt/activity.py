@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Heart, QueryProgress
-from airflow_checkpoint_provider.text import query_progress
+from airflow_checkpoint_provider.protocol.part_records import PartsProgress
+from airflow_checkpoint_provider.text import part_messages, query_progress
 
 
 class Activity:
@@ -18,6 +19,7 @@ class Activity:
         self._heart = heart
         self.stage: str | None = None  # the stage that is being computed
         self.turn = ""  # of a loop, as people read it
+        self.parts: PartsProgress | None = None  # of it, if it has parts
         self.queries: tuple[QueryProgress, ...] = ()  # that run
         self.draining: str | None = None  # the query that is drained before the job stops
         self._copying = ""  # the pointer whose files are copied before the script runs
@@ -28,7 +30,7 @@ class Activity:
         if self.draining:
             return f"draining query '{self.draining}'"
         if self.stage:
-            return f"stage '{self.stage}'"
+            return f"stage '{self.stage}'" + (f", {part_messages.next_part(self.parts)}" if self.parts else "")
         if self.turn:
             return self.turn
         return query_progress.running(self.queries) or "the script's own code"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.handover import job_group
+from airflow_checkpoint_provider.protocol.part_records import PartsProgress
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
 from airflow_checkpoint_provider.spark.process.log import say
@@ -30,9 +31,11 @@ class Tasks:
         return self.done / self.total
 
 
-def working(uid: str, elapsed: float, now: Tasks | None) -> str:
+def working(uid: str, elapsed: float, now: Tasks | None, parts: PartsProgress | None = None) -> str:
     """Return the line about a stage after ``elapsed`` seconds. It estimates no time left: nobody knows which tasks Spark plans next."""
     after = _minutes(elapsed)
+    if parts:
+        return f"stage '{uid}': {parts} are done after {after}"
     if now is None:
         return f"stage '{uid}': working for {after}, Spark has not planned its tasks yet"
     if now.done >= now.total:
@@ -55,14 +58,14 @@ class Progress:
     def report(self) -> None:
         """Write stage and progress into the heartbeat, and log them once a minute."""
         self._protection.remind()
-        uid, now = self._attempt.activity.stage, time.monotonic()
+        uid, parts, now = self._attempt.activity.stage, self._attempt.activity.parts, time.monotonic()
         if uid != self._uid:
             self._uid, self._since, self._logged = uid, now, now
-        tasks = self._tasks(uid) if uid else None
-        done = tasks.fraction if tasks else None
+        tasks = self._tasks(uid) if uid and not parts else None
+        done = parts.done / parts.total if parts else tasks.fraction if tasks else None
         self._attempt.heart.update(lambda beat: replace(beat, activity=str(self._attempt.activity), fraction=done))
         if uid and now - self._logged >= LOG_EVERY:
-            say(working(uid, now - self._since, tasks))
+            say(working(uid, now - self._since, tasks, parts))
             self._logged = now
 
     def _tasks(self, uid: str) -> Tasks | None:

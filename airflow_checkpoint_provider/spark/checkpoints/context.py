@@ -25,6 +25,9 @@ from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.snapshot import Records
 from airflow_checkpoint_provider.spark.state.states import States, new_in
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.part_messages import is_between
+
+SAY_PARTS_EVERY = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class CheckpointContext:
     # Checkpoints that wait for another barrier, because an object declined -> when their first barrier was reached
     waiting_since: dict[int, float] = field(default_factory=dict)
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    said: float | None = None  # when the newest line about a completed checkpoint was logged, a moment of ``clock``
 
     def __post_init__(self) -> None:
         self.gated_checkpoints = GatedCheckpoints(self.attempt, self.clock)
@@ -106,6 +110,13 @@ class CheckpointContext:
         token = f"attempt {self.attempt.epoch} {origin} {next(self.counter)}"
         request = Request(token=token, timeout_s=self.timeout_s, barrier=barrier, origin=origin)
         return self.attempt.writer.trigger_unless_pending(request, pause_left_s)
+
+    def say_completed(self, checkpoint: Checkpoint, took: float) -> None:
+        """Log that a checkpoint was completed. The ends of parts share one line a minute."""
+        now = self.clock()
+        if self.said is None or not is_between(checkpoint.request.barrier) or now >= self.said + SAY_PARTS_EVERY:
+            self.said = now
+            say(messages.checkpoint_line(checkpoint, took))
 
     def read_outcome(self) -> Outcome | None:
         """Complete or abort the checkpoint whose outcome is unknown. Return the outcome; None if there is no such checkpoint."""

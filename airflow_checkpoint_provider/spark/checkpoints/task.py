@@ -246,7 +246,7 @@ class CheckpointTask:
             context.registered.holds_newest(number)
         if checkpoint:
             context.protection.completed()
-            say(messages.checkpoint_line(checkpoint, time.monotonic() - began))
+            context.say_completed(checkpoint, time.monotonic() - began)
         return TakenCheckpoint({state.uid: state for state in counted.states}, holds_this_barrier=own)
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> Acknowledgement | None:

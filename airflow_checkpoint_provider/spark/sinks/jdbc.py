@@ -133,7 +133,7 @@ class OpenJdbcSink(OpenSink):
         with self._context.temporary(name) as uri:
             codec = parquet_files.codec_for(uri.partition(":")[0])
             written = parquet_files.write(df.toDF(*columns), uri, codec=codec)
-            rows = parquet_files.load(self._spark, uri, written.files, written.schema)
+            rows = parquet_files.load(self._spark, {uri: written.files}, written.schema)
             self._table.note(name, version)
             staged = self._fill(name, rows, columns, written.rows)
         return Prepared(rows=staged.rows, bytes=staged.bytes, content=self._table.prepared(name, columns))

@@ -47,6 +47,7 @@ class AttemptSinkWriter(SinkWriter):
     def write(self, df: DataFrame) -> None:
         refuse_inside()
         uid = self._state.uid
+        self._stages.refuse_in_part(f"sink '{uid}' was written")
         self._sinks.check_active()
         frame: Any = written_frame(uid, df, self._sinks.spark)
         self._checkpointer.stop_if_asked(f"a write to sink '{uid}'")

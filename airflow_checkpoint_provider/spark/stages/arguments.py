@@ -94,7 +94,7 @@ JOB: dict[str, Check] = {
     "restore": _restore,
     "allow_non_restored_state": lambda name, value: check_allowance(value),
 }
-STAGE: dict[str, Check] = {"uid": _uid, "version": arguments.text, "inputs": _inputs}
+STAGE: dict[str, Check] = {"uid": _uid, "version": arguments.text, "inputs": _inputs, "by": arguments.text}
 FILES: dict[str, Check] = {
     "uid": _uid,
     "write": lambda name, value: _writes(value),

@@ -156,7 +156,7 @@ def count_rows(
 
 def _rows_by_file(spark: SparkSession, uri: str, names: Collection[str]) -> dict[str, int]:
     """Return the number of rows by file name, from the footers. A file without rows is not in it."""
-    footers = _load(spark, uri, names, StructType([]))
+    footers = _load(spark, {uri: names}, StructType([]))
     per_file = footers.groupBy(col("_metadata.file_name").alias("name")).agg(count(lit(1)).alias("rows"))
     return {row["name"]: row["rows"] for row in per_file.collect()}
 
@@ -193,12 +193,12 @@ def verify(spark: SparkSession, uri: str, files: Sequence[File]) -> None:
 def read(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
     """Verify and return the rows of the acknowledged ``files`` in ``uri``. Starts no job. All columns are nullable."""
     verify(spark, uri, files)
-    return load(spark, uri, files, schema)
+    return load(spark, {uri: files}, schema)
 
 
-def load(spark: SparkSession, uri: str, files: Sequence[File], schema: str) -> DataFrame:
-    """Return the rows of ``files`` in ``uri``, which were compared with a listing. Starts no job. All columns are nullable."""
-    return _load(spark, uri, [file.name for file in files], stored_schema(schema))
+def load(spark: SparkSession, folders: Mapping[str, Sequence[File]], schema: str) -> DataFrame:
+    """Return the rows of files by the URI of their directory, which were compared with a listing. Starts no job. All columns are nullable."""
+    return _load(spark, {uri: [file.name for file in files] for uri, files in folders.items()}, stored_schema(schema))
 
 
 def _refuse_odd(uri: str, names: Iterable[str]) -> None:
@@ -211,9 +211,11 @@ def _refuse_odd(uri: str, names: Iterable[str]) -> None:
         )
 
 
-def _load(spark: SparkSession, uri: str, names: Collection[str], schema: StructType) -> DataFrame:
-    _refuse_odd(uri, names)
-    paths = [PATTERN_LETTERS.sub(r"\\\1", f"{uri}/{name}") for name in names]
+def _load(spark: SparkSession, folders: Mapping[str, Collection[str]], schema: StructType) -> DataFrame:
+    for folder, names in folders.items():
+        _refuse_odd(folder, names)
+    *_, uri = folders
+    paths = [PATTERN_LETTERS.sub(r"\\\1", f"{folder}/{name}") for folder in folders for name in folders[folder]]
     plain, with_marks = unmarked(schema), marked(schema)
     with _schema_refused(uri, PySparkException, Py4JJavaError):
         reader = spark.read.schema(plain).options(**READ)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NoReturn
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.files import read_footers
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import File, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
@@ -44,6 +45,7 @@ class Proof:
     """The key of the file set."""
     written: parquet_files.Written
     plan: Plan | None = None
+    """None: no plan is stored beside the rows; that of a frame in parts lies beside its first part."""
     listed: Listing | None = None
     what: str = "stage"
     _plan_kept: threading.Lock = field(default_factory=threading.Lock)  # held from the first call on
@@ -120,18 +122,34 @@ class Proof:
             )
 
 
+Proofs = Mapping[str, Proof]
+"""By the path of the file set whose files they prove."""
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows that Spark has written, of a stage or of a part of one. They are not proved yet."""
+
+    file_set: FileSet
+    schema: str
+    codec: str
+    measures: Measures
+    proofs: Proofs
+
+
 @dataclass(frozen=True)
 class StageSnapshot:
-    """A stage that was computed in this attempt. ``record`` lists its files without their rows."""
+    """A stage that was computed in this attempt. ``record`` lists the files that ``proofs`` prove without their rows."""
 
     record: StateSnapshot
-    proof: Proof
+    proofs: Proofs
     observed: tuple[Observed, ...] = ()
 
     def write(self, check: Check, folder: FileSetFolder | None = None) -> StateSnapshot:
         """Return the record with the rows and footers of its files, once they are proved, and with the metrics of its plan."""
-        file_set = replace(self.record.file_sets[0], files=self.proof.files(check))
-        return StoredSnapshot(replace(self.record, file_sets=(file_set,), stage=self._detail)).write(check, folder)
+        proved = {path: proof.files(check) for path, proof in self.proofs.items()}
+        file_sets = (replace(known, files=proved.get(known.path, known.files)) for known in self.record.file_sets)
+        return StoredSnapshot(replace(self.record, file_sets=tuple(file_sets), stage=self._detail)).write(check, folder)
 
     @cached_property
     def _detail(self) -> StageDetail | None:

@@ -206,5 +206,5 @@ def _came_before(prior: Provenance, snapshots: Mapping[str, StateSnapshot]) -> l
 
 
 def _epoch(stage: StateSnapshot) -> int:
-    """Return the epoch of the attempt that wrote the rows of a stage."""
+    """Return the epoch of the attempt that wrote the rows of a stage, the last of them if it was cut into parts."""
     return file_set_epoch(stage.identity)

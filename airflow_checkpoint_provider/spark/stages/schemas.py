@@ -82,6 +82,27 @@ def _check_class(path: str) -> None:
         raise TypeError(f"{path} is no type of a column")
 
 
+def first_difference(before: str, now: str) -> str:
+    """Return in words the first column in which two schemas differ, Spark's JSON both; empty if they have the same names and types."""
+    old, new = (
+        [(field["name"], _changed(field["type"], MARKS)) for field in json.loads(text)["fields"]]
+        for text in (before, now)
+    )
+    for i, ((name, kind), (other, other_kind)) in enumerate(zip(old, new, strict=False), start=1):
+        if name != other:
+            return f"column {i} is `{other}`, and was `{name}`"
+        if kind != other_kind:
+            return f"column `{name}` is {_type_in_words(other_kind)}, and was {_type_in_words(kind)}"
+    if len(old) == len(new):
+        return ""
+    name, what = (old[len(new)][0], "is gone") if len(old) > len(new) else (new[len(old)][0], "is new")
+    return f"column `{name}` {what}"
+
+
+def _type_in_words(node: Any) -> str:
+    return node if isinstance(node, str) else json.dumps(node, sort_keys=True)
+
+
 def marked(schema: StructType) -> StructType:
     """Return ``schema`` with all columns and fields nullable, as Spark reads files."""
     return StructType.fromJson(_changed(schema.jsonValue(), ()))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
-from airflow_checkpoint_provider.protocol.handover import job_group
-from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.metadata import (
     STAGE,
-    FileSet,
-    Measures,
     Provenance,
     StageDetail,
     StateSnapshot,
@@ -26,8 +21,7 @@ from airflow_checkpoint_provider.protocol.transactions import Origin
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.stages import observations, parquet_files
+from airflow_checkpoint_provider.spark.stages import observations
 from airflow_checkpoint_provider.spark.stages.application import Application
 from airflow_checkpoint_provider.spark.stages.arguments import check_function, frame_of
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
@@ -35,7 +29,7 @@ from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.jars import added_jars
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
-from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, Proof, StageSnapshot
+from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, StageSnapshot, StoredRows
 from airflow_checkpoint_provider.spark.stages.redaction import redaction
 from airflow_checkpoint_provider.spark.stages.reseeding import reseeded
 from airflow_checkpoint_provider.spark.stages.reuse import (
@@ -49,6 +43,7 @@ from airflow_checkpoint_provider.spark.stages.reuse import (
     stored_draws,
 )
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
+from airflow_checkpoint_provider.spark.stages.stage_rows import StageRows
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import state_messages
 from airflow_checkpoint_provider.text.units import some
@@ -57,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Stages:
+class Stages(StageRows):
     """The stages of one attempt."""
 
     def __init__(
@@ -68,15 +63,15 @@ class Stages:
         checkpointer: Checkpointer,
         application: Application,
     ) -> None:
-        self._spark, self._attempt, self._states, self._checkpointer = spark, attempt, states, checkpointer
-        self._application = application
+        super().__init__(spark, attempt, states, checkpointer)
+        self.application = application
         self._not_compared: list[str] | None = list(application.not_compared)  # None once it is said
-        self._readbacks: dict[str, tuple[str, str]] = {}
         self._draws = SharedDraws()
         self._said_draws = False
         # RDD of a frame that Spark has checkpointed -> the reused stage that reads it
         self._checkpointed: dict[int, str] = {}
         self._running = threading.Lock()  # held while a stage is computed or read
+        self._building = ""  # the stage whose function makes the frame of a part
 
     def run(
         self, uid: str, source: DataFrame | Callable[[], DataFrame], version: str | None, inputs: str = AUTO
@@ -90,12 +85,12 @@ class Stages:
         """Keep, inside this block, all other stages and folders out, and the file sets of this one. Raises ``WrongUse`` in a second thread."""
         if not self._running.acquire(blocking=False):
             raise WrongUse(
-                f"{barrier} was called while another stage runs in a second thread. Call stages one after the other"
+                f"{barrier} was called while another stage runs, in its function or in a second thread. Call stages one after the other"
             )
         try:
-            with self._attempt.file_sets.stage(uid, self._states.snapshots):
-                self._attempt.writer.check_not_fenced()
-                self._checkpointer.stop_if_asked(f"the beginning of {barrier}")
+            with self.attempt.file_sets.stage(uid, self.states.snapshots):
+                self.attempt.writer.check_not_fenced()
+                self.checkpointer.stop_if_asked(f"the beginning of {barrier}")
                 yield
         finally:
             self._running.release()
@@ -103,14 +98,14 @@ class Stages:
     def request(self, uid: str, version: str | None, *, function: bool = True, inputs: str = AUTO) -> StageRequest:
         """Return what decides, with the stored state, whether a stage or a folder is reused."""
         return StageRequest(
-            self._application.digest,
+            self.application.digest,
             version,
             function,
-            dict(self._states.handed_out),
+            dict(self.states.handed_out),
             uid,
-            self._states.snapshots,
+            self.states.snapshots,
             inputs,
-            self._attempt.run.generation,
+            self.attempt.run.generation,
         )
 
     def _run(
@@ -120,25 +115,60 @@ class Stages:
         if function:
             check_function(uid, source)
         request = self.request(uid, version, function=function, inputs=inputs)
-        prior = self._states.stage(uid)
+        prior = self.states.stage(uid)
         unseen = function and prior is not None and reuse_without_plan(prior[1], request).reuse
         if unseen and prior and not prior[1].partitions:
-            observations.leave_empty(self._spark, uid, prior[1].metrics)
+            observations.leave_empty(self.spark, uid, prior[1].metrics)
             return self._reuse(*prior, Verdict(True), prior[1].reads)
-        df = frame_of(uid, source() if callable(source) else source, self._spark, function=function)
-        refuse_types(df, uid)
-        plan, listed = fingerprint(df, self._readbacks), listing(df, self._readbacks)
+        df = self.frame(uid, source() if callable(source) else source, function=function)
+        plan, listed = self.identity(df)
         if prior:
-            verdict = self._verdict(prior, request, plan, listed, unseen)
+            verdict = self.verdict(prior, request, plan, listed, kept=unseen)
             if verdict.reuse:
                 self._keep_draws(uid, plan, prior[1], verdict)
                 observations.hand_out(uid, prior[1].metrics, df, plan)
                 return self._reuse(*prior, verdict, some(listed.unseen))
             say(state_messages.stage_recomputed(uid, verdict.why))
+        elif uid in self.states.snapshots:
+            say(state_messages.stage_recomputed(uid, "it was computed in parts, and is not now"))
         return self._compute_together(uid, df, plan, listed, request)
 
-    def _verdict(
-        self, prior: tuple[StateSnapshot, StageDetail], request: StageRequest, plan: Plan, listed: Listing, kept: bool
+    @contextmanager
+    def building(self, uid: str) -> Iterator[None]:
+        """Say that the function of a stage makes the frame of a part inside this block."""
+        self._building = uid
+        try:
+            yield
+        finally:
+            self._building = ""
+
+    def refuse_in_part(self, what: str) -> None:
+        """Raise ``WrongUse`` in a function that makes the frame of a part. A retry does not call it for parts that are stored."""
+        if self._building:
+            raise WrongUse(
+                f"{what} inside the function of stage '{self._building}'. Do it after the stage, with its rows"
+            )
+
+    # -- steps that stages in parts take, too ------------------------------------------------------------------------
+
+    def frame(self, uid: str, source: object, *, function: bool) -> DataFrame:
+        """Return the frame of a stage. Raises ``WrongUse`` for other values, and ``UnsupportedType``."""
+        df = frame_of(uid, source, self.spark, function=function)
+        refuse_types(df, uid)
+        return df
+
+    def identity(self, df: DataFrame) -> tuple[Plan, Listing]:
+        """Return the identity of a frame's plan, and what Spark has listed for it."""
+        return fingerprint(df, self.readbacks), listing(df, self.readbacks)
+
+    def verdict(
+        self,
+        prior: tuple[StateSnapshot, StageDetail],
+        request: StageRequest,
+        plan: Plan,
+        listed: Listing,
+        *,
+        kept: bool,
     ) -> Verdict:
         """Decide about stored rows. ``kept``: without its plan, the stage would be reused."""
         snapshot, detail = prior
@@ -151,62 +181,46 @@ class Stages:
     # -- reused ------------------------------------------------------------------------------------------------------
 
     def _reuse(self, snapshot: StateSnapshot, detail: StageDetail, verdict: Verdict, unseen: str) -> DataFrame:
-        file_set = snapshot.file_sets[0]
-        # Names, sizes and footers were compared when the attempt began.
-        parquet_files.verify_rows(self._spark, self._uri(file_set.path), file_set.files)
-        df = self._read(snapshot, detail)
+        self.verify(snapshot)
+        df = self.read(snapshot, detail)
         self.pass_reused(snapshot, detail)
-        restored = str(self._attempt.restored.point)
-        say(state_messages.stage_reused(snapshot, verdict.why, restored=restored, unseen=unseen))
-        if verdict.moved:
-            say(state_messages.inputs_moved(snapshot.uid, verdict.moved))
-        self._say_not_compared()
+        restored = str(self.attempt.restored.point)
+        self.say_reused(
+            snapshot,
+            state_messages.stage_reused(snapshot, verdict.why, restored=restored, unseen=unseen),
+            verdict.moved,
+        )
         return df
 
     def pass_reused(self, snapshot: StateSnapshot, detail: Provenance) -> None:
         """Set the values as they were at the barrier of a reused stage or folder, and note that the script has passed it."""
-        barrier, attempt = snapshot.measures.barrier, file_set_epoch(snapshot.file_sets[0].identity)
-        for value in self._states.replay_values(detail, self._application.digest):
+        barrier, attempt = snapshot.measures.barrier, file_set_epoch(snapshot.file_sets[-1].identity)
+        for value in self.states.replay_values(detail, self.application.digest):
             say(state_messages.value_differs(value.uid, value.now, value.stored, barrier, attempt, value.why_kept))
-        self._states.hand_out(snapshot)
-        self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
+        self.states.hand_out(snapshot)
+        self.attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, snapshot.uid)))
 
-    def reads(self, uri: str, uid: str, identity: str) -> None:
-        """Note that the script was given ``uri``: plans that read below it name the file set, wherever it lies."""
-        self._readbacks[uri] = (uid, identity)
+    def say_reused(self, snapshot: StateSnapshot, line: str, moved: str) -> None:
+        """Log that stored rows are used, which of their inputs moved, and what was not compared."""
+        say(line)
+        if moved:
+            say(state_messages.inputs_moved(snapshot.uid, moved))
+        self._say_not_compared()
 
     def _say_not_compared(self) -> None:
         """Name once in an attempt the parts of the application that are not compared, and may have changed."""
-        if self._not_compared is not None and (names := [*self._not_compared, *added_jars(self._spark)]):
+        if self._not_compared is not None and (names := [*self._not_compared, *added_jars(self.spark)]):
             say(state_messages.not_compared(names))
             self._not_compared = None
 
-    def _read(self, snapshot: StateSnapshot, detail: StageDetail) -> DataFrame:
-        file_set = snapshot.file_sets[0]
-        uri = self._uri(file_set.path)
-        self._attempt.file_sets.read(file_set.path)
-        df = parquet_files.load(self._spark, uri, file_set.files, detail.schema)
-        self.reads(uri, snapshot.uid, file_set.identity)
-        return df
-
-    def read_frame(self, uid: str, chain: Sequence[tuple[FileSet, str]]) -> list[DataFrame]:
-        """Return the stored rows of a frame, one DataFrame for each file set. What the script builds on them is known by their identity."""
-        self._attempt.file_sets.read_frame(uid, tuple(file_set.path for file_set, _ in chain))
-        return [self._of_frame(uid, file_set, schema) for file_set, schema in chain]
-
-    def _of_frame(self, uid: str, file_set: FileSet, schema: str) -> DataFrame:
-        uri = self._uri(file_set.path)
-        self._readbacks[uri] = (uid, file_set.identity)
-        return parquet_files.load(self._spark, uri, file_set.files, schema)
-
     def _difference(self, prior: StateSnapshot, plan: Plan) -> str:
-        return difference_from_stored(self._attempt.store, self._beside(prior, PLAN_FILE), plan, redaction(self._spark))
+        return difference_from_stored(self.attempt.store, self._beside(prior, PLAN_FILE), plan, redaction(self.spark))
 
     def _moved(self, prior: StateSnapshot, listed: Listing) -> str:
-        return moved_since_stored(self._attempt.store, self._beside(prior, INPUTS_FILE), listed)
+        return moved_since_stored(self.attempt.store, self._beside(prior, INPUTS_FILE), listed)
 
     def _beside(self, prior: StateSnapshot, name: str) -> str:
-        return f"{self._attempt.keys.file_set(prior.file_sets[0].path)}/{name}"
+        return f"{self.attempt.keys.file_set(prior.file_sets[0].path)}/{name}"
 
     # -- drawn values ------------------------------------------------------------------------------------------------
 
@@ -248,60 +262,48 @@ class Stages:
 
     def _void(self, uids: Collection[str], uid: str) -> None:
         """Take stages out of the newest checkpoint, so that the next attempt computes them together."""
-        self._states.drop([other for other in uids if other in self._states.snapshots])
-        self._checkpointer.checkpoint(f"stage '{uid}'", wait=True)
+        self.states.drop([other for other in uids if other in self.states.snapshots])
+        self.checkpointer.checkpoint(f"stage '{uid}'", wait=True)
 
     # -- computed ----------------------------------------------------------------------------------------------------
 
     def _compute(
         self, uid: str, df: DataFrame, plan: Plan, listed: Listing, request: StageRequest, draws: tuple[int, ...]
     ) -> DataFrame:
-        """Write the rows once, list the files, begin the checkpoint of the barrier, and read the rows back."""
-        path = file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
-        self._attempt.file_sets.write(path)
-        uri = self._uri(path)
-        codec = parquet_files.codec_for(uri.split(":", 1)[0])
+        """Write the rows once, and read them back."""
         if plan.sorted:
             say(state_messages.stage_sorted(uid))
         observed = observations.watched(df, plan)
-        began = time.monotonic()
-        with self.described(uid, f"stage '{uid}'"):
-            written = parquet_files.write(df, uri, codec=codec)
-        worked = time.monotonic() - began
-        proof = Proof(self._spark, self._attempt, uid, self._attempt.keys.file_set(path), written, plan, listed)
-        with self._checkpointer.barrier_ahead():
-            self._checkpointer.beside(proof.begin)
-            self._checkpointer.await_in_flight()
-            waited = time.monotonic() - began - worked
-            file_set = FileSet(path=path, files=written.files)
-            detail = self._detail(plan, listed, request, written.schema, codec, draws)
-            barrier = f"stage '{uid}'"
-            measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
-            snapshot = StateSnapshot(
-                uid=uid, kind=STAGE, run=self._states.run, file_sets=(file_set,), measures=measures, stage=detail
-            )
-            self._states.hand_out(snapshot, StageSnapshot(snapshot, proof, observed))
-            self._attempt.heart.update(lambda beat: replace(beat, computed=(*beat.computed, uid)))
-            self._checkpointer.checkpoint(barrier)
-        return self._read(snapshot, detail)
 
-    def _detail(
-        self, plan: Plan, listed: Listing, request: StageRequest, schema: str, codec: str, draws: tuple[int, ...]
+        def record(stored: StoredRows) -> StageSnapshot:
+            detail = self.detail(stored, request, plan, listed, draws)
+            files = (stored.file_set,)
+            snapshot = StateSnapshot(
+                uid=uid, kind=STAGE, run=self.states.run, file_sets=files, measures=stored.measures, stage=detail
+            )
+            return StageSnapshot(snapshot, stored.proofs, observed)
+
+        snapshot = self.store(uid, df, f"stage '{uid}'", record, plan, listed)
+        assert snapshot.stage
+        return self.read(snapshot, snapshot.stage)
+
+    def detail(
+        self, stored: StoredRows, request: StageRequest, plan: Plan, listed: Listing, draws: tuple[int, ...] = ()
     ) -> StageDetail:
         """Return the record of a stage: a retry compares it, and reads the rows by it."""
         return StageDetail(
             plan=plan.digest,
             inputs=plan.read,
             python=plan.python or plan.local_rows,
-            application=self._application.digest,
-            schema=schema,
-            codec=codec,
+            application=self.application.digest,
+            schema=stored.schema,
+            codec=stored.codec,
             sorted=plan.sorted,
             version=request.version,
             function=request.function,
             earlier_stages=request.earlier_stages,
             stage_before=next(reversed(request.handed_out), None),
-            values=dict(self._states.values),
+            values=dict(self.states.values),
             draws=draws,
             partitions=plan.partitions,
             listed=listed.digest,
@@ -311,37 +313,18 @@ class Stages:
 
     def origin(self, df: DataFrame) -> Origin:
         """Return what a write of ``df`` is built on. A retry compares it."""
-        plan, listed = fingerprint(df, self._readbacks), listing(df, self._readbacks)
+        plan, listed = fingerprint(df, self.readbacks), listing(df, self.readbacks)
         return Origin(
             plan=plan.digest,
             inputs=plan.read,
             python=plan.python or plan.local_rows,
-            application=self._application.digest,
-            earlier_stages=digest_of_stages(self._states.handed_out.values()),
+            application=self.application.digest,
+            earlier_stages=digest_of_stages(self.states.handed_out.values()),
             listed=listed.digest,
-            generation=self._attempt.run.generation,
+            generation=self.attempt.run.generation,
         )
 
     def here(self) -> Origin:
         """Return what a write of the script itself may be built on: the stages so far."""
-        digest = digest_of_stages(self._states.handed_out.values())
-        return Origin(plan="", inputs="", application=self._application.digest, earlier_stages=digest)
-
-    def _uri(self, path: str) -> str:
-        return spark_uri(self._attempt.store, self._attempt.keys.file_set(path))
-
-    @contextmanager
-    def described(self, uid: str, shown: str) -> Iterator[None]:
-        """Show the name of a stage or a sink in Spark's UI while it is computed, and restore the user's own description afterwards."""
-        context = self._spark.sparkContext
-        names = ("spark.jobGroup.id", "spark.job.description")
-        before: dict[str, Any] = {name: context.getLocalProperty(name) for name in names}
-        context.setLocalProperty(names[0], job_group(uid))
-        context.setLocalProperty(names[1], shown)
-        self._attempt.activity.stage = uid
-        try:
-            yield
-        finally:
-            self._attempt.activity.stage = None
-            for name, value in before.items():
-                context.setLocalProperty(name, value)
+        digest = digest_of_stages(self.states.handed_out.values())
+        return Origin(plan="", inputs="", application=self.application.digest, earlier_stages=digest)

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     OF_RUN,
     QUERY,
     REGISTERED,
+    ROWS,
     STAGE,
     VALUE,
     FilesDetail,
@@ -72,7 +73,9 @@ class States:
     held_values: dict[str, Any] | None = None
     # Of registered objects, at the last barrier; None: no state
     object_states: dict[str, Any] = field(default_factory=dict)
-    handed_out: dict[str, str] = field(default_factory=dict)  # uid -> file set of each stage, in the script's order
+    handed_out: dict[str, str] = field(
+        default_factory=dict
+    )  # uid -> newest file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
     # Path of a new stage's file set -> the snapshot that completes the stage's record in ``snapshots``
     _incomplete: dict[str, Snapshot] = field(default_factory=dict)
@@ -112,12 +115,15 @@ class States:
 
     # -- the script uses a state -------------------------------------------------------------------------------------
 
-    def stage(self, uid: str) -> tuple[StateSnapshot, StageDetail] | None:
-        """Return the restored or computed stage of that uid. Raises ``KindChanged``."""
+    def stage(self, uid: str, kind: str = STAGE) -> tuple[StateSnapshot, StageDetail] | None:
+        """Return the restored or computed stage of that uid; None if it was cut into parts and is not now, or the other way round.
+
+        Raises ``KindChanged``.
+        """
         snapshot = self.snapshots.get(uid)
-        if snapshot:
-            check_kind(snapshot, STAGE)
-        return (snapshot, snapshot.stage) if snapshot and snapshot.stage else None
+        if snapshot and snapshot.kind not in ROWS:
+            check_kind(snapshot, kind)
+        return (snapshot, snapshot.stage) if snapshot and snapshot.stage and snapshot.kind == kind else None
 
     def folder(self, uid: str) -> tuple[StateSnapshot, FilesDetail] | None:
         """Return the restored or written folder of that uid. Raises ``KindChanged``."""
@@ -164,7 +170,7 @@ class States:
             self.snapshots[snapshot.uid] = snapshot
             self.handed_out[snapshot.uid] = snapshot.identity
             if incomplete:
-                self._incomplete[snapshot.file_sets[0].path] = incomplete
+                self._incomplete[snapshot.file_sets[-1].path] = incomplete
 
     def hold(self, states: Iterable[StateSnapshot], proofs: Mapping[str, FilesProof] | None = None) -> None:
         """Take over loops and frames as they are now. Call it with ``lock`` held, so that a checkpoint has all of them or none.
@@ -258,6 +264,11 @@ class States:
             stages = {uid for uid, snapshot in self.snapshots.items() if snapshot.kind in OF_RUN}
             return tuple(sorted(stages - self.handed_out.keys()))
 
+    def completing(self, uid: str) -> Snapshot | None:
+        """Return the snapshot that completes the record of a new stage; None if a completed checkpoint holds it."""
+        with self.lock:
+            return self._completing(self.snapshots[uid])
+
     def complete_records(self) -> tuple[StateSnapshot, ...]:
         """Return the records that a checkpoint may hold as they are: those of new stages only after one has completed."""
         with self.lock:
@@ -299,10 +310,9 @@ class States:
 
     def _completing(self, record: StateSnapshot) -> Snapshot | None:
         """Return the snapshot that completes the record of a new stage; None for every other record."""
-        proofs = {path: proof for path in _paths(record) if (proof := self._proofs.get(path))}
-        if proofs:
+        if proofs := {path: proof for path in _paths(record) if (proof := self._proofs.get(path))}:
             return ProvedSnapshot(record, proofs)
-        return next((self._incomplete.get(path) for path in _paths(record)), None)
+        return self._incomplete.get(record.file_sets[-1].path) if record.file_sets else None
 
     @property
     def _pinned_values(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pyspark.sql import DataFrame
+
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
@@ -34,3 +36,20 @@ def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_d
             take_full(script, job, f"full {number}")
         wait_until(lambda: len(file_sets()) == 2, say=lambda: f"{file_sets()} are stored")
         assert clean.count() == 1_000
+
+
+def test_parts_that_full_checkpoints_have_copied_meanwhile_are_read_once(script: Script) -> None:
+    with script.failing(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
+
+        def part(number: int) -> DataFrame:
+            parts(job).checkpointer.wait()
+            if number:
+                take_full(script, job, f"full {number}")
+            return job.spark.range(10 * number, 10 * number + 10)
+
+        rows = job.stage("rows", part, parts=range(4))
+        assert sorted(row.id for row in rows.collect()) == list(range(40))
+    again = script.recomputes("rows")
+    with script.attempt() as job:
+        assert sorted(row.id for row in job.stage("rows", part, parts=range(4)).collect()) == list(range(40))
+    assert not again()

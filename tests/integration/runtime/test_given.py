@@ -38,13 +38,13 @@ def test_stage_says_what_to_give_instead(script: Script, spark: SparkSession) ->
                 with pytest.raises(WrongUse, match=says):
                     job.stage(name, given)
                 with pytest.raises(WrongUse, match=says):
-                    job.stage(f"{name} by a function", lambda given=given: given)  # type: ignore[misc]
+                    job.stage(f"{name} by a function", lambda given=given: given)
             with pytest.raises(WrongUse, match=r"its function returned None. Does it lack a `return`\?"):
                 job.stage("nothing", lambda: None)  # type: ignore[arg-type, return-value]
             with pytest.raises(
                 WrongUse, match=r"a function that needs arguments \(missing a required argument: 'rows'\)"
             ):
-                job.stage("arguments", lambda rows: rows)  # type: ignore[arg-type, misc]
+                job.stage("arguments", lambda rows: rows)
             with pytest.raises(InvalidConfig, match=r'version=2 is not text: write version="..."'):
                 job.stage("version", spark.range(1), version=2)  # type: ignore[arg-type]
             assert job.stage("rows", spark.range(3)).count() == 3

@@ -298,7 +298,7 @@ def test_self_join_and_stages_are_listed_once_and_never(landing: Landing) -> Non
     assert len(listing(frame.alias("a").join(frame.alias("b"), "id"), {}).inputs) == 1
     with landing.script.attempt() as job:
         staged = job.stage("clean", frame)
-        readbacks = parts(job).stages._readbacks
+        readbacks = parts(job).stages.readbacks
         assert listing(staged, readbacks).inputs == ()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.coordinator.journal import utc_now
@@ -25,7 +26,7 @@ from airflow_checkpoint_provider.spark.checkpoints import copies
 from airflow_checkpoint_provider.spark.state.snapshot import NotWanted
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
-from tests.integration.runtime.conftest import Script
+from tests.integration.runtime.conftest import Broken, Script
 from tests.support.parts import parts
 from tests.support.waiting import wait_until
 
@@ -305,6 +306,33 @@ def test_own_job_continues_from_a_savepoint_without_computing(
     with script.attempt() as job:
         assert stage(job, "first", rows=5) == 5
     assert not again()
+
+
+def test_savepoint_between_parts_is_restored_with_those_that_it_holds(
+    script: Script, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    numbers, computed = list[int](), list[int]()
+
+    def attempt(job: CheckpointedJob, breaks: int) -> list[int]:
+        def part(number: int) -> DataFrame:
+            computed.append(number)
+            if breaks == number:
+                await_completed(script, numbers[0])  # a script that fails waits for no copy
+                raise Broken
+            if breaks - 2 == number:
+                numbers.append(ask(script, tmp_path / "saved"))
+            return job.spark.range(number, number + 1)
+
+        return sorted(row.id for row in job.stage("rows", part, parts=range(5)).collect())
+
+    with script.failing() as job:
+        attempt(job, breaks=3)
+    script.lose_beats()
+    go_back(script, Point(id=numbers[0]))
+    with script.failing() as job:
+        assert attempt(job, breaks=-9) == list(range(5))
+    assert computed == [0, 1, 2, 3, *range(2, 5)], "the savepoint holds two parts"
+    assert f"2 of 5 parts reused, 2 rows of chk-{numbers[0]}" in capsys.readouterr().out
 
 
 def test_heartbeat_goes_on_while_the_driver_copies_its_states(

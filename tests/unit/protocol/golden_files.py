@@ -41,7 +41,15 @@ from tests.support import query_lives
 from tests.support.acknowledgements import acknowledgement, file_set, stage, value
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, launch, start
-from tests.unit.protocol.golden_states import with_files, with_footers, with_keyed, with_loops, with_metrics, with_sinks
+from tests.unit.protocol.golden_states import (
+    with_files,
+    with_footers,
+    with_keyed,
+    with_loops,
+    with_metrics,
+    with_parts,
+    with_sinks,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 KEYS = Keys(History("flights.delays", "scheduled__2026-11-20").prefix)
@@ -330,6 +338,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-sinks": lambda: with_sinks().to_bytes(),
     "acknowledgement-loops": lambda: with_loops().to_bytes(),
     "acknowledgement-keyed": lambda: with_keyed().to_bytes(),
+    "acknowledgement-parts": lambda: with_parts().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),

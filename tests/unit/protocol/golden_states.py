@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     StateSnapshot,
     digest_of_stages,
 )
+from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail
 from airflow_checkpoint_provider.protocol.transactions import Origin, SinkDetail, Transaction
 from tests.support.acknowledgements import acknowledgement, file_set, stage
 
@@ -53,6 +54,22 @@ def with_files() -> Acknowledgement:
         measures=Measures(checkpoint=2, barrier="folder 'model'", work_s=4320.5, sync_s=0.25, new_bytes=211), files=detail,
     )  # fmt: skip
     return acknowledgement(2, folder)
+
+
+def with_parts() -> Acknowledgement:
+    """Return an acknowledgement of two stages in parts: one that a function makes and that is not whole, and one by a column."""
+    days = stage("days", 2, made_of=file_set("days", files=1))
+    assert days.stage
+    done = Part(plan="p1an", inputs="1nputs", listed="1isted")
+    of_days = PartsDetail(values=("2026-02-01", 7, ["a.csv", {"b": None}]), done=(done,), kept_s=1.5)
+    shops = stage("shops", 2, made_of=file_set("shops", files=1))
+    second = file_set("shops", epoch=2, files=1)
+    by_shop = PartsDetail(values=(None, "north"), done=(Part(), Part()), by="shop")
+    return acknowledgement(
+        2,
+        replace(days, kind="parts", parts=of_days),
+        replace(shops, kind="parts", file_sets=(*shops.file_sets, second), parts=by_shop),
+    )
 
 
 def with_sinks() -> Acknowledgement:

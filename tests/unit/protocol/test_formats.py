@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
     Measures,
     Seal,
+    StateSnapshot,
     digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.state import Closing, State
@@ -43,7 +45,15 @@ from tests.unit.protocol.golden_files import (
     golden,
     rewritten,
 )
-from tests.unit.protocol.golden_states import with_files, with_footers, with_keyed, with_loops, with_metrics, with_sinks
+from tests.unit.protocol.golden_states import (
+    with_files,
+    with_footers,
+    with_keyed,
+    with_loops,
+    with_metrics,
+    with_parts,
+    with_sinks,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -241,6 +251,22 @@ def test_folder_of_files_and_sink_are_read_as_they_were_written() -> None:
 def test_loops_and_their_frame_are_read_as_they_were_written() -> None:
     assert Acknowledgement.from_bytes(golden("acknowledgement-loops")) == with_loops()
     assert Acknowledgement.from_bytes(golden("acknowledgement-keyed")) == with_keyed()
+
+
+def test_stage_in_parts_has_a_file_set_for_each_part_that_is_done() -> None:
+    ack = Acknowledgement.from_bytes(golden("acknowledgement-parts"))
+    assert ack == with_parts()
+    days, shops = ack.states
+    assert [str(state.entry.parts) for state in (days, shops)] == ["1 of 3 parts", "2 of 2 parts"]
+    assert days.parts
+    for wrong in (
+        replace(days, file_sets=()),
+        replace(days, file_sets=shops.file_sets),
+        replace(days, stage=None),
+        replace(days, parts=None),
+    ):
+        with pytest.raises(Damaged):
+            StateSnapshot.from_json(wrong.to_json())
 
 
 def test_files_have_the_checksums_of_their_footers() -> None:

@@ -37,7 +37,9 @@ MADE_HERE = (
     *("OpenSink", "Prepared", "Sink", "SinkContext", "DeltaSink", "IcebergSink", "JdbcSink", "Frame", "KeyedState"),
 )
 """What authors get and do not make, and values and options, whose content has tests of its own."""
-STAGE: dict[str, Any] = {"uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]]}
+STAGE: dict[str, Any] = {
+    "uid": UIDS, "df": ELSEWHERE, "version": TEXTS, "inputs": ["kep", 3, None, True, ["auto"]], "parts": ELSEWHERE, "by": TEXTS,
+}  # fmt: skip
 QUERY: dict[str, Any] = {
     "uid": UIDS, "writer": [None, 3, "df", pd.DataFrame()], "after": ["uid", None, 3, [1], [""], [None]], "adopt": PATHS,
     "rescale": FLAGS,

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark import CheckpointedJob, job
 from airflow_checkpoint_provider.spark.attempt.settings import Launched
 from airflow_checkpoint_provider.spark.job_run import JobRun
+from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.storage import MemoryStore
 
 ANY: Any = None
@@ -43,6 +44,9 @@ class PlayedRun(JobRun):
 
     def stage(self, uid: str, df: Any, version: str | None, inputs: str) -> Any:
         return self._answer("stage", uid, df, version, inputs)
+
+    def stage_in_parts(self, uid: str, source: Any, parts: Parts, version: str | None, inputs: str) -> Any:
+        return self._answer("stage", uid, source, parts, version, inputs)
 
     def value(self, uid: str, default: Any) -> Any:
         return self._answer("value", uid, default)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress, read_beat
+from airflow_checkpoint_provider.protocol.part_records import PartsProgress
 from airflow_checkpoint_provider.spark.attempt.activity import Activity
 from airflow_checkpoint_provider.storage import MemoryStore
 
@@ -44,6 +45,8 @@ def test_most_urgent_activity_is_named(shown: Shown) -> None:
     assert str(shown.activity) == "query 'rows', batch 7"
     shown.activity.stage = "clean"
     assert str(shown.activity) == "stage 'clean'"
+    shown.activity.parts = PartsProgress(done=36, total=365)
+    assert str(shown.activity) == "stage 'clean', part 37 of 365"
     shown.activity.draining = "rows"
     assert str(shown.activity) == "draining query 'rows'"
     with shown.activity.copying("s3://bucket/chk-3"):

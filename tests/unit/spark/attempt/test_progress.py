@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.part_records import PartsProgress
 from airflow_checkpoint_provider.spark.attempt.progress import Tasks, working
 
 
@@ -19,3 +20,8 @@ from airflow_checkpoint_provider.spark.attempt.progress import Tasks, working
 )
 def test_line_says_what_is_done_and_estimates_no_time_left(elapsed: float, now: Tasks | None, line: str) -> None:
     assert working("orders", elapsed, now) == f"stage 'orders': {line}"
+
+
+def test_line_of_a_stage_in_parts_counts_them() -> None:
+    line = working("orders", 3720, Tasks(84, 200), PartsProgress(done=36, total=365))
+    assert line == "stage 'orders': 36 of 365 parts are done after 1 h 2 min"

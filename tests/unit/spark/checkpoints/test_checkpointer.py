@@ -24,7 +24,7 @@ from tests.support.faults import Call, Fault, FaultyStore, Time, served
 from tests.support.objects import Refusing
 from tests.support.saved import memory
 from tests.support.waiting import wait_until
-from tests.unit.spark.driver import Driver, Left, Recording, Silence
+from tests.unit.spark.driver import Driver, Left, Recording, Silence, barrier
 
 # -- the barrier's own checkpoint --------------------------------------------------------------------------------------
 
@@ -488,3 +488,16 @@ def test_barriers_of_several_threads_run_one_after_the_other(running: Driver) ->
     running.checkpointer.wait()
     barriers = {checkpoint.request.barrier for checkpoint in running.task().state.checkpoints}
     assert barriers == {f"barrier {number}" for number in range(8)}
+
+
+def test_ends_of_parts_share_a_line_a_minute_and_the_last_one_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    running = Driver(memory(), clock=lambda: now)
+    for number in range(1, 6):
+        now += 25.0
+        barrier(running, Recording("days", number), name=f"part {number} of 5 of stage 'days'")
+    said = [line for line in capsys.readouterr().out.splitlines() if "completed at" in line]
+    assert [line.split(":")[0].split(" completed at ")[1] for line in said] == [
+        f"part {number} of 5 of stage 'days'" for number in (1, 4, 5)
+    ]
+    assert len(running.coordinator.state.checkpoints) == 5

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, UserDefinedType
 
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
-from airflow_checkpoint_provider.spark.stages.schemas import stored_schema
+from airflow_checkpoint_provider.spark.stages.schemas import first_difference, stored_schema
 from tests.support.planted_schemas import ABSENT, SCRIPT, nested, planted, stored, user_type, vectors, ways
 
 
@@ -85,3 +85,22 @@ def fields(**field: Any) -> str:
 def test_stored_schema_that_cannot_be_read_is_damaged(schema: str) -> None:
     with pytest.raises((Damaged, WrongUse)):
         stored_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("now", "difference"),
+    [
+        ({"a": "long", "b": "string"}, ""),
+        ({"a": "long", "b": "date"}, "column `b` is date, and was string"),
+        ({"a": "long", "c": "string"}, "column 2 is `c`, and was `b`"),
+        ({"a": "long"}, "column `b` is gone"),
+        ({"a": "long", "b": "string", "c": "date"}, "column `c` is new"),
+    ],
+)
+def test_first_column_that_differs_is_named(now: dict[str, str], difference: str) -> None:
+    before = {"a": "long", "b": "string"}
+    old, new = (
+        json.dumps({"fields": [{"name": name, "type": kind, "nullable": nullable} for name, kind in columns.items()]})
+        for columns, nullable in ((before, True), (now, False))
+    )
+    assert first_difference(old, new) == difference

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
-from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import FileSet, Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail
 from airflow_checkpoint_provider.spark.state.snapshot import StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States, new_in
 from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE, LARGEST_VALUE, Value
@@ -405,3 +406,35 @@ def test_stage_computed_during_a_checkpoint_is_not_lost_when_it_completes() -> N
     states.completed(earlier)
     assert held(states) == {"clean": file_set("clean", 2)}
     assert states.changed()
+
+
+# -- stages in parts ---------------------------------------------------------------------------------------------------
+
+
+def in_parts(*epochs: int) -> StateSnapshot:
+    """Return a stage of three parts, of which some are stored, each by the attempt of an epoch."""
+    whole = stage("days")
+    file_sets = tuple(FileSet(path=f"state/days/{epoch}-{place}") for place, epoch in enumerate(epochs))
+    parts = PartsDetail(values=(1, 2, 3), done=(Part(),) * len(epochs))
+    return replace(whole, kind="parts", file_sets=file_sets, parts=parts)
+
+
+def test_newest_part_stands_for_all_before_it() -> None:
+    states = States.restored(seal(in_parts(1, 1)), RUN)
+    assert states.stage("days", "parts") == (in_parts(1, 1), in_parts(1, 1).stage)
+    assert states.stage("days") is None, "and it is computed again if it is not in parts any more"
+    states.hand_out(in_parts(1, 1, 2))
+    assert states.handed_out == {"days": "state/days/2-2"}
+
+
+def test_snapshot_of_the_newest_part_completes_the_stage_until_a_checkpoint_holds_it() -> None:
+    states = States.restored(seal(in_parts(1)), RUN)
+    assert states.completing("days") is None
+    for grown in (in_parts(1, 2), in_parts(1, 2, 2)):
+        incomplete = StoredSnapshot(grown)
+        states.hand_out(grown, incomplete)
+        assert states.pin("here")["days"] is incomplete
+    states.completed({"days": in_parts(1, 2)})  # that of the part before: the script has gone on
+    assert states.completing("days") is incomplete
+    states.completed({"days": in_parts(1, 2, 2)})
+    assert states.completing("days") is None
