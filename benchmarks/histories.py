@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Footer
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet, Footer
 from airflow_checkpoint_provider.storage import MemoryStore
 from benchmarks.answers import Answer, Chart, Finding, Goal, Question, Size
 from benchmarks.checkpoints import CPU, REQUESTS, measured

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator import parquet
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet, Footer
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Footer, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Measures, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
 
 Pairs = tuple[tuple[str, str], ...]

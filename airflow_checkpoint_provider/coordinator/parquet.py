@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.protocol.metadata import Footer
+from airflow_checkpoint_provider.protocol.file_records import Footer
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes of one file from a start, as many as a length says."""

@@ -15,7 +15,8 @@ from urllib.parse import unquote
 from airflow_checkpoint_provider.location.files import NO_OFFSET, SOURCE, Location, Offsets
 from airflow_checkpoint_provider.location.source_files import logged_files
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.storage.base import Store
 
 _LOCAL = re.compile(r"^file:/+")

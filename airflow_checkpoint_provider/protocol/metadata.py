@@ -15,19 +15,18 @@ from typing import Annotated, Any, ClassVar
 from airflow_checkpoint_provider.protocol.fields import (
     Batch,
     Epochs,
-    FileName,
     FileSetPath,
     JobId,
     KindName,
-    LocationPath,
     Number,
     Plan,
     Seconds,
     Size,
     Uid,
 )
-from airflow_checkpoint_provider.protocol.kafka_offsets import kafka_offsets
+from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.part_records import PartsDetail, PartsProgress
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.protocol.records import (
     DEEPEST,
     VERSION,
@@ -64,50 +63,6 @@ StateKind = Annotated[
         "kind of a state",
     ),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Footer(Record):
-    """The last ``bytes`` bytes of a Parquet file, after its pages: indexes and footer. ``checksum`` is their CRC-32 in hex."""
-
-    bytes: Number
-    checksum: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class File(Record):
-    """A file of a file set. ``checksum`` is the SHA-256 in hex of a file that the script keeps; Spark's rows have checksums of their own."""
-
-    name: FileName
-    bytes: Size
-    rows: Size
-    checksum: str | None = None
-    footer: Footer | None = added()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileSet(Record):
-    """The files of one snapshot of one state. ``path`` is relative to the history, or to the savepoint's directory.
-
-    ``origin`` is the path where the rows were first written, if they were copied since.
-    """
-
-    path: FileSetPath
-    files: tuple[File, ...] = ()
-    origin: FileSetPath | None = added()
-
-    @property
-    def identity(self) -> str:
-        """Return a text that is equal for the same rows, wherever their copies lie."""
-        return self.origin or self.path
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,86 +184,6 @@ def digest_of_stages(file_sets: Iterable[str]) -> str:
     """Return a digest that is equal for stages with the same file sets, in any order and with any names; empty for none."""
     named = sorted(file_sets)
     return digest(canonical(named)) if named else ""
-
-
-FILE_SINKS = ("parquet", "orc", "json", "csv", "text")
-"""Sinks of streaming queries that write each batch once, and say which batches they have."""
-DELTA, ICEBERG = "delta", "iceberg"
-"""Sinks that do so too, by tables to which others may write."""
-FOREACH_BATCH = "foreachBatch"
-
-_COMMIT, _SNAPSHOT = "_delta_log/{:020d}.json", "snapshot/"
-
-
-def delta_commit(version: int) -> str:
-    """Return the path of a commit below its Delta table."""
-    return _COMMIT.format(version)
-
-
-def delta_version(commit: str | None) -> int | None:
-    """Return the number of a commit from the path that ``delta_commit`` returned; None for any other text."""
-    number = _number((commit or "").rpartition("/")[2].removesuffix(".json"))
-    return number if number is not None and delta_commit(number) == commit else None
-
-
-def iceberg_snapshot(number: int) -> str:
-    """Return the name of a snapshot of an Iceberg table in a checkpoint."""
-    return f"{_SNAPSHOT}{number}"
-
-
-def iceberg_number(snapshot: str | None) -> int | None:
-    """Return the id of a snapshot from the name that ``iceberg_snapshot`` returned; None for any other text."""
-    number = _number((snapshot or "").removeprefix(_SNAPSHOT))
-    return number if number is not None and iceberg_snapshot(number) == snapshot else None
-
-
-def _number(text: str) -> int | None:
-    """Return the number that a stored text is; None for another text, and for more digits than Delta and Iceberg write."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edge(Record):
-    """The files that a streaming query reads from the file sink or the Delta table of another query, in one checkpoint.
-
-    ``path`` is the sink of the query ``upstream``. ``in_flight`` are the files that ``upstream`` has committed there and this query has
-    not, by their paths below the sink, encoded as in a URI. ``ahead`` is the number of files that this query has read and ``upstream``
-    has not committed. ``apart``: this query was not started while ``upstream`` ran, so more files may be in flight.
-    """
-
-    upstream: Uid
-    path: str
-    in_flight: tuple[File, ...] = ()
-    ahead: Size = 0
-    apart: bool = added(False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryDetail(Record):
-    """A streaming query at the end of batch ``batch``: the location that its files come from, its sink, and its sources' offsets.
-
-    ``begun`` is the batch that a stop has broken off, or that an older attempt had begun and this one had not committed yet: it runs
-    again with its offsets. Else it is ``batch``.
-    """
-
-    location: LocationPath
-    batch: Batch
-    begun: Batch
-    sink: str  # Spark's name of the format
-    path: str
-    sources: dict[str, str]  # number of the source -> its offset as Spark wrote it
-    watermark_ms: Size
-    newest_file: str | None = added(None)  # in a sink that counts batches, by the end of the batch
-    edges: tuple[Edge, ...] = added(factory=tuple)  # from the queries that are declared with ``after``
-
-    @property
-    def kafka_sources(self) -> dict[str, str]:
-        """Return the offsets of the sources that read Kafka."""
-        return {number: offsets for number, offsets in self.sources.items() if kafka_offsets(offsets)}
-
-    def same_point(self, other: QueryDetail) -> bool:
-        """Return whether nothing was committed between the two."""
-        return (self.location, self.batch, self.begun) == (other.location, other.batch, other.begun)
 
 
 def kind_in_words(kind: str) -> str:

@@ -12,7 +12,13 @@ from datetime import UTC, datetime
 
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap
 from airflow_checkpoint_provider.protocol.launch_records import Launch
-from airflow_checkpoint_provider.protocol.metadata import DELTA, ICEBERG, QueryDetail, delta_version, iceberg_number
+from airflow_checkpoint_provider.protocol.query_details import (
+    DELTA,
+    ICEBERG,
+    QueryDetail,
+    delta_version,
+    iceberg_number,
+)
 from airflow_checkpoint_provider.protocol.state import State
 
 

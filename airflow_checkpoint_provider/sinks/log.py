@@ -17,7 +17,7 @@ from typing import Annotated
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.protocol.fields import FileName, Size, TransactionName, Uid
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, known_kind
 from airflow_checkpoint_provider.storage.base import Put, Store, put
 

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, OverwrittenSince, StoreUnavailable
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, REMOVE, CommitLog, Contents, LogEntry, RunOfSink
 from airflow_checkpoint_provider.sinks.staging import STAGING, Staged, StagingFolder, is_staged, rows_key

@@ -9,7 +9,8 @@ from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
-from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, rewound

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.protocol import fields as stored
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, FileSetEntry, Status
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.metadata import (
     FILES,
     FRAME,
@@ -22,7 +23,6 @@ from airflow_checkpoint_provider.protocol.metadata import (
     REGISTERED,
     SINK,
     VALUE,
-    FileSet,
     StateKind,
     StateSnapshot,
 )

@@ -35,8 +35,9 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request, Token
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.requests import ungated
 from airflow_checkpoint_provider.protocol.state import State

@@ -17,8 +17,9 @@ from airflow_checkpoint_provider.coordinator.savepoint import claim, dispose, pu
 from airflow_checkpoint_provider.errors import Busy, CheckpointNotFound, Refused, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Request, Token
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, StateSnapshot
 from airflow_checkpoint_provider.storage.base import Store
 from tests.model.actors import AT, NOTHING, ROWS, Memory, Try, Watched
 from tests.model.explore import Next, Process

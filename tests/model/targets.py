@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from airflow_checkpoint_provider.errors import CheckpointNotFound, OverwrittenSince, StoreError, StoreUnavailable
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.sinks.log import CommitLog, LogEntry, RunOfSink

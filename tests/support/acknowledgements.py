@@ -8,11 +8,10 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
-    File,
-    FileSet,
     Measures,
     StageDetail,
     StateSnapshot,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_checkpoint_provider.coordinator.files import read_footers
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.storage import Store
 
 

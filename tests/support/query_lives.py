@@ -9,16 +9,10 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.protocol.metadata import (
-    Acknowledgement,
-    Edge,
-    File,
-    FileSet,
-    Measures,
-    QueryDetail,
-    StateSnapshot,
-)
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import Edge, QueryDetail
 from tests.support.acknowledgements import acknowledgement
 from tests.support.histories import launch, start
 

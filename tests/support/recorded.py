@@ -12,9 +12,10 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import BY_DRIVER, LaunchSpec, Request, Token
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.protocol.launch_records import Launch
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, File, FileSet, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.garbage import expire

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.location.foreign import HEADER
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
 from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink

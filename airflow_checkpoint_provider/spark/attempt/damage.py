@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.files import check_again
 from airflow_checkpoint_provider.coordinator.restore import holds, unusable
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
-from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.text import state_messages

@@ -12,16 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import (
-    FRAME,
-    KEYED,
-    FileSet,
-    FrameDetail,
-    LoopDetail,
-    Measures,
-    StateSnapshot,
-)
+from airflow_checkpoint_provider.protocol.metadata import FRAME, KEYED, FrameDetail, LoopDetail, Measures, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame, checked_frame
 from airflow_checkpoint_provider.spark.loops.keyed import KeyedChange, OpenedKeyed, merged

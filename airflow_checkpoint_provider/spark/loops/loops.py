@@ -16,13 +16,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import (
-    LOOP,
-    ONCE,
-    LoopDetail,
-    Measures,
-    StateSnapshot,
-)
+from airflow_checkpoint_provider.protocol.metadata import LOOP, ONCE, LoopDetail, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt

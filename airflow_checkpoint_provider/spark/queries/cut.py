@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.location.fence import reached
 from airflow_checkpoint_provider.location.files import COMMITS, NOTHING, Position
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
-from airflow_checkpoint_provider.protocol.metadata import Edge
+from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.queries.flows.by_sink import flow_between
 from airflow_checkpoint_provider.spark.queries.flows.flow import Flow

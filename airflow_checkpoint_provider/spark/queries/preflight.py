@@ -19,8 +19,8 @@ from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_
 from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable, StoreError
 from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Position
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import kind_named
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
 from airflow_checkpoint_provider.protocol.requests import stop_requested
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate

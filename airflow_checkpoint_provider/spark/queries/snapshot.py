@@ -19,16 +19,10 @@ from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.copying import copy_files, copy_of
 from airflow_checkpoint_provider.location.fence import reached
 from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Position, needed_files
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import (
-    QUERY,
-    Edge,
-    File,
-    FileSet,
-    Measures,
-    QueryDetail,
-    StateSnapshot,
-)
+from airflow_checkpoint_provider.protocol.metadata import QUERY, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import Edge, QueryDetail
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
 from airflow_checkpoint_provider.spark.queries.location.locations import Located

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.functions import lit
 
 from airflow_checkpoint_provider.errors import InvalidConfig, OverwrittenSince
-from airflow_checkpoint_provider.protocol.metadata import DELTA
+from airflow_checkpoint_provider.protocol.query_details import DELTA
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, CommitLog, LogEntry, RunOfSink
 from airflow_checkpoint_provider.sinks.staging import rows_key

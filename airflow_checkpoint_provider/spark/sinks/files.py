@@ -18,7 +18,7 @@ from pyspark.sql.functions import count, lit
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.policies import arguments
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
+from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.functions import lit
 
 from airflow_checkpoint_provider.errors import CommitFailed, InvalidConfig, NotSupportedYet, OverwrittenSince
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT
 from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name

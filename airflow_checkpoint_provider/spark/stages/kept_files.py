@@ -20,8 +20,9 @@ from pyspark import SparkFiles
 from airflow_checkpoint_provider.coordinator.files import compare_all, sizes_in, with_checksums
 from airflow_checkpoint_provider.errors import Damaged, StoreError, WrongUse
 from airflow_checkpoint_provider.protocol.fields import is_file_name
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import FILES, File, FilesDetail, FileSet, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import FILES, FilesDetail, Measures, StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.process.log import say

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
-from airflow_checkpoint_provider.protocol.metadata import File, Footer
+from airflow_checkpoint_provider.protocol.file_records import File, Footer
 from airflow_checkpoint_provider.spark.java_errors import java_reason
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.schemas import marked, schema_json, stored_schema, unmarked

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.files import read_footers
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say

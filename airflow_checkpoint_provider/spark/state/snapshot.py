@@ -13,7 +13,8 @@ from concurrent.futures import Executor, wait
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from airflow_checkpoint_provider.protocol.metadata import File, StateSnapshot
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 
 Check = Callable[[], object]
 """Raises if the checkpoint is no longer wanted. A long write calls it between two files."""

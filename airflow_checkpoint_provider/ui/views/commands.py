@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
+from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import Name, item_option, without_names_as_options

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow.parquet
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from tests.integration.runtime.savepoint_requests import ask, found
 from tests.support.delta import files_by_batch
 from tests.support.runs import Home, Running

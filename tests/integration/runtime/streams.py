@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from tests.integration.runtime.savepoint_requests import ask, found
 from tests.support.launches import Launches
 from tests.support.runs import Ended, Home, Running

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.metadata import DELTA, delta_version
+from airflow_checkpoint_provider.protocol.query_details import DELTA, delta_version
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
 from tests.integration.runtime.chains import (
     COLUMNS,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidConfig
-from airflow_checkpoint_provider.protocol.metadata import DELTA
+from airflow_checkpoint_provider.protocol.query_details import DELTA
 from airflow_checkpoint_provider.spark import DeltaSink
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
 from tests.integration.runtime.tables import asleep, on_delta

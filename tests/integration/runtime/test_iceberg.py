@@ -15,7 +15,7 @@ import pytest
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
 from tests.integration.runtime.goings_back import restore, saved

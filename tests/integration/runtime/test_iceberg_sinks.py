@@ -12,7 +12,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.protocol.keys import History
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.spark import IcebergSink
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
 from tests.integration.runtime.tables import asleep, on_iceberg

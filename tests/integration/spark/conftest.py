@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.spark.stages import parquet_files
 
 

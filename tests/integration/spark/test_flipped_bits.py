@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from airflow_checkpoint_provider.coordinator.files import check_again, verify
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import FileSet, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.spark.conftest import Stage
 from tests.support.footers import with_footers

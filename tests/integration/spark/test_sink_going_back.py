@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.file_sink.log import FileSinkLog, SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import all_aside, put_back
 from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
 from airflow_checkpoint_provider.location.files import location_at
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
 from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved
 from airflow_checkpoint_provider.location.files import NOTHING, Position
-from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import FOREACH_BATCH, QueryDetail
 from airflow_checkpoint_provider.spark import batch_sink
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Heart
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from tests.support.acknowledgements import acknowledgement
 from tests.support.acting import Job
 

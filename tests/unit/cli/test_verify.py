@@ -10,8 +10,9 @@ import pytest
 from airflow_checkpoint_provider.cli.main import main
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Pointer, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acknowledgements import acknowledgement, driver, stage
 from tests.support.footers import with_footers

@@ -29,9 +29,9 @@ from airflow_checkpoint_provider.errors import (
     RenameConflict,
     StateNotFound,
 )
+from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
-    FileSet,
     LoopDetail,
     Seal,
     StageDetail,

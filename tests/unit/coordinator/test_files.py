@@ -8,8 +8,9 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.files import export_pairs, import_state, verify
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.copy import copy_all
 from tests.support.acknowledgements import stage

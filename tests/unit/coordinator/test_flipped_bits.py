@@ -24,8 +24,8 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import (
 )
 from airflow_checkpoint_provider.errors import AlreadyClaimed, CheckpointError, Damaged
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet
 from airflow_checkpoint_provider.storage import MemoryStore, copy_all
 from airflow_checkpoint_provider.storage.memory import named
 from tests.support.acknowledgements import acknowledgement, driver, stage, value

@@ -11,8 +11,10 @@ from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.acknowledgements import acknowledgement

@@ -12,8 +12,10 @@ from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.location.restored_files import ReadAgain, read_again
 from airflow_checkpoint_provider.location.source_files import logged_files
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.queries.sinks.links import Move
 from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog
 from airflow_checkpoint_provider.storage import MemoryStore

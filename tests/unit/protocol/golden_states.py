@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet, Footer
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
-    File,
     FilesDetail,
-    FileSet,
-    Footer,
     FrameDetail,
     KeyedDetail,
     LoopDetail,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.errors import Damaged, FormatTooNew
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateEntry, StateSnapshot
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import Record, canonical, parse
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transitions import fold

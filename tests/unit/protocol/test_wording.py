@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.cli import main
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.metadata import iceberg_snapshot
+from airflow_checkpoint_provider.protocol.query_details import iceberg_snapshot
 from airflow_checkpoint_provider.protocol.state import State
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

@@ -20,8 +20,9 @@ from airflow_checkpoint_provider.errors import (
     WrongUse,
 )
 from airflow_checkpoint_provider.location.files import NOTHING, Location
-from airflow_checkpoint_provider.protocol.metadata import REGISTERED, VALUE, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import REGISTERED, VALUE, StateSnapshot
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark import InitializationContext, Query
 from airflow_checkpoint_provider.spark.preflight import ComparedQuery, PreflightRun
 from airflow_checkpoint_provider.spark.queries import preflight

@@ -14,8 +14,9 @@ import pytest
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import QUERY, VALUE, LoopDetail, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import QUERY, VALUE, LoopDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, QueryFit
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark import preflight as module
 from airflow_checkpoint_provider.spark.preflight import ComparedQuery, PreflightRun, refuse_ended
 from airflow_checkpoint_provider.storage import MemoryStore

@@ -22,7 +22,8 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
-from airflow_checkpoint_provider.protocol.metadata import Edge, StateEntry, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.protocol.tries import Tries
 from airflow_checkpoint_provider.text import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.location.files import NO_OFFSET, NOTHING, Position
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.spark.queries.flows.flow import Flow
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaOffset
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.location.files import NOTHING, Position
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.spark.queries.flows.flow import Flow
 from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog, name_of
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.location.files import Position
-from airflow_checkpoint_provider.protocol.metadata import Edge, File
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.query_details import Edge
 
 if TYPE_CHECKING:
     from airflow_checkpoint_provider.spark.queries.running import RunningQuery

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import SinkMoved
-from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.location.table_move import TableMove
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.location.foreign import loads
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOffset
 
 if TYPE_CHECKING:
-    from airflow_checkpoint_provider.protocol.metadata import Edge
+    from airflow_checkpoint_provider.protocol.query_details import Edge
     from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 
 FIRST_OFFSET = 2  # line of an entry of offsets, after its version and its confs

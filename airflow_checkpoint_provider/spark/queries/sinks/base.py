@@ -15,7 +15,8 @@ from airflow_checkpoint_provider.file_sink.log import INTERVAL, next_number
 from airflow_checkpoint_provider.location.files import NOTHING, Location, Position
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import FOREACH_BATCH, File, QueryDetail
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.query_details import FOREACH_BATCH, QueryDetail
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target

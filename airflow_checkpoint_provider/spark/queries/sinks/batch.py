@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved, SinkTaken, WrongUse
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
-from airflow_checkpoint_provider.protocol.metadata import FILE_SINKS
+from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.stages import arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, ICEBERG
+from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS, ICEBERG
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink

@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import NOTHING, Position
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail, delta_commit, delta_version
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail, delta_commit, delta_version
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable

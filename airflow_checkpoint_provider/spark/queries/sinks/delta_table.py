@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.foreign import loads, long, readable
-from airflow_checkpoint_provider.protocol.metadata import DELTA, File, delta_commit
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.query_details import DELTA, delta_commit
 from airflow_checkpoint_provider.protocol.records import cut
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged, spelled
 

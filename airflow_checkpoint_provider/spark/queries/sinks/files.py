@@ -15,7 +15,8 @@ from airflow_checkpoint_provider.location.copying import copy_of
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import File, QueryDetail
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight, bring

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import NOTHING, Position
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail, iceberg_number, iceberg_snapshot
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail, iceberg_number, iceberg_snapshot
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergTable

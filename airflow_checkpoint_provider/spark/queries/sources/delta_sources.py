@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.location.files import NOTHING
-from airflow_checkpoint_provider.protocol.metadata import DELTA
+from airflow_checkpoint_provider.protocol.query_details import DELTA
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOffset, DeltaTable
 from airflow_checkpoint_provider.spark.queries.sources.file_sources import IGNORED_CONF, ignores_missing
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading

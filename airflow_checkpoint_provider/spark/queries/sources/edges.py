@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, WrongUse
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source, path_sources

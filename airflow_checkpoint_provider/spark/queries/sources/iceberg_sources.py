@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.location.foreign import loads, long, readable
-from airflow_checkpoint_provider.protocol.metadata import ICEBERG
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.protocol.records import cut
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergTable
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_checkpoint_provider.errors import SinkTaken
 from airflow_checkpoint_provider.protocol import wording
-from airflow_checkpoint_provider.protocol.metadata import DELTA, FILE_SINKS, ICEBERG, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS, ICEBERG
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source

@@ -6,8 +6,9 @@ import pytest
 
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.damage import damage_of
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, stage

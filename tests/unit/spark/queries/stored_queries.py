@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider.protocol.metadata import Edge, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import Edge, QueryDetail
 
 
 def saved(uid: str, *upstreams: str) -> StateSnapshot:

@@ -21,7 +21,8 @@ from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import Declined
 from airflow_checkpoint_provider.file_sink.log import SinkFile
 from airflow_checkpoint_provider.location.files import NOTHING, Location, Position
-from airflow_checkpoint_provider.protocol.metadata import Edge, File
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.queries import cut
 from airflow_checkpoint_provider.spark.queries.cut import Cut, CutPosition, chosen, linked_queries

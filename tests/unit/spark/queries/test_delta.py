@@ -13,9 +13,9 @@ import pytest
 from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.events import GoneBack
-from airflow_checkpoint_provider.protocol.metadata import (
+from airflow_checkpoint_provider.protocol.file_records import File
+from airflow_checkpoint_provider.protocol.query_details import (
     Edge,
-    File,
     QueryDetail,
     delta_commit,
     delta_version,

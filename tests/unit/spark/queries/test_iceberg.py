@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, SinkMoved, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
-from airflow_checkpoint_provider.protocol.metadata import QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS, IcebergStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     BATCH,

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from airflow_checkpoint_provider.location.files import Location
-from airflow_checkpoint_provider.protocol.metadata import File, FileSet, Measures, QueryDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
+from airflow_checkpoint_provider.protocol.metadata import Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.queries.snapshot import OLDER, QuerySnapshot, reused
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 

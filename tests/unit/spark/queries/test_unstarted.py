@@ -11,7 +11,8 @@ import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import Declined, SinkMoved
-from airflow_checkpoint_provider.protocol.metadata import Edge, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import unstarted
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links, restored_links

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_checkpoint_provider.protocol.metadata import File
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.spark.stages import parquet_files, proof
 from airflow_checkpoint_provider.spark.stages.inputs import Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan

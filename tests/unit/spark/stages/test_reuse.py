@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_checkpoint_provider.protocol.metadata import FileSet, StageDetail, StateSnapshot, digest_of_stages
+from airflow_checkpoint_provider.protocol.file_records import FileSet
+from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot, digest_of_stages
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.reuse import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
-    File,
-    FileSet,
     Measures,
     Seal,
     StageDetail,

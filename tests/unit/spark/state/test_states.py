@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from airflow_checkpoint_provider.errors import InvalidConfig, KindChanged
-from airflow_checkpoint_provider.protocol.metadata import FileSet, Seal, StateSnapshot
+from airflow_checkpoint_provider.protocol.file_records import FileSet
+from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
 from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail
 from airflow_checkpoint_provider.spark.state.snapshot import StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States, new_in
