@@ -48,3 +48,18 @@ def test_example_ranks_airports_in_a_loop(lab: Lab) -> None:
     (found,) = run_histories(lab.store_of("airport_ranks.rank"), "airport_ranks.rank", run.id).found
     kinds = {entry.uid: entry.kind for one in found.state.checkpoints for entry in one.states}
     assert (kinds["pagerank"], kinds["ranks"]) == ("loop", "frame")
+
+
+@pytest.mark.slow  # tests/integration/runtime/test_keyed.py runs the job of the example
+def test_example_adds_each_day_once(lab: Lab) -> None:
+    data = lab.folder("flights_daily")
+    (data / "tables").mkdir(parents=True)
+    flights = [(1, day, "AA", 10.0 * day) for day in (1, 2)]
+    names = ("month", "day", "carrier", "arr_delay")
+    table = pyarrow.table(dict(zip(names, map(list, zip(*flights, strict=True)), strict=True)))
+    pyarrow.parquet.write_table(table, data / "tables" / "flights.parquet")
+    for day in ("2013-01-01", "2013-01-02", "2013-01-02"):
+        run = DrivenRun(lab, "flights_daily", data=str(data), day=day)
+        assert run.client.wait_for_run(run.dag, run.id, LONG) == "success", run.states()
+    (row,) = pyarrow.parquet.read_table(data / "daily").to_pylist()
+    assert row == {"carrier": "AA", "flights": 2, "delay": 30, "newest": "2013-01-02"}
