@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob, attempt_run, open
 from airflow_checkpoint_provider.spark.attempt import journal_writer, start
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints import copies
-from airflow_checkpoint_provider.spark.state.snapshot import NotWanted
+from airflow_checkpoint_provider.spark.state.snapshot import AttemptEnds, NotWanted
 from airflow_checkpoint_provider.storage import LocalStore, copy_all
 from airflow_checkpoint_provider.text.work import reused_stages
 from tests.integration.runtime.conftest import Broken, Script
@@ -230,7 +230,7 @@ def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     with script.failing() as job:
         number = ask_for_all(script)
         stage(job, "first")
-    assert ended == [NotWanted]
+    assert ended == [{"aborted": NotWanted, "closed": AttemptEnds}[way]]
     reason = {"aborted": "changed my mind", "closed": "attempt ended"}[way]
     assert script.checkpoint(number).reason == reason
     assert f"ABORTED chk-{number} of job: {reason}" in capsys.readouterr().out
@@ -320,6 +320,7 @@ def test_savepoint_between_parts_is_restored_with_those_that_it_holds(
                 await_completed(script, numbers[0])  # a script that fails waits for no copy
                 raise Broken
             if breaks - 2 == number:
+                parts(job).checkpointer.await_in_flight()  # else the barrier before could serve it still
                 numbers.append(ask(script, tmp_path / "saved"))
             return job.spark.range(number, number + 1)
 
