@@ -363,6 +363,7 @@ def flights(script: Script, tmp_path: Path) -> Path:
     return source
 
 
+@pytest.mark.slow  # the tests above keep files without a model
 def test_example_fits_once_and_predicts(
     script: Script, flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:

@@ -53,6 +53,7 @@ def restored(home: Home) -> set[str]:
     return {entry.uid for entry in (checkpoint.states if checkpoint else ()) if entry.kind == "files"}
 
 
+@pytest.mark.slow  # test_files.py: retries in one process; test_loop_kills.py kills a driver
 @pytest.mark.timeout(600)
 def test_model_and_index_of_a_driver_that_was_killed_are_used_again(home: Home) -> None:
     assert home.run(("kill", "checkpoint/3/completed")).code == KILLED

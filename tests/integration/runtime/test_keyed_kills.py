@@ -74,6 +74,7 @@ def survive(home: Home, point: str) -> None:
         finish(home, days)
 
 
+@pytest.mark.slow  # test_keyed.py: retries in one process; test_loop_kills.py kills a driver
 @pytest.mark.timeout(600)
 def test_table_by_key_survives_a_kill(home: Home) -> None:
     home.env["DAYS"] = FIRST

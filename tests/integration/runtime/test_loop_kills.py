@@ -95,12 +95,19 @@ def survive(home: Home, *points: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_run_with_loops_survives_kills(home: Home) -> None:
+def test_run_with_loops_survives_a_kill(home: Home) -> None:
+    """In the middle of a turn whose stage is stored."""
+    survive(home, CHAIN[0])
+
+
+@pytest.mark.slow  # test_run_with_loops_survives_a_kill
+@pytest.mark.timeout(600)
+def test_run_with_loops_survives_two_kills(home: Home) -> None:
     """In the middle of a turn whose stage is stored, and between the barrier of an item and its checkpoint."""
     survive(home, *CHAIN)
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_kills
+@pytest.mark.slow  # test_run_with_loops_survives_a_kill
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("home", "point"),
@@ -111,7 +118,7 @@ def test_run_with_loops_survives_a_kill_at_any_step(home: Home, point: str) -> N
     survive(home, point)
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_kills
+@pytest.mark.slow  # test_run_with_loops_survives_a_kill
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("every", [1, 3, 10])
 def test_run_with_loops_survives_a_chain_of_kills(home: Home, every: int) -> None:
@@ -121,7 +128,7 @@ def test_run_with_loops_survives_a_chain_of_kills(home: Home, every: int) -> Non
     )
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_kills
+@pytest.mark.slow  # test_run_with_loops_survives_a_kill
 @pytest.mark.timeout(600)
 def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
     points = home.folder / "points"

@@ -619,6 +619,7 @@ def test_request_is_served_at_the_end_of_a_turn(script: Script) -> None:
 # -- the example -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # the tests above have fewer turns
 def test_example_ranks_airports(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
