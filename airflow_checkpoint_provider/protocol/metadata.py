@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -178,6 +178,14 @@ class KeyedDetail(Record):
     key: tuple[str, ...]
     max_parallelism: Number
     on: dict[str, FileSetPath] = field(default_factory=dict)
+
+
+def chain(on: Mapping[str, str], identity: str) -> list[str]:
+    """Return the file sets that rows consist of, by their identity: the one with all rows first, then those with the changes."""
+    found = [identity]
+    while (before := on.get(found[0])) and before not in found:
+        found.insert(0, before)
+    return found
 
 
 def digest_of_stages(file_sets: Iterable[str]) -> str:

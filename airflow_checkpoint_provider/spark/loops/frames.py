@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import FRAME, KEYED, FrameDetail, LoopDetail, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import (
+    FRAME,
+    KEYED,
+    FrameDetail,
+    LoopDetail,
+    Measures,
+    StateSnapshot,
+    chain,
+)
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame, checked_frame
 from airflow_checkpoint_provider.spark.loops.keyed import KeyedChange, OpenedKeyed, merged
@@ -94,12 +102,12 @@ class Frames:
 
     def _read(self, uid: str, identity: str) -> DataFrame:
         state = self._states.snapshots[uid]
-        chain = chain_of(state, identity)
-        for file_set, _ in chain:
+        parts = chain_of(state, identity)
+        for file_set, _ in parts:
             if file_set.identity in self._restored:  # names, sizes and footers were compared when the attempt began
                 uri = spark_uri(self._attempt.store, self._attempt.keys.file_set(file_set.path))
                 parquet_files.verify_rows(self._spark, uri, file_set.files)
-        frames = self._stages.read_frame(uid, chain)
+        frames = self._stages.read_frame(uid, parts)
         return merged(frames, state.keyed.key) if state.keyed else frames[0]
 
     def change(self, opened: OpenedFrame, df: DataFrame) -> None:
@@ -147,8 +155,8 @@ class Frames:
     def _to_write(self, opened: OpenedFrame) -> tuple[DataFrame, str | None]:
         """Return the rows to write, and the stored rows to which they are changes; None: they are all rows."""
         if isinstance(opened, OpenedKeyed) and opened.changes is not None and opened.on:
-            chain = [file_set for file_set, _ in chain_of(self._states.snapshots[opened.uid], opened.on)]
-            if not is_due(chain):
+            parts = [file_set for file_set, _ in chain_of(self._states.snapshots[opened.uid], opened.on)]
+            if not is_due(parts):
                 return opened.changes, opened.on
         return self.rows(opened), None
 
@@ -202,7 +210,8 @@ class Frames:
         newest = (opened.at or opened.saved) if opened else self._passed.get(uid, began)
         kept = [one for one in known if one in named or one == began]
         points = [*(one for one in kept if one != newest), *([newest] if newest else [])]
-        order = list(dict.fromkeys(one for point in points for one in _chain(known, point)))
+        changes = {one: version.on for one, version in known.items() if version.on}
+        order = list(dict.fromkeys(one for point in points for one in chain(changes, point)))
         if not order:
             return None
         file_sets, schemas = (tuple(known[one].file_set for one in order), tuple(known[one].schema for one in order))
@@ -212,7 +221,7 @@ class Frames:
         measures = held.measures if held else Measures()
         if new:
             measures = Measures(barrier=barrier, work_s=new.work_s, new_bytes=new.file_set.bytes)
-        on = {one: before for one in order if (before := known[one].on)}
+        on = {one: before for one, before in changes.items() if one in order}
         stored = held.keyed if held else None
         keyed = opened.detail(on) if isinstance(opened, OpenedKeyed) else stored and replace(stored, on=on)
         return StateSnapshot(
@@ -246,11 +255,5 @@ def versions(state: StateSnapshot) -> dict[str, Version]:
 def chain_of(state: StateSnapshot, identity: str) -> list[tuple[FileSet, str]]:
     """Return the file sets that the rows with this identity consist of, each with its schema: all rows first, then the changes."""
     known = versions(state)
-    return [(known[one].file_set, known[one].schema) for one in _chain(known, identity)]
-
-
-def _chain(known: Mapping[str, Version], identity: str) -> list[str]:
-    found = [identity]
-    while (before := known[found[0]].on) and before not in found:
-        found.insert(0, before)
-    return found
+    parts = chain(state.keyed.on if state.keyed else {}, identity)
+    return [(known[one].file_set, known[one].schema) for one in parts]

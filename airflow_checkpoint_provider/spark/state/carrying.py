@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     FrameDetail,
     LoopDetail,
     StateSnapshot,
+    chain,
 )
 
 
@@ -31,15 +32,14 @@ def of_next_run(state: StateSnapshot, run: str) -> StateSnapshot | None:
 
 def _newest(state: StateSnapshot, frame: FrameDetail, run: str) -> StateSnapshot:
     """Return a frame with its newest rows alone."""
-    newest, on = [state.file_sets[-1].identity], state.keyed.on if state.keyed else {}
-    while before := on.get(newest[-1]):
-        newest.append(before)
+    on = state.keyed.on if state.keyed else {}
+    newest = chain(on, state.file_sets[-1].identity)
     kept = [(one, schema) for one, schema in zip(state.file_sets, frame.schemas, strict=True) if one.identity in newest]
     return replace(
         state,
         run=run,
         file_sets=tuple(one for one, _ in kept),
-        frame=replace(frame, schemas=tuple(schema for _, schema in kept), began=newest[0]),
+        frame=replace(frame, schemas=tuple(schema for _, schema in kept), began=newest[-1]),
         keyed=state.keyed and replace(state.keyed, on={one: before for one, before in on.items() if one in newest}),
     )
 
