@@ -10,7 +10,8 @@ from airflow_checkpoint_provider.errors import printable, shortened
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.part_records import PartsDetail, PartsProgress
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.text.units import coded, duration, plural
+from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text.units import plural
 
 LONGEST_PART = 60  # characters of a part's value in a line
 
@@ -48,11 +49,8 @@ def parts_reused(
     stage: StateSnapshot, parts: PartsProgress, why: str = "", *, restored: str = "", unseen: str = ""
 ) -> str:
     """Say which parts of a stage were kept; the arguments are those of ``stage_reused``."""
-    number = stage.measures.checkpoint
-    saved = f"{plural(stage.rows, 'row')} of {f'chk-{number}' if number else restored}"
-    because = (f"; {why}" if why else "") + (f"; not compared: {unseen}" if unseen else "")
-    work = duration(stage.measures.work_s)
-    return coded(f"stage '{stage.uid}': {parts} reused, {saved}, {work} of work not run again{because}", "CKP120")
+    what = f"stage '{stage.uid}': {parts} reused"
+    return state_messages.reused(stage, what, plural(stage.rows, "row"), why, restored=restored, unseen=unseen)
 
 
 def list_changed(stored: PartsDetail, values: Sequence[Any], by: str | None) -> str:

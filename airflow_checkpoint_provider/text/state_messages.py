@@ -49,11 +49,17 @@ def stage_reused(stage: StateSnapshot, why: str = "", *, restored: str = "", uns
     """Say that stored rows were used; ``why`` is given if reuse needs a reason, ``unseen`` names inputs that were not compared.
     ``restored`` is the point from which the attempt started: rows that were copied from there are in no checkpoint of this history yet.
     """
-    number = stage.measures.checkpoint
-    saved = f"{plural(stage.rows, 'row')} of {f'chk-{number}' if number else restored}"
+    rows = plural(stage.rows, "row")
+    return reused(stage, f"stage '{stage.uid}': reused", rows, why, restored=restored, unseen=unseen)
+
+
+def reused(state: StateSnapshot, what: str, stored: str, why: str = "", *, restored: str = "", unseen: str = "") -> str:
+    """Say that ``stored`` rows or files were used; ``what`` begins the line. The other arguments are those of ``stage_reused``."""
+    number = state.measures.checkpoint
+    origin = f"chk-{number}" if number else restored
     because = (f"; {why}" if why else "") + (f"; not compared: {unseen}" if unseen else "")
-    work = duration(stage.measures.work_s)
-    return coded(f"stage '{stage.uid}': reused, {saved}, {work} of work not run again{because}", "CKP120")
+    work = duration(state.measures.work_s)
+    return coded(f"{what}, {stored} of {origin}, {work} of work not run again{because}", "CKP120")
 
 
 def stage_recomputed(uid: str, why: str) -> str:
@@ -63,12 +69,9 @@ def stage_recomputed(uid: str, why: str) -> str:
 
 def files_reused(folder: StateSnapshot, why: str, restored: str) -> str:
     """Say that stored files were used; ``why`` is given if reuse needs a reason. ``restored``: see ``stage_reused``."""
-    number, count = folder.measures.checkpoint, sum(len(file_set.files) for file_set in folder.file_sets)
-    saved = f"{plural(count, 'file')} ({size(folder.bytes)}) of {f'chk-{number}' if number else restored}"
-    work = duration(folder.measures.work_s)
-    return coded(
-        f"folder '{folder.uid}': reused, {saved}, {work} of work not run again{f'; {why}' if why else ''}", "CKP120"
-    )
+    count = sum(len(file_set.files) for file_set in folder.file_sets)
+    stored = f"{plural(count, 'file')} ({size(folder.bytes)})"
+    return reused(folder, f"folder '{folder.uid}': reused", stored, why, restored=restored)
 
 
 def files_written_again(uid: str, why: str) -> str:
