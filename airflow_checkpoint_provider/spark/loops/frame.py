@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from airflow_checkpoint_provider.errors import WrongUse
-from airflow_checkpoint_provider.spark.stages.arguments import named
+from airflow_checkpoint_provider.spark.stages.arguments import given_frame
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 
 if TYPE_CHECKING:
@@ -93,16 +92,9 @@ def checked_frame(opened: OpenedFrame, source: Any, spark: SparkSession) -> Data
 
     ``opened`` is the frame, for the errors.
     """
-    if not isinstance(source, ClassicFrame):
-        raise WrongUse(f"{opened.name} was given {named(source)}. {opened.advice}")
-    if source.isStreaming:
-        raise WrongUse(
-            f"{opened.name} was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
-        )
-    if source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession:
-        raise WrongUse(f"{opened.name} was given a DataFrame of another session. Build it with job.spark")
-    refuse_types(source, opened.uid, opened.what)
-    return source
+    df = given_frame(opened.name, source, spark, opened.advice)
+    refuse_types(df, opened.uid, opened.what)
+    return df
 
 
 def outside_of_a_turn(opened: OpenedFrame) -> WrongUse:

@@ -102,7 +102,8 @@ class OpenedKeyed(OpenedFrame):
         names = (key,) if isinstance(key, str) else tuple(key)
         opened = cls(uid, initial, None, key=names, max_parallelism=max_parallelism, declared=schema is not None)
         if opened.declared:
-            check_key(opened.name, initial().schema, opened.within(initial()))
+            empty = initial()
+            check_key(opened.name, empty.schema, opened.within(empty))
         return opened
 
     @property

@@ -345,7 +345,7 @@ class Loops:
     def _refuse_inside(self, other: Loop) -> None:
         if loop := self._current():
             raise WrongUse(
-                f"{other.name} begins inside of a turn of {loop.name}. LoopTurns of loops do not lie in each other. Iterate over all pairs in"
+                f"{other.name} begins inside of a turn of {loop.name}. Turns of loops do not lie in each other. Iterate over all pairs in"
                 f" one loop, such as itertools.product(...). If {loop.name} was left by break, do not keep its iterator in a variable"
             )
 

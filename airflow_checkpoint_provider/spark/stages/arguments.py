@@ -207,15 +207,25 @@ def check_function(uid: str, function: Any) -> None:
 
 def written_frame(uid: str, source: Any, spark: SparkSession) -> DataFrame:
     """Return the DataFrame that the script writes to a sink. Raises ``WrongUse`` for other values, for streams and other sessions."""
+    return given_frame(f"sink '{uid}'", source, spark, f'Give a DataFrame: job.sink("{uid}", ...).write(df)')
+
+
+def given_frame(name: str, source: Any, spark: SparkSession, advice: str) -> DataFrame:
+    """Return the DataFrame that a sink or a frame was given. Raises ``WrongUse`` for other values, for streams and other sessions.
+
+    ``name`` names the receiver in errors, ``advice`` says what to give instead of something that is no DataFrame.
+    """
     if not isinstance(source, DataFrame):
-        raise WrongUse(f"sink '{uid}' was given {named(source)}. Give a DataFrame: job.sink(\"{uid}\", ...).write(df)")
+        raise WrongUse(f"{name} was given {named(source)}. {advice}")
     if source.isStreaming:
-        raise WrongUse(
-            f"sink '{uid}' was given a streaming DataFrame. It takes rows that end: use start_query for a stream"
-        )
-    if source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession:
-        raise WrongUse(f"sink '{uid}' was given a DataFrame of another session. Build it with job.spark")
+        raise WrongUse(f"{name} was given a streaming DataFrame. It takes rows that end: use start_query for a stream")
+    if _is_of_another_session(source, spark):
+        raise WrongUse(f"{name} was given a DataFrame of another session. Build it with job.spark")
     return source
+
+
+def _is_of_another_session(source: DataFrame, spark: SparkSession) -> bool:
+    return source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession
 
 
 def frame_of(uid: str, source: Any, spark: SparkSession, *, function: bool) -> DataFrame:
@@ -226,7 +236,7 @@ def frame_of(uid: str, source: Any, spark: SparkSession, *, function: bool) -> D
         raise WrongUse(
             f"stage '{uid}' was given a streaming DataFrame. A stage takes rows that end: use start_query, or read with spark.read"
         )
-    if source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession:
+    if _is_of_another_session(source, spark):
         raise WrongUse(
             f"stage '{uid}' was given a DataFrame of another session (newSession()?). Its rows would come back with the time zone and the"
             " views of the job's session. Build it with job.spark, or give that session to CheckpointedJob(...)"
