@@ -6,14 +6,11 @@ rows at its barrier. So the state of a frame holds the rows at several points: w
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.protocol.file_records import FileSet
-from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import (
     FRAME,
     KEYED,
@@ -29,7 +26,7 @@ from airflow_checkpoint_provider.spark.loops.keyed import KeyedChange, OpenedKey
 from airflow_checkpoint_provider.spark.loops.keyed_files import LaidOut, is_due
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.proof import Proof
+from airflow_checkpoint_provider.spark.stages.proof import WrittenRows
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.spark.state.states import States
 
@@ -42,13 +39,13 @@ class Stored:
     """Rows of a frame that were written now, and not proved yet."""
 
     opened: OpenedFrame
-    file_set: FileSet
-    schema: str
-    codec: str
-    work_s: float
-    proof: Proof
+    rows: WrittenRows
     on: str | None = None
     """Of a table by key: the stored rows to which these are the changes; None: these are all rows."""
+
+    def measures(self, barrier: str) -> Measures:
+        """Return what it took to store them at ``barrier``."""
+        return Measures(barrier=barrier, work_s=self.rows.work_s, new_bytes=self.rows.file_set.bytes)
 
 
 class Frames:
@@ -135,22 +132,13 @@ class Frames:
         return [self._write(opened) for opened in frames]
 
     def _write(self, opened: OpenedFrame) -> Stored:
-        uid, attempt = opened.uid, self._attempt
-        path = file_set_path(uid, attempt.epoch, secrets.token_hex(8))
-        attempt.file_sets.write(path)
-        key = attempt.keys.file_set(path)
-        uri = spark_uri(attempt.store, key)
-        codec = parquet_files.codec_for(uri.split(":", 1)[0])
-        began = time.monotonic()
-        rows, on = self._to_write(opened)
-        laid_out = LaidOut(opened, rows) if isinstance(opened, OpenedKeyed) else None
-        with self._stages.described(uid, opened.name):
-            written = parquet_files.write(laid_out.df if laid_out else rows, uri, codec=codec)
-            if laid_out:
-                laid_out.check()
-        proof = Proof(self._spark, attempt, uid, key, written, what="frame")
-        work_s = time.monotonic() - began
-        return Stored(opened, FileSet(path=path, files=written.files), written.schema, codec, work_s, proof, on)
+        df, on = self._to_write(opened)
+        if not isinstance(opened, OpenedKeyed):
+            return Stored(opened, self._stages.write(opened.uid, df, opened.name, what="frame"))
+        laid_out = LaidOut(opened, df)
+        rows = self._stages.write(opened.uid, laid_out.df, opened.name, what="frame")
+        laid_out.check()
+        return Stored(opened, rows, on)
 
     def _to_write(self, opened: OpenedFrame) -> tuple[DataFrame, str | None]:
         """Return the rows to write, and the stored rows to which they are changes; None: they are all rows."""
@@ -163,7 +151,7 @@ class Frames:
     def take_over(self, stored: Iterable[Stored], *, cut: bool) -> None:
         """Let frames have the rows that were written. ``cut``: the script reads them from now on, so that their plan is short again."""
         for one in stored:
-            (one.opened.go_to if cut else one.opened.note_saved)(one.file_set.identity)
+            (one.opened.go_to if cut else one.opened.note_saved)(one.rows.file_set.identity)
         for opened in self._opened.values():
             if cut and opened.at is None and opened.saved:
                 opened.go_to(opened.saved)
@@ -201,38 +189,43 @@ class Frames:
         self, uid: str, barrier: str, new: Stored | None, loops: Iterable[Mapping[str, str]]
     ) -> StateSnapshot | None:
         """Return the state of one frame; None if no rows of it are stored."""
-        named = {frames.get(uid) for frames in loops}
         held, opened = self._states.snapshots.get(uid), self._opened.get(uid)
         began = held.frame.began if held and held.frame else None
         known = versions(held) if held else {}
         if new:
-            known[new.file_set.identity] = Version(new.file_set, new.schema, new.on)
-        newest = (opened.at or opened.saved) if opened else self._passed.get(uid, began)
-        kept = [one for one in known if one in named or one == began]
-        points = [*(one for one in kept if one != newest), *([newest] if newest else [])]
-        changes = {one: version.on for one, version in known.items() if version.on}
-        order = list(dict.fromkeys(one for point in points for one in chain(changes, point)))
-        if not order:
-            return None
-        file_sets, schemas = (tuple(known[one].file_set for one in order), tuple(known[one].schema for one in order))
-        if held and not new and held.file_sets == file_sets:
-            return held
-        codec = new.codec if new else held.frame.codec if held and held.frame else ""
-        measures = held.measures if held else Measures()
-        if new:
-            measures = Measures(barrier=barrier, work_s=new.work_s, new_bytes=new.file_set.bytes)
-        on = {one: before for one, before in changes.items() if one in order}
+            known[new.rows.file_set.identity] = Version(new.rows.file_set, new.rows.schema, new.on)
+        kept = self._kept(uid, known, began, loops)
+        file_sets = tuple(version.file_set for version in kept.values())
+        if not kept or (held and not new and held.file_sets == file_sets):
+            return held if kept else None
+        on = {one: version.on for one, version in kept.items() if version.on}
         stored = held.keyed if held else None
         keyed = opened.detail(on) if isinstance(opened, OpenedKeyed) else stored and replace(stored, on=on)
+        schemas = tuple(version.schema for version in kept.values())
         return StateSnapshot(
             uid=uid,
             kind=KEYED if keyed else FRAME,
             run=self._states.run,
             file_sets=file_sets,
-            measures=measures,
-            frame=FrameDetail(schemas=schemas, codec=codec, began=began),
+            measures=new.measures(barrier) if new else held.measures if held else Measures(),
+            frame=FrameDetail(schemas=schemas, codec=_codec(new, held), began=began),
             keyed=keyed,
         )
+
+    def _kept(
+        self, uid: str, known: Mapping[str, Version], began: str | None, loops: Iterable[Mapping[str, str]]
+    ) -> dict[str, Version]:
+        """Return the stored rows that are still needed: where the run began, at the barriers of loops, and last the newest."""
+        opened = self._opened.get(uid)
+        newest = (opened.at or opened.saved) if opened else self._passed.get(uid, began)
+        named = {began, *(frames.get(uid) for frames in loops)} - {newest}
+        points = [*(one for one in known if one in named), *([newest] if newest else [])]
+        changes = {one: version.on for one, version in known.items() if version.on}
+        return {one: known[one] for point in points for one in chain(changes, point)}
+
+
+def _codec(new: Stored | None, held: StateSnapshot | None) -> str:
+    return new.rows.codec if new else held.frame.codec if held and held.frame else ""
 
 
 @dataclass(frozen=True)

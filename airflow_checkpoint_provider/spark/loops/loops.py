@@ -284,10 +284,10 @@ class Loops:
         self._attempt.writer.check_not_fenced()
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(self._frames.unsaved())
-            loop.work_s += sum(one.work_s for one in stored)  # Spark computes here what the turns have planned
+            loop.work_s += sum(one.rows.work_s for one in stored)  # Spark computes here what the turns have planned
             with self._checkpointer.barrier_ahead():
                 for one in stored:
-                    self._checkpointer.beside(one.proof.begin)
+                    self._checkpointer.beside(one.rows.proof.begin)
                 self._checkpointer.await_in_flight()
                 with self._states.lock:  # a checkpoint that the timer takes meanwhile holds all of it or nothing
                     self._frames.take_over(stored, cut=True)
@@ -380,7 +380,7 @@ class Loops:
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(frames)
             for one in stored:
-                self._checkpointer.beside(one.proof.begin)
+                self._checkpointer.beside(one.rows.proof.begin)
             self._checkpointer.await_in_flight()
             with self._states.lock:
                 self._frames.take_over(stored, cut=False)
@@ -389,4 +389,4 @@ class Loops:
 
 
 def _proofs(stored: Iterable[Stored]) -> dict[str, Proof]:
-    return {one.file_set.path: one.proof for one in stored}
+    return {one.rows.file_set.path: one.rows.proof for one in stored}

@@ -128,6 +128,17 @@ Proofs = Mapping[str, Proof]
 
 
 @dataclass(frozen=True)
+class WrittenRows:
+    """Rows that Spark has written to a file set of their own, in ``work_s`` seconds. They are not proved yet."""
+
+    file_set: FileSet
+    schema: str
+    codec: str
+    work_s: float
+    proof: Proof
+
+
+@dataclass(frozen=True)
 class StoredRows:
     """Rows that Spark has written, of a stage or of a part of one. They are not proved yet."""
 

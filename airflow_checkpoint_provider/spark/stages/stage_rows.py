@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.inputs import Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.stages.proof import Proof, StageSnapshot, StoredRows
+from airflow_checkpoint_provider.spark.stages.proof import Proof, Proofs, StageSnapshot, StoredRows, WrittenRows
 from airflow_checkpoint_provider.spark.state.states import States
 
 if TYPE_CHECKING:
@@ -45,27 +45,42 @@ class StageRows:
         listed: Listing,
     ) -> StateSnapshot:
         """Write the rows of a frame once, list the files, and begin the checkpoint of the barrier. ``record`` makes the stage of them."""
+        rows = self.write(uid, df, barrier, plan=plan, listed=listed)
+        written = time.monotonic()
+        with self.checkpointer.barrier_ahead():
+            self.checkpointer.beside(rows.proof.begin)
+            self.checkpointer.await_in_flight()
+            waited = time.monotonic() - written
+            measures = Measures(barrier=barrier, work_s=rows.work_s, sync_s=waited, new_bytes=rows.file_set.bytes)
+            with self.attempt.barriers:  # else the copies of another checkpoint could replace the files meanwhile
+                proofs: Proofs = {rows.file_set.path: rows.proof}
+                made = record(StoredRows(rows.file_set, rows.schema, rows.codec, measures, proofs))
+                self.states.hand_out(made.record, made)
+            self.attempt.heart.update(lambda beat: replace(beat, computed=tuple(dict.fromkeys((*beat.computed, uid)))))
+            self.checkpointer.checkpoint(barrier)
+        return made.record
+
+    def write(
+        self,
+        uid: str,
+        df: DataFrame,
+        shown: str,
+        *,
+        plan: Plan | None = None,
+        listed: Listing | None = None,
+        what: str = "stage",
+    ) -> WrittenRows:
+        """Write the rows of a frame to a new file set, and list the files. Spark's UI shows the jobs as ``shown``. Raises Spark's error."""
         path = file_set_path(uid, self.attempt.epoch, secrets.token_hex(8))
         self.attempt.file_sets.write(path)
         uri = self._uri(path)
         codec = parquet_files.codec_for(uri.split(":", 1)[0])
         began = time.monotonic()
-        with self.described(uid, barrier):
+        with self.described(uid, shown):
             written = parquet_files.write(df, uri, codec=codec)
-        worked = time.monotonic() - began
-        proof = Proof(self.spark, self.attempt, uid, self.attempt.keys.file_set(path), written, plan, listed)
-        with self.checkpointer.barrier_ahead():
-            self.checkpointer.beside(proof.begin)
-            self.checkpointer.await_in_flight()
-            waited = time.monotonic() - began - worked
-            file_set = FileSet(path=path, files=written.files)
-            measures = Measures(barrier=barrier, work_s=worked, sync_s=waited, new_bytes=file_set.bytes)
-            with self.attempt.barriers:  # else the copies of another checkpoint could replace the files meanwhile
-                made = record(StoredRows(file_set, written.schema, codec, measures, {path: proof}))
-                self.states.hand_out(made.record, made)
-            self.attempt.heart.update(lambda beat: replace(beat, computed=tuple(dict.fromkeys((*beat.computed, uid)))))
-            self.checkpointer.checkpoint(barrier)
-        return made.record
+        work_s = time.monotonic() - began
+        proof = Proof(self.spark, self.attempt, uid, self.attempt.keys.file_set(path), written, plan, listed, what)
+        return WrittenRows(FileSet(path=path, files=written.files), written.schema, codec, work_s, proof)
 
     # -- read --------------------------------------------------------------------------------------------------------
 
