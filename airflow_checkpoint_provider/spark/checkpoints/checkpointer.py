@@ -33,9 +33,9 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import BARRIER, PERIODIC
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot, Versions
 from airflow_checkpoint_provider.protocol.requests import stop_requested, ungated
-from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.protection import Protection
+from airflow_checkpoint_provider.spark.checkpoints.confirmations import Confirmations
 from airflow_checkpoint_provider.spark.checkpoints.context import CheckpointContext, TakenCheckpoint
 from airflow_checkpoint_provider.spark.checkpoints.participants import Participants
 from airflow_checkpoint_provider.spark.checkpoints.pause import Pause
@@ -58,16 +58,6 @@ Script = Callable[[], AbstractContextManager[bool]]
 def at_barrier() -> AbstractContextManager[bool]:
     """Say that the script stands still, because it has called for this checkpoint."""
     return contextlib.nullcontext(True)
-
-
-def publishes(state: State, checkpoint: Checkpoint) -> bool:
-    """Return whether a completed checkpoint holds writes that nobody is known to have committed, and that are due by now."""
-    sinks = [(state.sink(entry.uid), entry.sink) for entry in checkpoint.states if entry.sink]
-    return any(known.confirmed < held.version <= known.due for known, held in sinks)
-
-
-def _id(checkpoint: Checkpoint) -> int:
-    return checkpoint.id
 
 
 class Turn(enum.Enum):
@@ -93,6 +83,7 @@ class Checkpointer:
         self._attempt, self._participants, self._lock = attempt, participants, attempt.barriers
         self._states, self._registered = participants.states, participants.registered
         self._sinks, self._commits = participants.sinks, participants.commits
+        self._confirmations = Confirmations(attempt, participants)
         self._script: Script = at_barrier  # at the barrier that is being served
         self._thread, self._writers = Workers(1, "checkpoint"), Workers(WRITERS, "snapshot")
         self._in_flight: Future[Mapping[str, StateSnapshot] | None] | None = None
@@ -140,7 +131,7 @@ class Checkpointer:
                 raise declined
             if wait and script is at_barrier:
                 self._commits.wait()
-                self._confirm()
+                self._confirmations.write()
             return not wait or self._all_saved()
 
     def _all_saved(self) -> bool:
@@ -316,7 +307,7 @@ class Checkpointer:
                 if stands:
                     self._registered.notify(self._attempt.journal.state)
             self._commits.begin()
-            self._confirm()
+            self._confirmations.write()
             return True
 
     def await_in_flight(self) -> bool:
@@ -369,24 +360,8 @@ class Checkpointer:
             asking.expire(self._registered.asked)
         self._registered.notify_in_background(self._attempt.journal.state)
         self._commits.begin()
-        self._confirm()
+        self._confirmations.write()
         self.protection.enforce_limit()
-
-    def _confirm(self) -> None:
-        """Write ``commits_confirmed`` for each checkpoint whose task waits for it, when all objects were notified and all that it publishes
-        is committed; and for the newest one that has published rows, so that everybody knows.
-        """
-        for checkpoint in self._unconfirmed():
-            if self._registered.notified(checkpoint.id) and self._commits.done(checkpoint):
-                with contextlib.suppress(StoreError):  # the watch tries it again
-                    self._attempt.writer.confirm_commits(checkpoint.id)
-
-    def _unconfirmed(self) -> list[Checkpoint]:
-        state, epoch = self._attempt.journal.state, self._attempt.epoch
-        own = [checkpoint for checkpoint in state.retained if epoch in checkpoint.epochs]
-        newest = max((checkpoint for checkpoint in own if publishes(state, checkpoint)), key=_id, default=None)
-        asked = (checkpoint for checkpoint in own if checkpoint.request.confirm_commits or checkpoint is newest)
-        return [checkpoint for checkpoint in asked if not checkpoint.commits_confirmed]
 
     def delete_later(self, delete: Callable[[], None]) -> None:
         """Run ``delete`` in the thread of the deletions. It deletes files that no checkpoint holds."""
@@ -447,9 +422,9 @@ class Checkpointer:
     def notify_last(self) -> None:
         """Notify all objects of the last outcomes, at the end of the job, and close them. Background objects get some seconds."""
         self._registered.notify(self._attempt.journal.state)
-        self._confirm()
+        self._confirmations.write()
         self.close_objects()
-        self._confirm()
+        self._confirmations.write()
 
     def close_objects(self) -> None:
         """Close the registered objects that were not closed yet."""
