@@ -36,6 +36,7 @@ def test_command_finds_a_connection_of_the_database(lab: Lab) -> None:
     assert "host local[4] and None\n" in lab.stack.run("python", "-c", code)
 
 
+@pytest.mark.slow  # test_checkpoint_storage.py of the hooks has both, without a database
 def test_missing_connection_is_accepted_only_with_a_local_master(lab: Lab) -> None:
     code = """
 import os
@@ -56,6 +57,7 @@ for master in ("local[*]", "yarn", None):
     assert none.startswith("refused None There is no connection 'checkpoint_default'")
 
 
+@pytest.mark.slow
 def test_task_without_master_uses_the_local_folder_if_it_holds_the_job(lab: Lab) -> None:
     (lab.stack.home / "checkpoints" / "jobs" / "known").mkdir(parents=True)
     code = """

@@ -58,12 +58,14 @@ def test_java_of_the_page_is_here(reader: JobReader) -> None:
     assert "version" in reader.run(java)
 
 
+@pytest.mark.slow  # test_example_dag.py kills a driver, and compares with the undisturbed result
 @pytest.mark.timeout(1800)
 def test_plain_job_has_the_same_result(reader: JobReader) -> None:
     reader.run("sed -i 's/sleep(60)/sleep(0)/' jobs/before.py && python jobs/before.py")
     assert reader.totals() == dict.fromkeys(range(100), 100)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_job_continues_with_the_lines_that_the_page_shows(reader: JobReader) -> None:
     start, kill, look = blocks(3)

@@ -41,7 +41,7 @@ def ended(run: Run) -> dict[str, str | None]:
     return run.client.states(run.dag, run.id)
 
 
-@pytest.mark.slow  # test_steps audits checkpoints, and clears tasks, without Spark
+@pytest.mark.slow  # test_steps_by_hand_with_every_way_of_waiting audits a checkpoint, and clears tasks, without Spark
 def test_gated_checkpoint_is_audited_and_completed_also_after_a_clear(lab: Lab) -> None:
     """Cleared together, the trigger finds a run that has finished, and waits for its new start."""
     run = lab.start("audited", "one")
@@ -64,7 +64,7 @@ def test_gated_checkpoint_is_audited_and_completed_also_after_a_clear(lab: Lab) 
     assert run.results == [{"attempt": attempt, **RESULT} for attempt in (1, 2)]
 
 
-@pytest.mark.slow  # test_abort_ends_all_waits_and_a_clear_requests_again does it without Spark
+@pytest.mark.slow  # test_trigger_checkpoint.py of the operators asks again after an abort
 def test_clear_after_a_dead_driver_requests_from_the_next_driver(lab: Lab) -> None:
     run = lab.start("audited", "one")
     run.wait_at("one")
@@ -90,7 +90,7 @@ def test_clear_after_a_dead_driver_requests_from_the_next_driver(lab: Lab) -> No
 # -- the example DAGs ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # test_steps does the same by hand and without Spark
+@pytest.mark.slow  # test_steps_by_hand_with_every_way_of_waiting does the same without Spark
 @pytest.mark.parametrize("dag", ["flights_audited", "flights_audited_by_hand"])
 def test_example_dag_succeeds(lab: Lab, dag: str) -> None:
     folder = lab.folder(dag)

@@ -17,6 +17,7 @@ def drivers(run: Run) -> list[Hosted]:
     return [hosted for hosted in run.lab.livy.host.started if str(run.folder) in " ".join(hosted.command)]
 
 
+@pytest.mark.slow  # test_livy.py of the operators hands a launch over, test_mixin.py retries
 def test_retry_of_a_killed_driver_continues_after_the_last_stage(lab: Lab) -> None:
     run = lab.at_two("livy", "three")
     (driver,) = drivers(run)
@@ -81,7 +82,7 @@ def test_adopted_driver_that_is_marked_failed_is_killed_by_livy(lab: Lab) -> Non
     wait_until(lambda: not is_known(), say="Livy was not asked to delete it")  # it ends the driver first
 
 
-@pytest.mark.slow  # test_lost_workers.py loses such a worker
+@pytest.mark.slow  # the model's scenario a_launch_that_ended loses such a worker
 def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> None:
     run = lab.start("livy", "end")
     run.wait_at("end")

@@ -61,6 +61,7 @@ class Mapped(DrivenRun):
         return {str(history.state.item): history.state.attempts[-1].outcome for history in found}
 
 
+@pytest.mark.slow  # test_items.py of the operators changes lists between tries, and after a clear
 def test_items_go_on_after_the_list_was_changed(lab: Lab) -> None:
     """The one that failed continues where it was. Those that had finished start again: they were cleared, too."""
     run = Mapped(lab, "mapped", ["orders", "payments", "stock"], "payments")
@@ -78,7 +79,7 @@ def test_items_go_on_after_the_list_was_changed(lab: Lab) -> None:
     assert not run.counted("swapped")
 
 
-@pytest.mark.slow  # the test above has three items and no kills
+@pytest.mark.slow  # as before
 def test_fifty_items_are_each_computed_once(lab: Lab) -> None:
     """Drivers kill themselves at random, some items fail for good; then the list is another one, and everything is cleared."""
     seed = f"{random.randrange(10**6)}"
@@ -102,7 +103,7 @@ def test_fifty_items_are_each_computed_once(lab: Lab) -> None:
     assert not run.counted("swapped"), seed
 
 
-@pytest.mark.slow  # the first test maps a task whose drivers need no Spark
+@pytest.mark.slow  # test_items.py and test_mapped.py of the operators, without a scheduler
 def test_example_loads_each_table_of_a_folder(lab: Lab) -> None:
     """The example DAG as it stands: each instance shows its item, and has the history of it."""
     data = lab.folder("load_tables")

@@ -35,6 +35,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 expect.set_options(timeout=60_000)  # milliseconds
+LATER = 10_000  # milliseconds: a page that moves has been fetched again
 
 
 def job(name: str, run: str | None = RUN, connection: str = "checkpoint_default") -> str:
@@ -45,6 +46,8 @@ JOBS, FLIGHTS_PAGE, STREAM_PAGE = "/checkpoints/jobs", job(FLIGHTS), job(STREAM,
 FILES_PAGE = FLIGHTS_PAGE.replace("/job?", "/files?") + "&id=6"
 EVERYTHING = {FLIGHTS, STREAM, SCRIPT, BROKEN}
 ALL = (JOBS, FLIGHTS_PAGE, STREAM_PAGE, FILES_PAGE, job(BROKEN), "/checkpoints/task?dag=d&run=r&task=t")
+OPENED = [path if path == FLIGHTS_PAGE else pytest.param(path, marks=pytest.mark.slow) for path in ALL]
+"""For a test in a browser: the page of a job has most of what the others have, so it is the fast one."""
 
 
 def listed(pages: Pages, user: str) -> set[str]:
@@ -217,6 +220,7 @@ def test_broken_history_says_why_to_an_admin(pages: Pages) -> None:
     assert "CKP621" not in told.text
 
 
+@pytest.mark.slow  # test_threads.py and test_app.py of ui ask such a store
 def test_storage_that_does_not_answer_says_so_and_holds_nothing_up(pages: Pages) -> None:
     silent = [job(f"job-{number}", None, "silent") for number in range(30)]
     with ThreadPoolExecutor(31) as viewers:
@@ -233,6 +237,7 @@ def test_storage_that_does_not_answer_says_so_and_holds_nothing_up(pages: Pages)
         assert SECRET not in answer.text
 
 
+@pytest.mark.slow  # test_polling.py counts them, too
 def test_viewers_of_one_job_share_its_polls(pages: Pages) -> None:
     """So many as one viewer makes in that time."""
     pages.get(STREAM_PAGE)
@@ -265,7 +270,7 @@ def test_html_is_valid(pages: Pages, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize("path", OPENED)
 def test_accessibility_checker_finds_nothing(pages: Pages, page: Page, path: str, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page.goto(f"{pages.url}{path}")
@@ -288,7 +293,7 @@ def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
 @pytest.mark.parametrize(
     ("name", "address"),
     [
-        ("DAG run", f"**/dags/flights_etl/runs/{RUN}"),
+        pytest.param("DAG run", f"**/dags/flights_etl/runs/{RUN}", marks=pytest.mark.slow),
         ("task and log of try 2", f"**/runs/{RUN}/tasks/delays?try_number=2"),
     ],
 )
@@ -343,7 +348,7 @@ def test_page_follows_airflows_theme(pages: Pages, page: Page) -> None:
         expect(inside(page).locator("body")).to_have_css("background-color", body)
 
 
-@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize("path", OPENED)
 def test_narrow_window_needs_no_scrolling_sideways(pages: Pages, page: Page, path: str) -> None:
     page.set_viewport_size({"width": 360, "height": 700})
     page.goto(f"{pages.url}{path}")
@@ -352,7 +357,8 @@ def test_narrow_window_needs_no_scrolling_sideways(pages: Pages, page: Page, pat
     assert page.evaluate(cut) == 0
 
 
-@pytest.mark.parametrize("width", [420, pytest.param(760, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_narrow_window_needs_no_scrolling_sideways opens the page without the frame
+@pytest.mark.parametrize("width", [420, 760])
 def test_facts_are_whole_in_a_narrow_frame(pages: Pages, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
     page.goto(f"{pages.url}/plugin/checkpoints{FLIGHTS_PAGE}")
@@ -380,13 +386,17 @@ def test_command_is_copied(pages: Pages, page: Page) -> None:
 
 def test_page_goes_on_refreshing_after_a_copy_and_says_so_if_it_waits(pages: Pages, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.clock.install()  # it goes on by itself, too
     page.goto(f"{pages.url}{STREAM_PAGE}")
     page.get_by_role("button", name="Copy the command: Print statistics").click()
     for _ in range(2):  # the first one may have been asked for before the copy
-        page.wait_for_event("response", lambda answer: "/checkpoints/job?" in answer.url, timeout=20_000)
+        with page.expect_response(lambda answer: "/checkpoints/job?" in answer.url, timeout=20_000):
+            page.clock.fast_forward(LATER)
     page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+    page.clock.fast_forward(LATER)
     expect(page.get_by_role("status")).to_have_text("Refresh waits while text is selected.", timeout=20_000)
     page.evaluate("getSelection().removeAllRanges()")
+    page.clock.fast_forward(LATER)
     expect(page.get_by_role("status")).to_have_text("")
 
 

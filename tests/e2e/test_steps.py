@@ -47,6 +47,7 @@ def test_steps_by_hand_with_every_way_of_waiting(lab: Lab) -> None:
     assert [run.xcom(one) for one in (*SENSORS, "finalize", "notify")] == [asked] * 5
 
 
+@pytest.mark.slow  # test_checkpoint.py of the sensors fails, test_trigger_checkpoint.py of the operators asks again
 def test_abort_ends_all_waits_and_a_clear_requests_again(lab: Lab) -> None:
     job, run = running_job(lab, "by_hand_aborted"), DrivenRun(lab, "by_hand_aborted")
     asked = run.asked()
@@ -72,6 +73,7 @@ def test_abort_ends_all_waits_and_a_clear_requests_again(lab: Lab) -> None:
     assert (ended, states.pop("abort"), set(states.values())) == ("success", "skipped", {"success"})
 
 
+@pytest.mark.slow  # test_checkpoint.py of the task groups has the edges and rules, the first test runs such tasks
 def test_tasks_after_the_group_run_only_if_the_checkpoint_completed(lab: Lab) -> None:
     job = running_job(lab, "one_line")
     runs = {verdict: DrivenRun(lab, "one_line", verdict=verdict) for verdict in ("good", "bad", "none")}
@@ -97,6 +99,7 @@ def said(run: DrivenRun) -> tuple[str | None, ...]:
     return (ended, *group, states["after"])
 
 
+@pytest.mark.slow  # test_trigger_checkpoint.py of the operators fails with a retry, too
 def test_trigger_without_a_running_job_leaves_nothing(lab: Lab) -> None:
     run = DrivenRun(lab, "waits")
     ended, states = run.ended()
@@ -105,6 +108,7 @@ def test_trigger_without_a_running_job_leaves_nothing(lab: Lab) -> None:
     assert "[CKP230]" in run.log("trigger")
 
 
+@pytest.mark.slow  # test_lost_driver.py of the operators aborts such a checkpoint
 def test_lost_host_of_the_driver_ends_the_wait(lab: Lab) -> None:
     """Nobody starts another one, so nobody else would ever end it."""
     job = running_job(lab, "waits_lost")

@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(1800)
 
 
+@pytest.mark.slow  # test_steps_by_hand_with_every_way_of_waiting defers, test_checkpoint.py of the triggers keeps the deadline
 def test_wait_continues_after_the_triggerer_is_killed(alone: Lab) -> None:
     job, run = running_job(alone, "waits_killed"), DrivenRun(alone, "waits_killed")
     run.wait_for("deferred", "trigger")
@@ -61,7 +62,7 @@ def _noticed(alone: Lab, run: DrivenRun) -> bool:
     return any("Trigger cancelled by user action" in log.read_text() for log in logs)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # test_airflow_changed.py tells an unreadable connection from an absent one
 def test_connection_is_unreadable_without_the_api_server(alone: Lab) -> None:
     look = Look(alone, "nowhere")
     alone.stack.kill("api-server")
@@ -72,6 +73,7 @@ def test_connection_is_unreadable_without_the_api_server(alone: Lab) -> None:
         alone.stack.wait_until_healthy()
 
 
+@pytest.mark.slow
 def test_connection_is_unreadable_without_the_database(alone: Lab) -> None:
     look = Look(alone, "nowhere")
     alone.database.unlink()

@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 from tests.unit.operators.submissions import DagRun, TaskInstance
 
 pytestmark = [
-    pytest.mark.slow,  # test_mixin.py and test_hand_over.py show the parts; test_livy.py kills a driver
+    pytest.mark.slow,  # test_mixin.py and test_hand_over.py show the parts; test_example_dag.py kills a driver
     pytest.mark.timeout(900),
 ]
 OPERATOR = "airflow_checkpoint_provider.operators.bash:CheckpointedBashOperator"

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.s3a import SDK, advice
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.codes import CODES
-from tests.support.drivers import ROOT, environment, fast_confs, submit
+from tests.support.drivers import ROOT, environment, submit
 from tests.support.waiting import wait_until
 
 README = (ROOT / "README.md").read_text()
@@ -165,13 +165,13 @@ with CheckpointedJob(checkpointing=CheckpointConfig(retention=KeepAll())) as job
 """
 
 
-def test_commands_exit_with_0(data: Path) -> None:
+def test_commands_exit_with_0(tmp_path: Path) -> None:
     """While the job runs, until one of them stops it."""
-    script = data / "orders.py"
+    script = tmp_path / "orders.py"
     script.write_text(UNTIL_STOPPED)
     shown = blocks("sh", ON_CALL)[0]
     stand_alone = re.search(r"Without Airflow write `(checkpoints .*?)`", ON_CALL)[1]  # type: ignore[index]
-    words = shlex.split(stand_alone.replace("/shared/checkpoints", str(data / "checkpoints")))
+    words = shlex.split(stand_alone.replace("/shared/checkpoints", str(tmp_path / "checkpoints")))
     words[0] = str(Path(sys.executable).with_name("checkpoints"))
 
     def said(*verb: str) -> str:
@@ -179,9 +179,9 @@ def test_commands_exit_with_0(data: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    with subprocess.Popen(submit(data, script, **fast_confs(data)), cwd=data, env=environment()) as job:
+    with subprocess.Popen(submit(tmp_path, script), cwd=tmp_path, env=environment()) as job:
         try:
-            wait_until(lambda: list(data.glob("checkpoints/jobs/orders/**/chk-1/_metadata")), 100, "no checkpoint")
+            wait_until(lambda: list(tmp_path.glob("checkpoints/jobs/orders/**/chk-1/_metadata")), 100, "no checkpoint")
             assert "orders" in said(*words[-1:])
             for verb in re.findall(r"^airflow checkpoints (\w.*?)(?:  +#.*)?$", shown, re.MULTILINE):
                 assert said(*verb.replace("JOB", "orders").split())

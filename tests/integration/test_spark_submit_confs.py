@@ -51,7 +51,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("where", ["conf", "defaults"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("conf", marks=pytest.mark.slow),  # test_command_line.py of the operators has it for a conf, too
+        "defaults",
+    ],
+)
 def test_driver_imports_the_modules_of_a_conf_and_the_runtime(
     folder: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

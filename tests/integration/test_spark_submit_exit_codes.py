@@ -26,7 +26,12 @@ def script(tmp_path: Path, body: str) -> str:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("body", "code"),
-    [("import sys; sys.exit(3)", 3), ("import os; os._exit(79)", 79), (KILLED, 137), ("raise ValueError", 1)],
+    [
+        pytest.param("import sys; sys.exit(3)", 3, marks=pytest.mark.slow),  # "killed" has the way of any code
+        pytest.param("import os; os._exit(79)", 79, marks=pytest.mark.slow),  # test_watchdog.py has it without the hook
+        (KILLED, 137),
+        pytest.param("raise ValueError", 1, marks=pytest.mark.slow),
+    ],
     ids=["refused", "fenced", "killed", "raised"],
 )
 def test_exit_code_of_the_driver_is_that_of_spark_submit(tmp_path: Path, body: str, code: int) -> None:

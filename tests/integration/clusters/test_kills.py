@@ -14,7 +14,7 @@ from tests.jobs.matrix import FEW
 from tests.support.clusters import Cluster, local_cluster, standalone, yarn, yarn_cluster
 from tests.support.s3server import S3Server
 
-pytestmark = pytest.mark.slow  # test_tasks.py runs on a local cluster, and test_first_job.py kills a driver
+pytestmark = pytest.mark.slow  # test_tasks.py runs on a local cluster, and test_example_dag.py kills a driver
 EVERYWHERE = [
     pytest.param(local_cluster, id="local-cluster"),
     pytest.param(standalone, id="standalone"),

@@ -24,8 +24,9 @@ EVERYWHERE = ("plain", "before", "after", "files", "batches")
 @pytest.mark.parametrize(
     ("cluster", "how", "places"),
     [
-        (local_cluster, "dies", EVERYWHERE),
-        pytest.param(local_cluster, "raises", EVERYWHERE, marks=pytest.mark.slow),
+        # Tasks that raise are tried again at the same places, but executors that die must start anew, which takes seconds each.
+        pytest.param(local_cluster, "dies", EVERYWHERE, marks=pytest.mark.slow),
+        (local_cluster, "raises", EVERYWHERE),
         pytest.param(standalone, "raises", EVERYWHERE, marks=pytest.mark.slow),
         pytest.param(standalone, "dies", EVERYWHERE, marks=pytest.mark.slow),
         pytest.param(yarn, "raises", EVERYWHERE, marks=pytest.mark.slow),

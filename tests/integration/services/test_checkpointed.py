@@ -28,7 +28,7 @@ from tests.support.services.kubernetes import Kubernetes
 from tests.support.services.livy import Livy
 from tests.support.sparks import python_with_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_mixin.py shows each; tests/e2e/test_livy.py one
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # test_mixin.py shows each
 BEATS = {"CHECKPOINT_HEARTBEAT_SECONDS": "1"}
 OURS = "airflow_checkpoint_provider.operators"
 

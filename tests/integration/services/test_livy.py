@@ -22,6 +22,7 @@ def livy(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Livy]:
         yield livy
 
 
+@pytest.mark.slow  # test_services_livy.py has the words of spark-submit, test_spark_submit_confs.py a driver with the archive
 def test_batch_is_a_real_spark_submit(livy: Livy, tmp_path: Path) -> None:
     conf = {"spark.my.conf": CONF, "spark.yarn.appMasterEnv.A": "of YARN"}
     number = LivyHook().post_batch(script(tmp_path), args=ARGUMENTS, py_files=[archive()], conf=conf)
@@ -31,7 +32,7 @@ def test_batch_is_a_real_spark_submit(livy: Livy, tmp_path: Path) -> None:
     assert batch.state == "success"
 
 
-@pytest.mark.slow  # test_batch_is_a_real_spark_submit runs one driver, test_kills.py kills one without a service
+@pytest.mark.slow  # test_example_dag.py kills a driver, without a service
 def test_job_that_is_killed_in_a_stage_goes_on_in_the_next_batch(livy: Livy, tmp_path: Path) -> None:
     places = [str(tmp_path / "out"), str(tmp_path / "checkpoints")]
     asked: dict[str, Any] = {"file": str(JOBS / "totals.py"), "py_files": [archive()], "args": places}

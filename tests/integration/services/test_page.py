@@ -31,7 +31,7 @@ COMMAND, DIFFS, EXAMPLE, LINEAGE = (
     [dedent(block) for block in re.findall(rf"^ *```{language}\n(.*?)^ *```", PAGE, re.MULTILINE | re.DOTALL)]
     for language in ("sh", "diff", "python", "yaml")
 )
-slow = pytest.mark.slow  # tests/e2e/test_livy.py kills such a driver, without the page
+slow = pytest.mark.slow  # test_mixin.py kills such a driver, without the page
 SCRIPT = """
 import sys
 from airflow_checkpoint_provider.spark import CheckpointedJob

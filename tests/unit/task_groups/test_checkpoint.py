@@ -45,6 +45,14 @@ def test_group_without_a_gate_has_five_tasks_and_one_leaf() -> None:
     assert task_of(dag, "checkpoint.notify").awaited == "committed"
 
 
+def test_abort_runs_after_a_failure_and_notify_after_both() -> None:
+    with DAG("audited", schedule=None) as dag:
+        CheckpointTaskGroup(job="orders", gate=audit)
+    rules = {task_.task_id.removeprefix("checkpoint."): task_.trigger_rule.value for task_ in dag.tasks}
+    others = dict.fromkeys(("trigger", "acknowledged", "audit", "finalize"), "all_success")
+    assert rules == {**others, "abort": "one_failed", "notify": "none_failed_min_one_success"}
+
+
 def test_gate_stands_between_acknowledged_and_finalize() -> None:
     with DAG("audited", schedule=None) as dag:
         group = CheckpointTaskGroup(job="orders", gate=audit)
