@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.errors import CheckpointFailed
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -68,7 +69,7 @@ def test_job_is_protected_again_after_the_store_was_read_only(
 
 
 def test_run_is_not_finished_if_its_last_checkpoint_fails(
-    script: Script, store: FaultyStore, capsys: CaptureFixture
+    script: Script, store: FaultyStore, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main() -> None:
         with script.attempt() as job:
@@ -82,6 +83,7 @@ def test_run_is_not_finished_if_its_last_checkpoint_fails(
     assert "the end of attempt 1 could not be written" in capsys.readouterr().out
     store.plan = served
     script.lose_beats()
+    monkeypatch.setenv(VARIABLE, "0.1")  # the next attempt waits for three heartbeats of this one
     first = script.recomputes("first")
     with script.attempt() as job:
         stage(job, "first")
