@@ -37,7 +37,7 @@ def run_and_ask(
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # test_first_stream does it in short
+@pytest.mark.slow  # test_first_stream stops and restores, test_savepoints continues from a savepoint
 @pytest.mark.timeout(1800)
 def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", begun=has_stages)
