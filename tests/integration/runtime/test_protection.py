@@ -118,7 +118,9 @@ def test_attempt_fails_if_the_store_is_down_at_the_start(script: Script, store: 
     assert not script.root.exists()
 
 
-@pytest.mark.parametrize("lost", range(1, 8))
+@pytest.mark.parametrize(
+    "lost", [pytest.param(put, marks=() if put == 4 else pytest.mark.slow) for put in range(1, 8)]
+)  # the model loses the answer of each put
 def test_lost_answer_loses_no_checkpoint(script: Script, store: FaultyStore, lost: int) -> None:
     """Of each put: the attempt's start; trigger, acknowledgement, seal, completion of chk-1; the next trigger; and so on."""
     store.plan = nth({lost: Fault.LOST})
