@@ -1,7 +1,7 @@
 """A job with loops: turns that replace a frame, write to a sink, number writes of their own and compute stages. Runs in the Spark driver.
 
-``looped.py OUT [ROOT]`` writes below OUT, or beside the root if that is a bucket. ``EVERY`` is the number of turns between two barriers.
-``PLAIN`` is the number of turns of a loop that does nothing else.
+``looped.py OUT [ROOT]`` writes below OUT, or beside the root if that is a bucket. ``TURNS`` is the number of turns of the first loop,
+``EVERY`` the number of turns between two barriers. ``PLAIN`` is the number of turns of a loop that does nothing else.
 The last lines show what the run has come to. All of it is the same for a run that nobody disturbs.
 """
 
@@ -18,7 +18,7 @@ from pyspark.sql.functions import sum as sum_of
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, Frame
 
 EVERY = int(os.environ.get("EVERY", "2"))
-TURNS = 5
+TURNS = int(os.environ.get("TURNS", "5"))
 
 
 def plain(job: CheckpointedJob, count: int) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.location.fence import newest_batch
+from tests.integration.runtime.conftest import Script
 from tests.integration.runtime.plain_queries import location_of, plain_in_batch_one
 from tests.integration.runtime.streams import EVERYWHERE, FILES, ending, holding, locations, source
 from tests.support.runs import Home
@@ -64,10 +66,11 @@ def test_driver_that_is_killed_while_it_adopts_is_followed_by_another(stream: Ho
     assert location.read("metadata"), "a location from elsewhere is never deleted"
 
 
-def test_what_cannot_be_taken_over_is_refused_before_anything_is_changed(stream: Home, tmp_path: Path) -> None:
-    stream.env["STREAM_ADOPT"] = str(tmp_path / "nowhere")
-    add_files(source(stream), 0, 1)
-    refused = stream.run()
-    assert refused.code != 0
-    assert "is not a checkpointLocation of a query that ran" in refused.log
-    assert not locations(stream)
+def test_what_cannot_be_taken_over_is_refused_before_anything_is_changed(script: Script, tmp_path: Path) -> None:
+    add_files(tmp_path / "in", 0)
+    rows = script.spark.readStream.schema("id long").json(f"{tmp_path}/in")
+    writer = rows.writeStream.format("parquet").option("path", f"{tmp_path}/out")
+    with script.attempt() as job, pytest.raises(WrongUse, match="is not a checkpointLocation of a query that ran"):
+        job.start_query("rows", writer, adopt=str(tmp_path / "nowhere"))
+    assert script.coordinator().state.query("rows") is None
+    assert not (tmp_path / "out").exists()

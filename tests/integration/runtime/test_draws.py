@@ -54,13 +54,23 @@ def source(frame: DataFrame, as_function: bool) -> DataFrame | Callable[[], Data
     return (lambda: frame) if as_function else frame
 
 
+SEEDED: dict[str, Callable[[DataFrame, int], DataFrame]] = {
+    "sample": lambda df, seed: df.sample(False, 0.5, seed),
+    "randomSplit": lambda df, seed: df.randomSplit([0.5, 0.5], seed)[0],
+    "sampleBy": lambda df, seed: df.sampleBy(F.col("id") % 2, {0: 0.5, 1: 0.5}, seed),
+    "uuid": lambda df, seed: df.withColumn("u", F.expr(f"uuid({seed})")),
+    "shuffle": lambda df, seed: df.withColumn("s", F.expr(f"shuffle(xs, {seed})")),
+    "rand": lambda df, seed: df.where(F.rand(seed) < 0.5),
+}
+
+
 def each(fast: set[str]) -> list[Any]:
     """Each way to draw; those that are not ``fast`` are slow tests."""
     marks: dict[bool, tuple[pytest.MarkDecorator, ...]] = {True: (), False: (pytest.mark.slow,)}
     return [pytest.param(way, id=name, marks=marks[name in fast]) for name, way in (DRAWN | BY_PARTITION).items()]
 
 
-@pytest.mark.parametrize("drawing", each({"rand", "in SQL", "zipWithIndex"}))
+@pytest.mark.parametrize("drawing", each({"rand"}))
 def test_stages_that_share_a_draw_fit_together_after_a_retry(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing
 ) -> None:
@@ -107,7 +117,9 @@ def test_stages_fit_together_if_the_retry_splits_its_files_otherwise(
     )
 
 
-@pytest.mark.parametrize("seed", [None, 20261125000000])
+@pytest.mark.parametrize(
+    "seed", [None, pytest.param(20261125000000, marks=pytest.mark.slow)]
+)  # a long seed is in the test below
 def test_halves_of_a_split_are_disjoint_and_complete_after_a_retry(
     script: Script, rows: Callable[[], DataFrame], seed: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,14 +139,10 @@ def test_halves_of_a_split_are_disjoint_and_complete_after_a_retry(
 @pytest.mark.parametrize(
     "drawing",
     [
-        lambda df, seed: df.sample(False, 0.5, seed),
-        lambda df, seed: df.randomSplit([0.5, 0.5], seed)[0],
-        lambda df, seed: df.sampleBy(F.col("id") % 2, {0: 0.5, 1: 0.5}, seed),
-        lambda df, seed: df.withColumn("u", F.expr(f"uuid({seed})")),
-        lambda df, seed: df.withColumn("s", F.expr(f"shuffle(xs, {seed})")),
-        lambda df, seed: df.where(F.rand(seed) < 0.5),
+        # one that is a node of the plan, and one that is a column
+        pytest.param(drawing, id=name, marks=() if name in ("sample", "uuid") else pytest.mark.slow)
+        for name, drawing in SEEDED.items()
     ],
-    ids=["sample", "randomSplit", "sampleBy", "uuid", "shuffle", "rand"],
 )
 def test_a_long_seed_that_was_corrected_in_the_script_counts(
     script: Script, rows: Callable[[], DataFrame], drawing: Callable[[DataFrame, int], DataFrame]
@@ -174,7 +182,9 @@ def test_partner_of_a_stage_that_is_computed_again_is_computed_again_too(
     )
 
 
-@pytest.mark.parametrize("inputs", ["auto", "keep"])
+@pytest.mark.parametrize(
+    "inputs", ["auto", pytest.param("keep", marks=pytest.mark.slow)]
+)  # how="version" below is refused in the same way
 def test_numbered_rows_of_inputs_that_moved_do_not_stand_beside_new_ones(
     script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str], inputs: str
 ) -> None:
@@ -222,7 +232,7 @@ def test_third_attempt_has_the_draws_of_the_first(script: Script, rows: Callable
     assert one == two == three
 
 
-@pytest.mark.parametrize("how", ["copy", "version"])
+@pytest.mark.parametrize("how", [pytest.param("copy", marks=pytest.mark.slow), "version"])  # both are refused alike
 def test_both_are_computed_by_the_next_attempt_if_the_draw_cannot_be_handed_on(
     script: Script, rows: Callable[[], DataFrame], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.runs import Home
 
 
+@pytest.mark.slow  # tests/unit/spark/test_job.py: a forked child ends no run, and may not call the job
 def test_forked_children_do_not_end_the_attempt_of_their_parent(tmp_path: Path) -> None:
     home = Home(tmp_path, "forks.py")
     ended = home.run()

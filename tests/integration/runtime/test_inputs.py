@@ -212,7 +212,14 @@ def test_function_is_not_called_to_look_and_its_paths_are_named(landing: Landing
 # -- what is listed ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["binaryFile", "text", "csv", "partitions", "table", "view", "subquery", "v2"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        # read as those below are: by a folder, or by a plan inside of the plan
+        *(pytest.param(other, marks=pytest.mark.slow) for other in ("binaryFile", "text", "csv", "view")),
+        *("partitions", "table", "subquery", "v2"),
+    ],
+)
 def test_files_of_every_source_are_compared(
     script: Script, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,9 +312,11 @@ def test_self_join_and_stages_are_listed_once_and_never(landing: Landing) -> Non
 @pytest.mark.parametrize(
     ("bytes_", "words"),
     [
-        pytest.param(None, "is gone", id="gone"),
+        pytest.param(None, "is gone", id="gone", marks=pytest.mark.slow),  # as the damaged one
         pytest.param(b"\x00", "cannot be read", id="damaged"),
-        pytest.param(b'{"inputs": [{"files": ["a"], "name": "b"}], "v": 1}', "", id="of another shape"),
+        pytest.param(
+            b'{"inputs": [{"files": ["a"], "name": "b"}], "v": 1}', "", id="of another shape", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_lost_list_of_inputs_still_compares(
@@ -335,7 +344,9 @@ def test_looking_starts_no_job(landing: Landing) -> None:
 # -- the call ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["Auto", "", None, True, ["auto"]])
+@pytest.mark.parametrize(
+    "word", ["Auto", *(pytest.param(word, marks=pytest.mark.slow) for word in ("", None, True, ["auto"]))]
+)  # all are refused alike
 def test_another_word_is_refused_at_the_call(landing: Landing, word: object) -> None:
     with landing.script.attempt() as job:
         with pytest.raises(InvalidConfig, match=r"inputs=.* is not one of 'auto', 'compare', 'keep'"):

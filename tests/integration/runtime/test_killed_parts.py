@@ -95,6 +95,7 @@ def survive(home: Home, *points: str) -> None:
     assert computed(ended) == COMPUTED - kept
 
 
+@pytest.mark.slow  # test_parts.py: retries in one process; test_published.py kills a driver
 @pytest.mark.timeout(1800)
 def test_each_part_is_computed_once_after_a_kill(in_parts: Home) -> None:
     survive(in_parts, "stage/days.3/writing")

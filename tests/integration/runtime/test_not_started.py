@@ -37,7 +37,14 @@ def between_the_starts(script: Script, folder: Path) -> int:
         return script.coordinator().state.newest_first()[0].id
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["in no checkpoint", "in an older checkpoint"])
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(False, id="in no checkpoint"),
+        # one whose sink is gone is in an older checkpoint, too: below
+        pytest.param(True, id="in an older checkpoint", marks=pytest.mark.slow),
+    ],
+)
 def test_job_goes_back_to_a_checkpoint_between_two_starts(script: Script, tmp_path: Path, known: bool) -> None:
     """What the second query has written since the checkpoint before is not taken out, nor written again."""
     if known:
@@ -60,17 +67,17 @@ def test_job_goes_back_to_a_checkpoint_between_two_starts(script: Script, tmp_pa
 
 
 def test_another_job_starts_from_a_checkpoint_between_two_starts(script: Script, tmp_path: Path) -> None:
-    add_files(tmp_path / "in", 0, 1)
+    add_files(tmp_path / "in", 0)
     with script.failing() as job:
         start(job, tmp_path, "one", "two")
     number = between_the_starts(script, tmp_path)
     coordinator = script.coordinator()
     pointer = str(coordinator.keys.pointer(f"file://{script.root}", number))
-    add_files(tmp_path / "in", 2)
+    add_files(tmp_path / "in", 1)
     with script.attempt(job_id="other", restore=pointer) as job:
         start(job, tmp_path, "one", "two", to="fork-")
     for uid in ("one", "two"):
-        assert rows_in(tmp_path / f"fork-{uid}") == expected(3)[len(expected(2)) :]
+        assert rows_in(tmp_path / f"fork-{uid}") == expected(2)[len(expected(1)) :]
 
 
 def test_query_whose_sink_is_gone_costs_no_checkpoint_but_one(

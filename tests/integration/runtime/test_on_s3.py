@@ -89,6 +89,7 @@ def test_script_without_airflow_continues_its_run(spark: SparkSession, script: S
     assert not script.root.exists(), "nothing lies in a directory"
 
 
+@pytest.mark.slow  # the one below starts another job from another bucket
 def test_job_starts_from_a_checkpoint_in_another_bucket(
     spark: SparkSession, script: Script, root: str, s3: S3Server
 ) -> None:
@@ -135,6 +136,7 @@ def test_savepoint_is_written_to_another_bucket(spark: SparkSession, script: Scr
         assert job.restored.pointer == saved.target
 
 
+@pytest.mark.slow  # test_sink_going_back.py in a folder; test_sink_gates.py writes to a sink in S3
 def test_sink_in_s3_goes_back_and_its_rows_are_put_back(script: Script, root: str, s3: S3Server) -> None:
     """The driver reaches it by Spark, and the command line by the store."""
     bucket = root.split("/")[2]

@@ -38,7 +38,7 @@ SPELLINGS: dict[str, Callable[[Path], str]] = {
 
 def test_two_queries_of_a_job_do_not_write_to_one_folder(script: Script, tmp_path: Path) -> None:
     """Without that, the rows of one are lost wherever both have a batch of the same number."""
-    add_files(tmp_path / "in", 0, 1)
+    add_files(tmp_path / "in", 0)
     (tmp_path / "link").symlink_to(tmp_path)
     taken = r"query 'other' would write to file:.*out, where query 'rows' of this job writes.*Write .option\(\"path\""
     with script.attempt() as job:
@@ -57,7 +57,7 @@ def test_two_queries_of_a_job_do_not_write_to_one_folder(script: Script, tmp_pat
                 f"at-{name.replace('/', '-').replace('%', '-')}", writer(job, tmp_path, f"{tmp_path}/{name}")
             )
     for name in ("out", "OUT", "o%75t", "out2"):
-        assert rows_in(tmp_path / name) == expected(2)
+        assert rows_in(tmp_path / name) == expected(1)
 
 
 def test_query_does_not_read_the_folder_to_which_it_writes(script: Script, tmp_path: Path) -> None:
@@ -81,26 +81,26 @@ def run(script: Script, folder: Path, **outs: str) -> None:
 
 def test_folder_of_a_query_that_is_not_started_is_kept_for_it(script: Script, tmp_path: Path) -> None:
     """Both stand after the same batch, so their numbers alone would fit."""
-    add_files(tmp_path / "in", 0, 1)
+    add_files(tmp_path / "in", 0)
     run(script, tmp_path, one="one", two="two")
     taken = r"query '{}' would write to file:.*/one, where query 'one' of this job has written; it is not started yet"
     for uid in ("two", "three"):
         with pytest.raises(SinkTaken, match=taken.format(uid)):
             run(script, tmp_path, **{uid: "one"})
     for path in ("one", "two"):
-        assert rows_in(tmp_path / path) == expected(2)
+        assert rows_in(tmp_path / path) == expected(1)
 
 
 def test_query_gets_a_new_name_on_its_folder_by_the_command_of_the_error(script: Script, tmp_path: Path) -> None:
-    add_files(tmp_path / "in", 0, 1)
+    add_files(tmp_path / "in", 0)
     run(script, tmp_path, one="out")
     with pytest.raises(SinkTaken, match=r"its new name: `.*checkpoints restore job --from latest --rename one=two`"):
         run(script, tmp_path, two="out")
     source = change.RestoreSource("latest", rename={"one": "two"})
     change.restore(LocalStore(script.root), "job", None, source, change.Approval(yes=True))
-    add_files(tmp_path / "in", 2)
+    add_files(tmp_path / "in", 1)
     run(script, tmp_path, two="out")
-    assert rows_in(tmp_path / "out") == expected(3)
+    assert rows_in(tmp_path / "out") == expected(2)
 
 
 def test_query_may_take_the_folder_that_another_one_has_left(script: Script, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_query_may_take_the_folder_that_another_one_has_left(script: Script, tmp
 
 def test_functions_of_two_queries_do_not_write_to_one_folder(script: Script, tmp_path: Path) -> None:
     """A sink that is called inside of a function is not seen when its query starts."""
-    add_files(tmp_path / "in", 0, 1)
+    add_files(tmp_path / "in", 0)
 
     def into(*paths: str) -> Callable[[DataFrame, int], None]:
         sinks = [batch_sink(f"{tmp_path}/{path}") for path in paths]
@@ -145,7 +145,7 @@ def test_functions_of_two_queries_do_not_write_to_one_folder(script: Script, tmp
             query.awaitTermination()
         query.handled()
     for path in ("out", "more", "plain"):
-        assert rows_in(tmp_path / path) == expected(2)
+        assert rows_in(tmp_path / path) == expected(1)
 
 
 def test_query_does_not_come_back_to_a_folder_that_it_has_left(script: Script, tmp_path: Path) -> None:

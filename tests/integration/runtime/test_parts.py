@@ -136,7 +136,7 @@ def test_parts_that_read_a_stage_are_computed_again_with_it(script: Script, caps
     assert attempt(12, breaks=0) == 12, "it is whole, and nothing before it has changed"
 
 
-@pytest.mark.slow  # test_states.py, and test_killed_parts.py
+@pytest.mark.slow  # test_states.py
 def test_later_stage_is_reused_exactly_if_the_parts_before_it_are(script: Script) -> None:
     named = F.udf(lambda day: day.upper(), "string")
 

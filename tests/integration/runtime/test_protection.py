@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator import garbage
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.errors import CheckpointFailed
 from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -68,7 +69,7 @@ def test_job_is_protected_again_after_the_store_was_read_only(
 
 
 def test_run_is_not_finished_if_its_last_checkpoint_fails(
-    script: Script, store: FaultyStore, capsys: CaptureFixture
+    script: Script, store: FaultyStore, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main() -> None:
         with script.attempt() as job:
@@ -82,6 +83,7 @@ def test_run_is_not_finished_if_its_last_checkpoint_fails(
     assert "the end of attempt 1 could not be written" in capsys.readouterr().out
     store.plan = served
     script.lose_beats()
+    monkeypatch.setenv(VARIABLE, "0.1")  # the next attempt waits for three heartbeats of this one
     first = script.recomputes("first")
     with script.attempt() as job:
         stage(job, "first")
@@ -116,7 +118,9 @@ def test_attempt_fails_if_the_store_is_down_at_the_start(script: Script, store: 
     assert not script.root.exists()
 
 
-@pytest.mark.parametrize("lost", range(1, 8))
+@pytest.mark.parametrize(
+    "lost", [pytest.param(put, marks=() if put == 4 else pytest.mark.slow) for put in range(1, 8)]
+)  # the model loses the answer of each put
 def test_lost_answer_loses_no_checkpoint(script: Script, store: FaultyStore, lost: int) -> None:
     """Of each put: the attempt's start; trigger, acknowledgement, seal, completion of chk-1; the next trigger; and so on."""
     store.plan = nth({lost: Fault.LOST})

@@ -197,7 +197,7 @@ def test_fork_goes_on_behind_the_savepoint(stream: Home, stopped: str, tmp_path:
     assert exact(stream, 4)
 
 
-@pytest.mark.slow  # test_first_stream stops a query and starts it again
+@pytest.mark.slow  # test_first_stream stops a query, test_query_refusals restores one and lets it go on
 def test_savepoint_of_a_stop_holds_the_batch_that_it_broke_off(stream: Home, tmp_path: Path) -> None:
     """It runs again with the same files, though more have arrived."""
     hold = holding(stream)
@@ -237,7 +237,7 @@ def test_long_batch_that_had_begun_delays_neither_a_checkpoint_nor_a_stop(stream
     assert exact(stream, 4)
 
 
-@pytest.mark.slow  # test_first_stream does it
+@pytest.mark.slow  # test_first_stream stops a query, test_query_refusals restores one and lets it go on
 def test_stopped_query_goes_on_where_it_was(stream: Home, stopped: str) -> None:
     refused = stream.run()
     assert refused.code == 3, refused.log

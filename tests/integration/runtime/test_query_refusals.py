@@ -33,18 +33,18 @@ def writer(job: CheckpointedJob, folder: Path) -> DataStreamWriter:
 
 @pytest.fixture
 def oldest(script: Script, tmp_path: Path) -> str:
-    """Return the checkpoint after file 1 of a query that has read four files."""
-    for files in (range(2), range(2, 4)):
-        add_files(tmp_path / "in", *files)
+    """Return the checkpoint after file 0 of a query that has read two files."""
+    for file in range(2):
+        add_files(tmp_path / "in", file)
         run(script, tmp_path)
     return str(script.coordinator().state.newest_first()[-1].id)
 
 
 def goes_on_exactly(script: Script, folder: Path) -> None:
-    assert rows_in(folder / "out") == expected(4)
-    add_files(folder / "in", 4, 5)
+    assert rows_in(folder / "out") == expected(2)
+    add_files(folder / "in", 2)
     run(script, folder)
-    assert rows_in(folder / "out") == expected(6)
+    assert rows_in(folder / "out") == expected(3)
 
 
 def location(script: Script) -> Path:
@@ -77,14 +77,15 @@ def from_latest(script: Script) -> None:
     change.restore(LocalStore(script.root), "job", None, change.RestoreSource("latest"), change.Approval(yes=True))
 
 
+@pytest.mark.slow  # tests/unit/spark/queries/test_locations.py tears the offsets
 def test_query_whose_newest_offsets_are_torn_is_refused(script: Script, tmp_path: Path, oldest: str) -> None:
     """It is not taken for one that has begun a batch less."""
-    torn = location(script) / "offsets" / "3"
+    torn = location(script) / "offsets" / "1"
     whole = torn.read_bytes()
     torn.unlink()  # a checkpoint has the same file under another name
     torn.write_bytes(whole[:30])
-    add_files(tmp_path / "in", 4)
-    with pytest.raises(Damaged, match="offsets/3 is not what Spark writes"):
+    add_files(tmp_path / "in", 2)
+    with pytest.raises(Damaged, match="offsets/1 is not what Spark writes"):
         run(script, tmp_path)
     torn.write_bytes(whole)
     goes_on_exactly(script, tmp_path)
@@ -92,12 +93,13 @@ def test_query_whose_newest_offsets_are_torn_is_refused(script: Script, tmp_path
 
 def test_query_whose_newest_batch_is_gone_is_refused(script: Script, tmp_path: Path, oldest: str) -> None:
     for log in ("offsets", "commits"):
-        (location(script) / log / "3").unlink()
-    with pytest.raises(Damaged, match="has batches up to 2, and had 3"):
+        (location(script) / log / "1").unlink()
+    with pytest.raises(Damaged, match="has batches up to 0, and had 1"):
         run(script, tmp_path)
-    assert rows_in(tmp_path / "out") == expected(4)
+    assert rows_in(tmp_path / "out") == expected(2)
 
 
+@pytest.mark.slow  # test_sink_meeting.py empties a sink
 def test_query_whose_sink_was_emptied_before_its_first_checkpoint_is_refused(script: Script, tmp_path: Path) -> None:
     """Another path may be empty, as that of a fork."""
     add_files(tmp_path / "in", 0, 1)
@@ -166,7 +168,7 @@ def reader(job: CheckpointedJob, folder: str, out: Path) -> DataStreamWriter:
 def test_query_after_another_one_must_read_what_that_writes(
     script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add_files(tmp_path / "in", 0, 1)
+    add_files(tmp_path / "in", 0)
     (tmp_path / "elsewhere").mkdir()
     with script.attempt() as job:
         out = f"file:{tmp_path}/out"  # another spelling than the writer's
@@ -190,7 +192,7 @@ def test_query_after_another_one_must_read_what_that_writes(
             in capsys.readouterr().out
         )
         job.start_query("copy", reader(job, out, tmp_path / "copy"), after=["rows"]).awaitTermination()
-    assert rows_in(tmp_path / "copy") == rows_in(tmp_path / "undeclared") == expected(2)
+    assert rows_in(tmp_path / "copy") == rows_in(tmp_path / "undeclared") == expected(1)
     with (
         script.attempt() as job,
         pytest.raises(WrongUse, match=r"where 'copy' may have rows to read. Now it writes to"),
@@ -207,26 +209,27 @@ def both(script: Script, folder: Path, to: Path, *, between: bool = False, **opt
         job.start_query("copy", reader(job, f"{to}/out", to / "copy"), after=["rows"])
 
 
+@pytest.mark.slow  # test_unstarted.py of the unit tests refuses it, and starts in place
 def test_fork_of_a_checkpoint_between_two_starts_is_refused(script: Script, tmp_path: Path) -> None:
     """One query of it has gone on without the other. In place nothing is missing."""
-    for files, between in ((range(2), False), (range(2, 4), True)):
-        add_files(tmp_path / "in", *files)
+    for file, between in ((0, False), (1, True)):
+        add_files(tmp_path / "in", file)
         both(script, tmp_path, tmp_path, between=between)
     coordinator = script.coordinator()
     apart = coordinator.state.newest_first()[1]
     pointer = str(coordinator.keys.pointer(f"file://{script.root}", apart.id))
     with pytest.raises(SinkMoved, match="'rows' ran and 'copy' was not started, so rows that it has yet to read may"):
         both(script, tmp_path, tmp_path / "fork", job_id="other", restore=pointer)
-    assert rows_in(tmp_path / "copy") == expected(4)
+    assert rows_in(tmp_path / "copy") == expected(2)
     source = change.RestoreSource(str(apart.id), rewind_sink=True)
     change.restore(LocalStore(script.root), "job", None, source, change.Approval(yes=True))
     both(script, tmp_path, tmp_path)
-    assert rows_in(tmp_path / "copy") == expected(4)
+    assert rows_in(tmp_path / "copy") == expected(2)
 
 
 def test_source_in_several_places_of_a_plan_is_read_once_by_each(script: Script, tmp_path: Path) -> None:
     """It has one log and several offsets, so the log of the other source has not the number of its offset."""
-    for files in (range(2), range(2, 6)):
+    for files in (range(2), range(2, 4)):
         add_files(tmp_path / "in", *files)
         add_files(tmp_path / "more", *files)
         with script.attempt() as job:
@@ -242,10 +245,12 @@ def test_source_in_several_places_of_a_plan_is_read_once_by_each(script: Script,
         names = [file.name for file_set in state.file_sets for file in file_set.files]
         logs = {folder: sum(name.startswith(f"sources/{folder}/") for name in names) for folder in (0, 1)}
         assert logs == {0: files.stop // 2, 1: files.stop}
-    assert rows_in(tmp_path / "out") == sorted([*expected(6), *expected(6)])
+    assert rows_in(tmp_path / "out") == sorted([*expected(4), *expected(4)])
 
 
-@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+@pytest.mark.parametrize(
+    "store", ["HDFSBackedStateStoreProvider", pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.slow)]
+)  # the number is in the offsets, not in the store
 def test_state_that_is_in_one_partition_goes_on(script: Script, tmp_path: Path, store: str) -> None:
     """Spark writes down the number of the session for it, too."""
     name, package = "spark.sql.streaming.stateStore.providerClass", "org.apache.spark.sql.execution.streaming.state"

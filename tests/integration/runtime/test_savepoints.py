@@ -208,7 +208,7 @@ def test_full_checkpoint_that_is_copied_too_slowly_expires_and_a_plain_one_compl
         assert [checkpoint.id for checkpoint in script.coordinator().state.retained] == [number + 1]
 
 
-@pytest.mark.parametrize("way", ["aborted", "closed"])
+@pytest.mark.parametrize("way", ["aborted", pytest.param("closed", marks=pytest.mark.slow)])  # both stop the copy alike
 def test_full_checkpoint_that_was_aborted_is_not_copied_to_its_end(
     way: str, script: Script, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:

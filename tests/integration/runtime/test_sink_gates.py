@@ -167,7 +167,7 @@ def s3_target(spark: SparkSession, s3: S3Server, bucket: str) -> Iterator[str]:
         hadoop.unset(f"fs.s3a.bucket.{bucket}.{name}")
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.slow), "overwrite"])  # and deletes
 def test_sink_in_s3_has_the_keys_of_s3a_for_its_bucket(
     script: Script, s3_target: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

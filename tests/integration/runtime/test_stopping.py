@@ -37,7 +37,7 @@ def run_and_ask(
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # test_first_stream does it in short
+@pytest.mark.slow  # test_first_stream stops and restores, test_savepoints continues from a savepoint
 @pytest.mark.timeout(1800)
 def test_stopped_job_starts_again_only_after_a_restore(home: Home, undisturbed: Undisturbed) -> None:
     number, ended = run_and_ask(home, "suspend_savepoint", begun=has_stages)
@@ -156,6 +156,7 @@ def test_job_is_suspended_after_a_kill_when_the_stop_was_written(home: Home, und
 # -- too many failures -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_checkpointer_objects.py counts failures without Spark; test_proofs.py ends a driver at once, too
 @pytest.mark.timeout(1800)
 def test_job_ends_after_more_failures_than_are_tolerated(tmp_path: Path) -> None:
     """Somebody's checkpoint expires, and none is tolerated."""

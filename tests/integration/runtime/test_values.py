@@ -88,6 +88,7 @@ def test_unchanged_application_gets_the_stored_values(script: Script, capsys: Ca
     assert said(capsys) == []
 
 
+@pytest.mark.slow  # test_value_set_before_the_first_stage is corrected, and retried
 def test_three_attempts_with_two_corrections(script: Script) -> None:
     """Each has the values of its own program, also where it reuses stages of all attempts before it."""
 
