@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from tests.support.yarn import Yarn
 
 pytestmark = [
-    pytest.mark.slow,  # test_launched.py lets a second driver of a launch begin, and test_sigterm.py ends two
+    pytest.mark.slow,  # test_launched.py lets a second driver of a launch begin, and test_sigterm.py ends one
     pytest.mark.timeout(1800),
 ]
 PATIENCE = 400  # seconds for one step of a driver

@@ -1,11 +1,13 @@
-"""Functions of ``foreachBatch`` in real drivers: what they may call, and the sink that keeps them exact. Runs on Linux."""
+"""Functions of ``foreachBatch``: what they may call, and the sink that keeps them exact. Runs on Linux."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from tests.integration.runtime.conftest import Script
 from tests.integration.runtime.streams import (
     FILES,
     ending,
@@ -21,7 +23,19 @@ from tests.support.runs import Home
 from tests.support.streams import ROWS, add_files, expected, expected_keys, ids_in, rows_in, sink_log
 
 
-def test_batch_function_that_sets_a_value_fails_its_query(stream: Home) -> None:
+def test_batch_function_that_sets_a_value_fails_its_query(script: Script, tmp_path: Path) -> None:
+    add_files(tmp_path / "in", 0)
+    error = pytest.raises(StreamingQueryException, match="a function of foreachBatch called the job")
+    with error, script.attempt() as job:
+        newest = job.value("newest", -1)
+        rows = job.spark.readStream.schema("id long, key string").json(f"{tmp_path}/in")
+        writer = rows.writeStream.foreachBatch(lambda frame, batch: newest.set(batch)).trigger(availableNow=True)
+        job.start_query("rows", writer)
+    assert script.coordinator().state.attempts[-1].outcome == "failed"
+
+
+@pytest.mark.slow  # the one above, in one process
+def test_driver_ends_whose_batch_function_sets_a_value(stream: Home) -> None:
     stream.env["STREAM_SINK"] = "sets a value"
     add_files(source(stream), 0)
     failed = stream.run()

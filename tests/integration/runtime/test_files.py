@@ -90,7 +90,11 @@ def test_retry_gets_the_files_and_writes_nothing(script: Script, local: bool, ca
         assert (index.read(index.kept()), index.calls) == ("another", 1)
 
 
-@LOCAL
+@pytest.mark.parametrize(
+    "local",
+    [pytest.param(False, marks=pytest.mark.slow), True],  # test_retry_gets_the_files_and_writes_nothing[spark]
+    ids=["spark", "local"],
+)
 def test_changed_application_writes_them_again_unless_a_version_says_that_they_are_the_same(
     script: Script, local: bool, capsys: CaptureFixture
 ) -> None:
@@ -150,6 +154,7 @@ def test_stage_is_computed_again_if_the_files_before_it_were_written_again(
     assert "folder 'index': written again. Stage 'train' before it was computed again.  [CKP121]" in told
 
 
+@pytest.mark.slow  # the one above shows that no stage with other files is reused
 def test_stage_that_reads_the_files_is_reused_wherever_they_lie(script: Script, capsys: CaptureFixture) -> None:
     """A copy of the files has another path."""
 
@@ -332,7 +337,11 @@ def test_checkpoint_shows_the_files_and_opens_them(
         show.verify(LocalStore(script.root), pointer, deep=True)
 
 
-@LOCAL
+@pytest.mark.parametrize(
+    "local",
+    [pytest.param(False, marks=pytest.mark.slow), True],  # test_checkpoint_shows_the_files_and_opens_them[spark]
+    ids=["spark", "local"],
+)
 def test_savepoint_has_the_files_and_needs_no_history(script: Script, local: bool, tmp_path: Path) -> None:
     with script.attempt() as job:
         Index(job, local=local).kept()
@@ -389,7 +398,11 @@ def test_example_fits_once_and_predicts(
 # -- in S3 ---------------------------------------------------------------------------------------------------------------
 
 
-@LOCAL
+@pytest.mark.parametrize(
+    "local",
+    [pytest.param(False, marks=pytest.mark.slow), True],  # test_retry_gets[spark]; test_on_s3.py
+    ids=["spark", "local"],
+)
 def test_files_in_a_bucket(
     script: Script, s3: S3Server, bucket: str, local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def pointer(script: Script, number: int) -> str:
     return str(Pointer(coordinator.store.uri, coordinator.keys.prefix, number))
 
 
+@pytest.mark.slow  # test_gated_checkpoint_is_aborted_when_its_attempt_fails
 def test_barrier_serves_a_gated_checkpoint_and_takes_its_own(script: Script, capsys: CaptureFixture) -> None:
     """Same file sets, no rows written twice; the job is protected whatever the audit says."""
     with script.attempt() as job:
@@ -101,7 +102,11 @@ class Source(Own):
     ("at_once", "early", "late", "hold"),
     [
         pytest.param(2, (), (("plain", False), ("audit", True)), [1, 2, 2], id="after one that is late, too"),
-        pytest.param(1, ("plain", "queued"), (("audit", True),), [1, 1, 1], id="ahead of one that was queued in time"),
+        pytest.param(  # as the one above
+            *(1, ("plain", "queued"), (("audit", True),), [1, 1, 1]),
+            id="ahead of one that was queued in time",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_higher_id_never_holds_older_states(
@@ -169,6 +174,7 @@ def test_end_of_the_job_waits_for_the_finalize_task(
     assert script.checkpoint(number).status == RETAINED
 
 
+@pytest.mark.slow  # test_end_of_the_job_waits_for_the_finalize_task
 def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Script) -> None:
     def ask_again() -> None:
         task = script.coordinator()
@@ -193,6 +199,7 @@ def test_request_is_served_while_the_job_waits_for_the_finalize_task(script: Scr
     assert script.checkpoint(number).status == RETAINED
 
 
+@pytest.mark.slow  # tests/unit/spark/checkpoints/test_gated.py, with a clock
 def test_end_of_the_job_waits_no_longer_than_the_timeout(script: Script, capsys: CaptureFixture) -> None:
     began = time.monotonic()
     with script.attempt() as job:
@@ -233,6 +240,7 @@ def test_gated_checkpoint_is_aborted_when_its_attempt_fails(script: Script) -> N
     assert not again()
 
 
+@pytest.mark.slow  # tests/unit/spark/attempt/test_file_sets.py: file sets of a gated checkpoint stay
 def test_acknowledged_gated_checkpoint_stays_complete_while_others_are_deleted(script: Script) -> None:
     """Its file sets are the attempt's own, which nobody deletes while it lives."""
     with script.attempt() as job:
@@ -244,6 +252,7 @@ def test_acknowledged_gated_checkpoint_stays_complete_while_others_are_deleted(s
         assert open_checkpoint(pointer(script, number), job.spark)["first"].count() == 3
 
 
+@pytest.mark.slow  # the one about an attempt that fails; tests/unit/spark/checkpoints/test_gated.py
 def test_error_of_the_script_does_not_wait_for_the_finalize_task(script: Script) -> None:
     began = time.monotonic()
     with script.failing() as job:

@@ -78,6 +78,7 @@ def test_rows_are_visible_after_the_checkpoint_and_not_before(script: Script, la
     assert script.coordinator().state.sink("report").uncommitted == 0
 
 
+@pytest.mark.slow  # test_sinks.py has the same; tests/integration/sinks/test_postgresql.py aborts
 def test_rows_of_an_attempt_without_a_checkpoint_are_never_visible(
     script: Script, lab: Lab, capsys: CaptureFixture
 ) -> None:
@@ -93,7 +94,16 @@ def test_rows_of_an_attempt_without_a_checkpoint_are_never_visible(
     assert "sink 'report': 1 transaction of attempts that are over aborted" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "overwrite"}, {"mode": "upsert", "key": ["id"]}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        *(  # test_next_runs_append_overwrite_and_upsert
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in ({"mode": "overwrite"}, {"mode": "upsert", "key": ["id"]})
+        ),
+    ],
+)
 def test_retry_does_not_write_again_what_its_checkpoint_holds(
     script: Script, lab: Lab, options: dict[str, Any], capsys: CaptureFixture
 ) -> None:
@@ -124,6 +134,7 @@ def test_next_runs_append_overwrite_and_upsert(script: Script, lab: Lab) -> None
         assert lab.server.sql(f"select id || ' ' || day from {lab.table} order by id") == expected
 
 
+@pytest.mark.slow  # test_next_runs_append_overwrite_and_upsert
 def test_overwrite_without_rows_leaves_none(script: Script, lab: Lab) -> None:
     lab.server.sql(f"insert into {lab.table} values (1)")
     with script.attempt() as job:
@@ -131,6 +142,7 @@ def test_overwrite_without_rows_leaves_none(script: Script, lab: Lab) -> None:
     assert lab.rows() == []
 
 
+@pytest.mark.slow  # test_sinks.py clears runs; tests/integration/sinks/test_postgresql.py has the run column
 @pytest.mark.parametrize("options", [{"run_column": "run"}, {"mode": "overwrite"}])
 def test_cleared_run_replaces_the_rows_of_its_earlier_pass(
     script: Script, launched: Launch, launches: Launches, lab: Lab, options: dict[str, Any]
@@ -152,6 +164,7 @@ def test_cleared_run_is_refused_if_its_rows_cannot_be_told(
     assert lab.rows() == [0, 1, 2]
 
 
+@pytest.mark.slow  # test_cleared_run_is_refused_if_its_rows_cannot_be_told names the way
 def test_run_whose_rows_were_removed_by_hand_appends_again(
     script: Script, launched: Launch, launches: Launches, lab: Lab
 ) -> None:
@@ -166,6 +179,7 @@ def test_run_whose_rows_were_removed_by_hand_appends_again(
     assert lab.rows() == [0, 1]
 
 
+@pytest.mark.slow  # tests/integration/sinks/test_postgresql.py: commits that slept
 def test_rows_that_a_sleeper_commits_while_its_successor_cleans_up_are_replaced(
     script: Script, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +218,7 @@ def doubling(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return fills
 
 
+@pytest.mark.slow  # test_rows_that_are_drawn_are_computed_once fills twice
 def test_table_is_filled_again_if_a_task_has_doubled_rows(script: Script, lab: Lab, doubling: list[int]) -> None:
     lab.server.sql(f"alter table {lab.table} drop constraint rows_pkey")
     doubling[1] = 2
@@ -237,6 +252,7 @@ def test_rows_that_are_drawn_are_computed_once(script: Script, lab: Lab, doublin
         job.sink("report", lab.sink()).write(job.spark.range(3).selectExpr("id", "uuid() AS day"))
     assert len(seen) == 2
     assert seen[0] == seen[1]
+    assert lab.rows() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +262,10 @@ def test_rows_that_are_drawn_are_computed_once(script: Script, lab: Lab, doublin
         (["'x' AS day"], InvalidConfig, "column `id` of the table is NOT NULL"),
         (["id", "'x' AS day", "'y' AS DAY"], UnsupportedType, "`day` and `DAY`"),
         (["nullif(id, 0) AS id"], RowsRefused, "null value in column"),
-        (["id", "map(id, id) AS day"], StoreError, "Spark could not fill the staging table"),
+        pytest.param(  # as the one above, with an error of Spark
+            *(["id", "map(id, id) AS day"], StoreError, "Spark could not fill the staging table"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_rows_that_the_table_cannot_take_fail_before_the_checkpoint(

@@ -51,9 +51,11 @@ def said(out: str) -> list[str]:
     ("allowed", "left", "codes"),
     [
         (False, {"clean", "count", "named", "seen"}, ["CKP426"]),
-        (True, {"clean", "count"}, ["CKP427"]),
+        pytest.param(True, {"clean", "count"}, ["CKP427"], marks=pytest.mark.slow),  # the next one allows a part of it
         (["seen"], {"clean", "count", "named"}, ["CKP427", "CKP426"]),
-        (["count", "no such state"], {"clean", "count", "named", "seen"}, ["CKP426"]),
+        pytest.param(  # the first one drops nothing either
+            *(["count", "no such state"], {"clean", "count", "named", "seen"}, ["CKP426"]), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_unclaimed_states_are_kept_or_dropped_at_the_end(
@@ -107,6 +109,7 @@ def test_failed_attempt_drops_no_state(begun: Script, capsys: pytest.CaptureFixt
     assert said(capsys.readouterr().out) == []
 
 
+@pytest.mark.slow  # test_dropped_state_causes_a_last_checkpoint begins another run
 def test_stages_of_another_run_are_not_logged_as_unclaimed(begun: Script, capsys: pytest.CaptureFixture[str]) -> None:
     """They end with their run."""
     with begun.attempt() as job:

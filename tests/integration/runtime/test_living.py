@@ -74,6 +74,7 @@ def adopts_orphans() -> Iterator[None]:
     prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
+@pytest.mark.slow  # tests/unit/spark/attempt/test_watch.py: an attempt ends when it is replaced
 @pytest.mark.usefixtures("adopts_orphans")
 @pytest.mark.timeout(1800)
 def test_driver_without_parent_lives_until_it_is_replaced(home: Home, launches: Launches) -> None:
@@ -107,6 +108,7 @@ def test_sigterm_writes_the_end_of_the_attempt(home: Home, launches: Launches) -
     assert launches.ends() == [("failed", 143)]
 
 
+@pytest.mark.slow  # tests/unit/spark/attempt/test_watch.py hands the stop on with its reason
 @pytest.mark.timeout(1800)
 def test_driver_ends_when_its_launch_is_stopped(home: Home, launches: Launches) -> None:
     with home.started(("linger", "value/rows/set-1"), confs=launches.plan()) as running:
@@ -118,6 +120,7 @@ def test_driver_ends_when_its_launch_is_stopped(home: Home, launches: Launches) 
     assert launches.ends() == [("cancelled", 79)]
 
 
+@pytest.mark.slow  # test_ends.py, with a session that only looks stopped
 @pytest.mark.timeout(1800)
 def test_session_stopped_inside_the_block_fails_the_attempt(tmp_path: Path) -> None:
     home = Home(tmp_path / "home", "one.py")
@@ -132,6 +135,7 @@ def test_session_stopped_inside_the_block_fails_the_attempt(tmp_path: Path) -> N
 # -- two at once -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_starts.py, and tests/unit/spark/attempt/test_start.py, in one process
 @pytest.mark.timeout(1800)
 def test_second_script_beside_a_living_script_is_refused(home: Home) -> None:
     with home.started(("linger", "value/rows/set-1")) as first:

@@ -87,7 +87,10 @@ def test_retry_goes_on_at_the_first_turn_that_is_not_finished(script: Script, ca
     assert "turn 3 of loop 'count'" in said
 
 
-@pytest.mark.parametrize("every", [2, 3, None, "1 d"])
+@pytest.mark.parametrize(
+    "every",
+    [pytest.param(2, marks=pytest.mark.slow), 3, None, pytest.param("1 d", marks=pytest.mark.slow)],  # as 3 and None
+)
 def test_turns_since_the_newest_barrier_are_run_again(script: Script, every: Any) -> None:
     first, second = Counting(every=every, fail_in=3), Counting(every=every)
     fail(script, first, checkpointing=DAILY)
@@ -116,6 +119,7 @@ def test_turns_are_stored_when_the_interval_has_passed(script: Script) -> None:
     assert script.coordinator().state.counts["completed"] == 3
 
 
+@pytest.mark.slow  # test_frame_follows_the_script passes over its first loop
 def test_finished_loop_is_passed_over(script: Script) -> None:
     def run(job: CheckpointedJob, counting: Counting) -> int:
         summed = counting.run(job)
@@ -130,6 +134,7 @@ def test_finished_loop_is_passed_over(script: Script) -> None:
     assert not recomputed()
 
 
+@pytest.mark.slow  # test_frame_follows_the_script
 def test_each_run_does_all_turns_and_begins_with_the_frame_of_the_run_before(script: Script) -> None:
     def run(job: CheckpointedJob) -> tuple[list[int], int]:
         frame, turns = job.frame("sums", lambda: numbers(job)), []
@@ -179,6 +184,7 @@ def test_frame_follows_the_script(script: Script) -> None:
         assert run(job) == [66, 69, 99]
 
 
+@pytest.mark.slow  # test_turns_on_a_stage_that_is_computed_again_are_run_again; test_loop_kills.py has a stage in a turn
 def test_stage_before_the_loop_is_reused_and_one_in_a_finished_turn_is_dropped(script: Script) -> None:
     def run(job: CheckpointedJob, fails: bool) -> int:
         frame = job.frame("sums", lambda: numbers(job))
@@ -201,6 +207,7 @@ def test_stage_before_the_loop_is_reused_and_one_in_a_finished_turn_is_dropped(s
     assert held == {"sums", "start", "count"}
 
 
+@pytest.mark.slow  # the turns of Counting count in a value
 def test_values_are_those_of_the_newest_barrier(script: Script) -> None:
     def run(job: CheckpointedJob, fail_in: int | None) -> list[int]:
         before, inside = job.value("before", 0), job.value("inside", 0)
@@ -339,6 +346,7 @@ def test_item_that_was_left_in_the_middle_is_refused(script: Script) -> None:
 # -- break -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # tests/unit/spark/loops/test_turns.py, and test_item_that_was_left_in_the_middle_is_refused
 def test_loop_that_is_left_by_break_is_left_at_the_same_turn_by_a_retry(script: Script) -> None:
     def run(job: CheckpointedJob) -> tuple[list[int], int]:
         frame, turns = job.frame("sums", lambda: numbers(job)), []
@@ -482,6 +490,7 @@ def test_each_turn_writes_once(script: Script, tmp_path: Path, every: int, fail_
     assert published(script, out) == [0, 1, 2, 3, 4, 5, 100, 200]
 
 
+@pytest.mark.slow  # test_each_turn_writes_once
 def test_turns_that_were_written_are_not_stored_at_other_turns(script: Script, tmp_path: Path) -> None:
     """The first attempt stores nothing in ten turns, and its rows are published. The second one would store each turn."""
     out = tmp_path / "out"
@@ -531,7 +540,8 @@ def test_writes_of_an_item_are_published_with_its_end(script: Script, tmp_path: 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turns", [8, pytest.param(50, marks=pytest.mark.slow)])  # 8 shows the bound already
+@pytest.mark.slow  # test_bounded.py, and tests/unit/spark/attempt/test_file_sets.py: what no checkpoint holds is deleted
+@pytest.mark.parametrize("turns", [8, 50])
 def test_rows_of_older_turns_are_deleted_while_the_loop_runs(script: Script, turns: int) -> None:
     most = 0
     with script.attempt() as job:
@@ -570,6 +580,7 @@ def test_frame_may_get_other_columns(script: Script) -> None:
 # -- elsewhere -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_items_of_a_history_are_done_once opens the checkpoint, test_savepoints.py starts other jobs
 def test_another_job_begins_with_the_frames_and_the_done_items_of_a_checkpoint(script: Script) -> None:
     """It has copies of the rows, which it knows by where they were first written. Its retry goes on in its own run."""
 

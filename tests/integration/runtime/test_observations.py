@@ -125,6 +125,7 @@ def test_metrics_that_json_cannot_hold_raise_at_once(script: Script, capsys: Cap
     )
 
 
+@pytest.mark.slow  # test_observation_of_a_function_that_is_not_called_raises_at_once has an action, too
 def test_observation_that_an_action_has_run_keeps_its_metrics(script: Script) -> None:
     """Also where the stage has others: a frame is not the same in both attempts."""
 
@@ -138,6 +139,7 @@ def test_observation_that_an_action_has_run_keeps_its_metrics(script: Script) ->
     assert (first, second) == (({"rows": 10, "attempt": 1}, 10), ({"rows": 10, "attempt": 2}, 10))
 
 
+@pytest.mark.slow  # test_reused_stage_hands_out_its_metrics
 def test_one_observation_under_two_stages_and_a_join(script: Script) -> None:
     def run(job: CheckpointedJob) -> Any:
         observation, joined = Observation(), Observation("joined")
@@ -150,6 +152,7 @@ def test_one_observation_under_two_stages_and_a_join(script: Script) -> None:
     assert first == second == ({"rows": 10}, {"rows": 5}, 5)
 
 
+@pytest.mark.slow  # test_function_of_a_changed_application_gets_the_metrics
 def test_stage_that_is_computed_again_collects_anew(script: Script) -> None:
     def run(job: CheckpointedJob) -> Any:
         a, b = Observation("a"), Observation("b")
@@ -196,6 +199,7 @@ def test_observation_of_a_function_that_is_not_called_raises_at_once(script: Scr
     assert "its Observation 'inside' stays empty, because the stage is reused and its function was not called" in line
 
 
+@pytest.mark.slow  # test_observation_of_a_function_that_is_not_called_raises_at_once
 def test_observation_that_another_action_runs_after_all(script: Script) -> None:
     """It was taken for one of the function that was not called."""
 
@@ -210,6 +214,7 @@ def test_observation_that_another_action_runs_after_all(script: Script) -> None:
     assert twice(script, run) == ({"rows": 7}, {"rows": 7})
 
 
+@pytest.mark.slow  # test_reused_stage_hands_out_its_metrics has names
 def test_metrics_with_a_name_alone_are_for_listeners(script: Script) -> None:
     """Nobody waits for them: a listener hears of them when rows are computed."""
 

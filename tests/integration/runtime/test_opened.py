@@ -54,6 +54,7 @@ def test_deleted_checkpoint_is_refused_with_the_retention_that_keeps_it(script: 
         open_checkpoint(first, script.spark)
 
 
+@pytest.mark.slow  # test_deleted_checkpoint_is_refused_with_the_retention_that_keeps_it opens two
 def test_keep_all_keeps_all_checkpoints(script: Script) -> None:
     for kept in three_checkpoints(script, checkpointing=CheckpointConfig(retention=KeepAll())):
         assert open_checkpoint(kept, script.spark)["first"].count() == 3

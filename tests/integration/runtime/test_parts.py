@@ -184,6 +184,7 @@ def test_stage_is_computed_again_if_it_was_not_in_parts_before_or_is_not_now(
 # -- values, sinks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_loops.py counts turns in a value
 def test_values_are_those_of_the_newest_part_that_is_kept(script: Script) -> None:
     def attempt(breaks: str = "") -> int:
         with script.failing() as job:
@@ -261,6 +262,7 @@ def file_sets(script: Script, uid: str = "days") -> set[str]:
     return {path.name for path in (script.root / History("job").prefix / "state" / uid).glob("*")}
 
 
+@pytest.mark.slow  # test_bounded.py: parts outlive the checkpoints that are deleted
 def test_no_stored_part_is_deleted_while_the_stage_is_not_whole_and_replaced_ones_are(script: Script) -> None:
     stage(script, breaks="thu")
     old = file_sets(script)

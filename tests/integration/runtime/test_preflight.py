@@ -155,7 +155,13 @@ DIFFERENT: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "another key",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in DIFFERENT if name != "another key"),  # as that one
+    ],
+)
 def test_state_or_sources_that_do_not_fit_are_named_by_spark(
     ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -164,6 +170,7 @@ def test_state_or_sources_that_do_not_fit_are_named_by_spark(
     assert why in told
 
 
+@pytest.mark.slow  # test_version_that_fits_is_ok
 def test_source_in_several_places_of_a_plan_fits(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +234,7 @@ def test_batch_that_was_broken_off_must_run_with_the_old_number(
     assert "has state in 2 partitions, and batch 1 has begun with that number" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # tests/unit/spark/test_preflight_run.py
 def test_query_that_the_script_leaves_out_does_not_fit(
     ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +260,7 @@ class Reporting(Version):
             report.json(str(self.report))
 
 
+@pytest.mark.slow  # tests/unit/spark/test_preflight_run.py
 def test_script_ends_where_its_last_query_is_compared(
     ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +270,7 @@ def test_script_ends_where_its_last_query_is_compared(
     assert not version.report.exists()
 
 
+@pytest.mark.slow  # tests/integration/spark/test_read_only.py refuses each way to write
 def test_report_that_the_old_version_has_written_stays(
     ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +296,7 @@ def test_preflight_that_is_over_asks_for_nothing(ran: Script, tmp_path: Path, mo
     assert files(ran.root) == before
 
 
-@pytest.mark.parametrize("text", [None, "{"])
+@pytest.mark.parametrize("text", [None, pytest.param("{", marks=pytest.mark.slow)])  # the request is not read
 def test_driver_of_a_task_is_never_a_preflight(
     ran: Script,
     launched: Launch,

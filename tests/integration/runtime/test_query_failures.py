@@ -40,15 +40,15 @@ def outcomes(script: Script) -> list[str | None]:
 
 
 def goes_on_exactly(script: Script, folder: Path) -> None:
-    add_files(folder / "in", *range(4, 6))
+    add_files(folder / "in", 3)
     with script.attempt() as job:
         start(job, folder)
     for uid in UIDS:
-        assert rows_in(folder / uid) == expected(6), uid
+        assert rows_in(folder / uid) == expected(4), uid
 
 
 def test_query_that_fails_ends_the_attempt_and_the_other_queries(script: Script, tmp_path: Path) -> None:
-    add_files(tmp_path / "in", *range(4))
+    add_files(tmp_path / "in", *range(3))
     with pytest.raises(StreamingQueryException, match="a bug"), script.attempt() as job:
         start(job, tmp_path, BUG, forever=True)
     assert not script.spark.streams.active
@@ -57,21 +57,23 @@ def test_query_that_fails_ends_the_attempt_and_the_other_queries(script: Script,
     goes_on_exactly(script, tmp_path)
 
 
+@pytest.mark.slow  # test_one_writer.py deals with queries that failed
 def test_query_that_fails_leaves_the_others_alone_if_the_script_deals_with_it(script: Script, tmp_path: Path) -> None:
-    add_files(tmp_path / "in", *range(4))
+    add_files(tmp_path / "in", *range(3))
     with script.attempt() as job:
         queries = start(job, tmp_path, BUG, forever=True)
         with pytest.raises(StreamingQueryException, match="a bug"):
             queries[1].awaitTermination()
         queries[1].handled()
         for uid, query in ((uid, query) for uid, query in zip(UIDS, queries, strict=True) if uid != "two"):
-            wait_until(lambda uid=uid: rows_in(tmp_path / uid) == expected(4), 120)  # type: ignore[misc]
+            wait_until(lambda uid=uid: rows_in(tmp_path / uid) == expected(3), 120)  # type: ignore[misc]
             assert query.isActive
             query.stop()
     assert outcomes(script) == ["finished"]
     goes_on_exactly(script, tmp_path)
 
 
+@pytest.mark.slow  # test_ends.py: a uid is used once
 def test_second_query_of_one_uid_is_refused(script: Script, tmp_path: Path) -> None:
     add_files(tmp_path / "in", 0)
     with script.attempt() as job:

@@ -16,7 +16,7 @@ from tests.integration.runtime.conftest import Broken, Script
 from tests.support.random_jobs import Player, Program, make_input, random_program
 from tests.support.runs import Home
 
-FAST, SLOW, KILLED = range(2), range(2, 185), range(20)
+FAST, SLOW, KILLED = range(1), range(1, 185), range(20)
 SPLIT = "spark.sql.files.maxPartitionBytes"
 
 

@@ -70,12 +70,16 @@ def test_reused_stage_has_the_schema_and_rows_of_a_computed_stage(script: Script
 
 
 def test_new_run_computes_all_stages(script: Script) -> None:
+    def stages(job: CheckpointedJob) -> None:
+        clean = job.stage("clean", numbers(job))
+        job.stage("counted", lambda: clean.groupBy("rest").count())
+
     with script.attempt() as job:
-        three_stages(job)
+        stages(job)
         began = job.started_at
-    computed = [script.recomputes(uid) for uid in ("clean", "named", "counted")]
+    computed = [script.recomputes(uid) for uid in ("clean", "counted")]
     with script.attempt() as job:
-        three_stages(job)
+        stages(job)
         assert job.started_at > began
     assert all(again() for again in computed)
 
@@ -83,6 +87,7 @@ def test_new_run_computes_all_stages(script: Script) -> None:
 # -- the application changed -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_function_of_a_changed_application_is_called_and_its_plan_compared
 def test_stage_with_the_same_plan_is_reused_by_a_changed_application(script: Script, capsys: CaptureFixture) -> None:
     fail(script)
     script.change("second")
@@ -121,6 +126,7 @@ def test_equal_version_keeps_the_rows_of_a_changed_application(script: Script, c
     assert "; application changed, version='1' is the same" in lines(capsys, "named")[-1]
 
 
+@pytest.mark.slow  # tests/unit/spark/stages/test_reuse.py, and test_parts.py with Spark
 def test_another_version_recomputes_the_stage(script: Script, capsys: CaptureFixture) -> None:
     fail(script, version="1")
     again = script.recomputes("named")
@@ -214,7 +220,10 @@ def test_function_with_an_equal_version_is_called_by_a_changed_application(scrip
     assert not again()
 
 
-@pytest.mark.parametrize("function", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [False, pytest.param(True, marks=pytest.mark.slow)],  # test_function_with_an_equal_version_is_called_by_a_...
+)
 def test_equal_version_does_not_keep_rows_of_a_changed_input(script: Script, tmp_path: Path, function: bool) -> None:
     """The path came as an argument, so another path is another application, too."""
     for source in ("a", "b"):
@@ -284,6 +293,7 @@ def test_conf_that_lost_rows_is_taken_back_and_the_stage_is_computed_again(
     assert "Its plan changed: spark.sql.files.ignoreCorruptFiles: `true` → `false`" in out
 
 
+@pytest.mark.slow  # tests/unit/spark/stages/test_imports.py
 def test_module_elsewhere_that_a_function_calls_is_part_of_the_application(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,17 +328,23 @@ def test_what_was_not_compared_is_named_once_where_a_stage_is_reused(
         "not compared with the attempt whose rows are reused: the jar rules.jar."
         " If one of them changed, give the stages another version=  [CKP126]"
     )
+
+    def two_stages(job: CheckpointedJob) -> None:
+        job.stage("counted", job.stage("clean", numbers(job)).groupBy("rest").count())
+
     try:
-        fail(script)
+        with script.failing() as job:
+            two_stages(job)
         assert "CKP126" not in capsys.readouterr().out
         with script.attempt() as job:
-            three_stages(job)
+            two_stages(job)
         assert [text for text in capsys.readouterr().out.splitlines() if "CKP126" in text] == [line]
     finally:
         conf._jconf.remove("spark.jars")  # type: ignore[union-attr]
-    fail(script)
+    with script.failing() as job:
+        two_stages(job)
     with script.attempt() as job:
-        three_stages(job)
+        two_stages(job)
     assert "CKP126" not in capsys.readouterr().out
 
 

@@ -25,7 +25,8 @@ GONE = 5.0  # seconds; after them, Airflow sends SIGKILL
     ("action", "point", "submit"),
     [
         ("terminate-group", f"stage/{NAMED}/rows-counted", True),
-        ("terminate", "checkpoint/2/acknowledged", False),
+        # the one above; tests/unit/spark/checkpoints/test_end_in_order.py ends in a checkpoint
+        pytest.param("terminate", "checkpoint/2/acknowledged", False, marks=pytest.mark.slow),
     ],
 )
 def test_rows_that_are_proved_are_saved(home: Home, action: str, point: str, submit: bool) -> None:

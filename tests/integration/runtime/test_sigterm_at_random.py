@@ -104,7 +104,7 @@ def check_saved(home: Home, driver: Told) -> None:
     assert (state.attempts[-1].outcome, state.attempts[-1].exit_code) == ("failed", ENDED), driver.ended.log
 
 
-@pytest.mark.slow  # test_rows_that_are_proved_are_saved ends two drivers
+@pytest.mark.slow  # test_rows_that_are_proved_are_saved ends a driver
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_signals_lose_no_row_and_nothing_that_is_proved(

@@ -89,10 +89,10 @@ def refused(stream: Stream, *said: str) -> None:
 
 @pytest.fixture
 def cleaned(stream: Stream, request: pytest.FixtureRequest) -> Stream:
-    """Return a stream that has read four files, was saved, and has read four more. Its source takes away what it has read."""
+    """Return a stream that has read three files, was saved, and has read three more. Its source takes away what it has read."""
     stream.options |= {"cleanSource": request.param, "sourceArchiveDir": f"{stream.folder}/archive"}
     with conf(stream, "spark.sql.streaming.fileSource.cleaner.numThreads", "0"):  # it cleans before the next batch
-        for files in (range(4), range(4, 8)):
+        for files in (range(3), range(3, 6)):
             add_files(stream.source, *files)
             stream.run()
     return stream
@@ -137,7 +137,7 @@ def test_begun_batch_that_somebody_has_planted_reads_nothing_beside_the_source(s
     assert rows_in(stream.out) == expected(2)
 
 
-@pytest.mark.parametrize("by", ["option", "conf"])
+@pytest.mark.parametrize("by", ["option", pytest.param("conf", marks=pytest.mark.slow)])  # the rows are the same
 def test_author_may_leave_out_files_that_are_gone(stream: Stream, by: str, capsys: pytest.CaptureFixture[str]) -> None:
     add_files(stream.source, 0, 1, 2)
     stream.breaks_off(1)
@@ -173,55 +173,56 @@ def option(stream: Stream) -> Iterator[None]:
 @pytest.mark.parametrize("cleaned", ["delete"], indirect=True)
 def test_query_does_not_go_back_behind_files_that_its_source_has_deleted(cleaned: Stream) -> None:
     """The sink keeps all its rows. What is deleted when a batch begins is known: the file of the newest one is there."""
-    gone = [number for number in range(8) if not cleaned.file(number).exists()]
-    assert gone == list(range(7))
+    gone = [number for number in range(6) if not cleaned.file(number).exists()]
+    assert gone == list(range(5))
     oldest = cleaned.checkpoints()[0]
     said = cleaned.goes_back(oldest, change.Approval(dry_run=True))
-    assert any("3 of the 4 files that query 'rows' reads again are gone" in line for line in said), said
+    assert any("2 of the 3 files that query 'rows' reads again are gone" in line for line in said), said
     cleaned.goes_back(oldest)
     refused(
         cleaned,
-        "does not have all rows since batch 3: 3 of the 4 files that it reads again are gone:",
-        *(f"file://{cleaned.file(number)}" for number in (4, 5, 6)),
+        "does not have all rows since batch 2: 2 of the 3 files that it reads again are gone:",
+        *(f"file://{cleaned.file(number)}" for number in (3, 4)),
         "A newer checkpoint may still have all its rows. The source has cleanSource=delete, which deletes the files that were read.",
     )
-    assert rows_in(cleaned.out) == expected(8)
+    assert rows_in(cleaned.out) == expected(6)
     change.restore(LocalStore(cleaned.script.root), "job", None, change.RestoreSource("latest"), YES)
     cleaned.run()
-    assert rows_in(cleaned.out) == expected(8)
+    assert rows_in(cleaned.out) == expected(6)
 
 
+@pytest.mark.slow  # the one above, and test_begun_batch_whose_file_is_gone_is_refused_until_it_is_back
 @pytest.mark.parametrize("cleaned", ["archive"], indirect=True)
 def test_query_goes_back_when_its_files_are_taken_out_of_the_archive(cleaned: Stream) -> None:
     cleaned.goes_back(cleaned.checkpoints()[0])
     archive = f"{cleaned.folder}/archive"
     refused(cleaned, f"The source has cleanSource=archive: files that were read are below {archive}.")
     for file in Path(f"{archive}{cleaned.source}").iterdir():
-        if int(file.stem) >= 4:
+        if int(file.stem) >= 3:
             file.rename(cleaned.source / file.name)
     cleaned.run()
-    assert rows_in(cleaned.out) == expected(8)
+    assert rows_in(cleaned.out) == expected(6)
 
 
 def test_log_of_the_source_that_is_compacted_names_only_what_is_read_again(stream: Stream) -> None:
     """Older files may be gone. A query that goes back after a compaction knows the files, too."""
-    add_files(stream.source, *range(3))
-    stream.run()
-    add_files(stream.source, *range(3, 10))
-    stream.breaks_off(9)
-    log = stream.script.root / stream.script.coordinator().keys.file_set(location(stream)) / "sources" / "0"
-    assert (log / "9.compact").exists()
-    assert not (log / "9").exists()
-    for number in range(3):
-        stream.file(number).unlink()
-    moved = stream.file(9).rename(stream.folder / "moved")
-    refused(stream, f"1 of the 1 file that it reads again is gone: file://{stream.file(9)}. The")
-    moved.rename(stream.file(9))
-    stream.run()
-    assert rows_in(stream.out) == expected(10)
-    stream.file(5).unlink()
-    stream.goes_back(stream.checkpoints()[0])
-    refused(stream, f"since batch 2: 1 of the 7 files that it reads again is gone: file://{stream.file(5)}. The")
+    with conf(stream, "spark.sql.streaming.fileSource.log.compactInterval", "4"):
+        add_files(stream.source, 0)
+        stream.run()
+        add_files(stream.source, 1, 2, 3)
+        stream.breaks_off(3)
+        log = stream.script.root / stream.script.coordinator().keys.file_set(location(stream)) / "sources" / "0"
+        assert (log / "3.compact").exists()
+        assert not (log / "3").exists()
+        stream.file(0).unlink()
+        moved = stream.file(3).rename(stream.folder / "moved")
+        refused(stream, f"1 of the 1 file that it reads again is gone: file://{stream.file(3)}. The")
+        moved.rename(stream.file(3))
+        stream.run()
+        assert rows_in(stream.out) == expected(4)
+        stream.file(2).unlink()
+        stream.goes_back(stream.checkpoints()[0])
+        refused(stream, f"since batch 0: 1 of the 3 files that it reads again is gone: file://{stream.file(2)}. The")
 
 
 def location(stream: Stream) -> str:
@@ -244,6 +245,7 @@ def test_file_that_was_replaced_is_named_and_read_as_it_is(stream: Stream, capsy
     assert rows_in(stream.out) == sorted([*range(ROWS), 7])
 
 
+@pytest.mark.slow  # test_begun_batch_whose_file_is_gone_is_refused_until_it_is_back
 def test_file_of_a_partition_with_a_strange_name_is_found(stream: Stream) -> None:
     stream.read = f"file://{stream.folder}/days"
     folder = stream.folder / "days" / "day=2026-01-01 100%"
