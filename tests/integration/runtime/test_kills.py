@@ -66,7 +66,7 @@ STEPS = (
 )
 
 
-@pytest.mark.slow  # test_first_job.py and test_example_dag.py kill a driver in a stage
+@pytest.mark.slow  # test_example_dag.py kills a driver in a stage
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("home", ["local", "s3"], indirect=True)
 def test_run_completes_after_kills_at_start_in_stages_and_at_the_end(home: Home, undisturbed: Undisturbed) -> None:
