@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import secrets
@@ -45,6 +46,17 @@ AIRFLOW_OF_ITS_OWN = tuple(f"tests/e2e/test_{name}.py" for name in ("demo", "fir
 def pytest_report_header() -> str:
     """Return the seed of the slow fuzz tests. With the same ``FUZZ_SEED`` they attack with the same inputs again."""
     return f"FUZZ_SEED={os.environ['FUZZ_SEED']}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among thousands of tests: it takes seconds while they are collected, and part of each test after that."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process

@@ -75,6 +75,6 @@ def attack_arguments(seed: str) -> None:
     assert len(done.out) + len(done.err) < LONGEST, words
 
 
-@short_and_long(200, 6_000)
+@short_and_long(70, 6_000)
 def test_any_words_end_with_an_exit_code_that_the_help_names(inputs: int) -> None:
     attack(attack_arguments, "arguments", inputs)

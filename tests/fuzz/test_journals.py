@@ -67,7 +67,7 @@ def attack_journal(seed: str) -> None:
             break
 
 
-@short_and_long(200, 6_000)
+@short_and_long(70, 6_000)
 def test_planted_journal_is_read_in_a_bounded_number_of_reads(inputs: int) -> None:
     attack(attack_journal, "journal", inputs)
 

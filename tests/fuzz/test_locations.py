@@ -172,7 +172,7 @@ def compare(own: Location, old: Location) -> None:
 
 
 @pytest.mark.parametrize("act", [take_over, go_back, rescale, compare], ids=lambda act: act.__name__)
-@short_and_long(250, 5_000)
+@short_and_long(80, 5_000)
 def test_hurt_location_is_read_or_damaged(act: Callable[[Location, Location], None], inputs: int) -> None:
     def attack_location(seed: str) -> None:
         store = CountingStore()
@@ -283,7 +283,7 @@ TEXTS: dict[str, tuple[Callable[[bytes, random.Random], None], bytes]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@short_and_long(300, 20_000)
+@short_and_long(100, 20_000)
 def test_hurt_file_of_spark_delta_or_iceberg_is_read_or_damaged(name: str, inputs: int) -> None:
     read, body = TEXTS[name]
 

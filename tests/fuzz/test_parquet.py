@@ -59,7 +59,7 @@ def hurt(body: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", BODIES)
-@short_and_long(200, 15_000)
+@short_and_long(70, 15_000)
 def test_hurt_file_is_whole_or_damaged(name: str, inputs: int) -> None:
     attack(lambda seed: check(hurt(BODIES[name], random.Random(seed))), name, inputs)
 

@@ -161,6 +161,6 @@ def stored_plan(chance: random.Random) -> None:
 @pytest.mark.parametrize(
     "parser", [names, configuration, handover, extras, stored_plan], ids=lambda parser: parser.__name__
 )
-@short_and_long(300, 20_000)
+@short_and_long(100, 20_000)
 def test_hurt_words_are_refused_by_typed_errors(parser: Callable[[random.Random], None], inputs: int) -> None:
     attack(lambda seed: parser(random.Random(seed)), parser.__name__, inputs)

@@ -20,7 +20,7 @@ def to_bytes(record: Record | Entry) -> bytes:
 
 
 @pytest.mark.parametrize("name", STORED)
-@short_and_long(100, 8_000)
+@short_and_long(35, 8_000)
 def test_hurt_object_is_refused_by_a_typed_error_or_can_be_written_again(name: str, inputs: int) -> None:
     read, others = reader(name), list(STORED.values())
 

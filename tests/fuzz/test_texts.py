@@ -223,16 +223,16 @@ def attack_beat(seed: str) -> None:
     beat.process.lives()
 
 
-@short_and_long(400, 6_000)
+@short_and_long(130, 6_000)
 def test_texts_and_decisions_about_hurt_states_fail_by_typed_errors(inputs: int) -> None:
     attack(attack_state, "state", inputs)
 
 
-@short_and_long(1000, 50_000)
+@short_and_long(300, 50_000)
 def test_states_of_hurt_seals_fail_by_typed_errors(inputs: int) -> None:
     attack(attack_seal, "seal", inputs)
 
 
-@short_and_long(1000, 50_000)
+@short_and_long(300, 50_000)
 def test_hurt_heartbeats_fail_by_typed_errors(inputs: int) -> None:
     attack(attack_beat, "beat", inputs)

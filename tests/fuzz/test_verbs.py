@@ -150,11 +150,11 @@ def attack_launch(seed: str) -> None:
     assert of_others(store.objects, job) == of_others(objects, job)
 
 
-@short_and_long(60, 1_000)
+@short_and_long(20, 1_000)
 def test_verbs_of_hurt_jobs_fail_by_typed_errors_and_change_nothing_else(inputs: int) -> None:
     attack(attack_verbs, "verbs", inputs)
 
 
-@short_and_long(200, 4_000)
+@short_and_long(70, 4_000)
 def test_launch_and_sweep_of_hurt_jobs_fail_by_typed_errors_and_change_nothing_else(inputs: int) -> None:
     attack(attack_launch, "launch", inputs)

@@ -20,7 +20,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_query_that_is_taken_over_keeps_all_rules(kind: str) -> None:
-    assert not broken(Schedules(3, KINDS[kind]).rounds(6))
+    assert not broken(Schedules(3, KINDS[kind]).rounds(3))
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ WORLDS = 60_000
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_sink_keeps_all_rules(name: str) -> None:
-    assert not broken(SCENARIOS[name]().explorer().exhaust(3_000))
+    assert not broken(SCENARIOS[name]().explorer().exhaust(1_500))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_sink_can_be_settled_after_a_random_walk(name: str) -> None:
     scenario = SCENARIOS[name]()
-    assert not broken(scenario.explorer().walk(30, depth=150, last=scenario.last))
+    assert not broken(scenario.explorer().walk(10, depth=150, last=scenario.last))
 
 
 @pytest.mark.slow  # the two above
@@ -41,7 +41,13 @@ def test_sink_can_be_settled_from_every_moment(name: str) -> None:
     assert not broken(scenario.explorer().exhaust(20_000, scenario.last))
 
 
-@pytest.mark.parametrize("number", BUGS)
+LONG = ("39", "40", "H")
+"""Slow: each takes more than a second. The others show the same in milliseconds, each rule by a bug that breaks it."""
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(number, marks=pytest.mark.slow) if number in LONG else number for number in BUGS]
+)
 def test_seeded_bug_of_sinks_is_caught(number: str) -> None:
     bug = BUGS[number]
     scenario = SCENARIOS[bug.scenario]()

@@ -498,7 +498,7 @@ MACHINES = [Machine, RunScopeMachine, CrampedMachine]
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_random_commands_are_decided_as_the_history_allows(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settled(15, 60, always_the_same=True))
+    run_state_machine_as_test(machine, settings=settled(6, 60, always_the_same=True))
 
 
 @pytest.mark.slow

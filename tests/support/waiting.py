@@ -9,9 +9,13 @@ from collections.abc import Callable
 def wait_until(
     ready: Callable[[], object], seconds: float = 60.0, say: str | Callable[[], str] = "", *, every: float = 0.2
 ) -> None:
-    """Ask ``ready`` until it is true. Past ``seconds``: ``TimeoutError`` with ``say``, or with what it answers then."""
-    end = time.monotonic() + seconds
+    """Ask ``ready`` until it is true, at first often, then at each ``every`` seconds.
+
+    Past ``seconds``: ``TimeoutError`` with ``say``, or with what it answers then.
+    """
+    end, pause = time.monotonic() + seconds, 0.01
     while not ready():
         if time.monotonic() > end:
             raise TimeoutError(f"after {seconds:.0f} s: {say if isinstance(say, str) else say()}")
-        time.sleep(every)
+        time.sleep(min(pause, every))
+        pause *= 2

@@ -317,17 +317,26 @@ def lost() -> None:
     raise StoreUnavailable("no answer")
 
 
+STEPS = pytest.mark.parametrize(
+    "every", [pytest.param(3, id="third"), pytest.param(1, id="each", marks=pytest.mark.slow)]
+)
+"""A third of the steps shows it; tests/unit/sinks/test_sleepers.py kills and sleeps at each one, in a store."""
+
+
 def stories(fast: str) -> list[Any]:
     """All of them, the others slow: each has some twenty rounds."""
     return [name if name == fast else pytest.param(name, marks=pytest.mark.slow) for name in STORIES]
 
 
+@STEPS
 @pytest.mark.parametrize("fault", [killed, pytest.param(lost, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("story", stories("run starts over"))
-def test_commit_that_ended_at_any_step(targets: Callable[[], Target], story: str, fault: Callable[[], object]) -> None:
+def test_commit_that_ended_at_any_step(
+    targets: Callable[[], Target], story: str, fault: Callable[[], object], every: int
+) -> None:
     options, meanwhile, expected = STORIES[story]
     number = 0
-    for number in range(1, MOST):
+    for number in range(1, MOST, every):
         target = targets()
         prepared(target, options)
         at = At(number, fault)
@@ -343,11 +352,12 @@ def test_commit_that_ended_at_any_step(targets: Callable[[], Target], story: str
     assert number > 10
 
 
+@STEPS
 @pytest.mark.parametrize("story", stories("retry commits, tuesday overwrites"))
-def test_commit_that_slept_before_any_step(targets: Callable[[], Target], story: str) -> None:
+def test_commit_that_slept_before_any_step(targets: Callable[[], Target], story: str, every: int) -> None:
     options, meanwhile, expected = STORIES[story]
     number = 0
-    for number in range(1, MOST):
+    for number in range(1, MOST, every):
         target = targets()
         prepared(target, options)
         at = At(number, sleeping(target, partial(meanwhile, target, options)))
@@ -359,10 +369,11 @@ def test_commit_that_slept_before_any_step(targets: Callable[[], Target], story:
     assert number > 10
 
 
-def test_abort_that_slept_before_any_step(targets: Callable[[], Target]) -> None:
+@STEPS
+def test_abort_that_slept_before_any_step(targets: Callable[[], Target], every: int) -> None:
     """Rows are visible if it says that they are committed, and only then."""
     outcomes = set()
-    for number in range(1, MOST):
+    for number in range(1, MOST, every):
         target = targets()
         prepared(target, WITH_RUN)
         at = At(number, sleeping(target, partial(commit, target, WITH_RUN)))
@@ -378,10 +389,11 @@ def test_abort_that_slept_before_any_step(targets: Callable[[], Target]) -> None
     assert outcomes == {(), (FIRST,)}
 
 
-def test_prepare_that_slept_before_any_step_leaves_nothing(targets: Callable[[], Target]) -> None:
+@STEPS
+def test_prepare_that_slept_before_any_step_leaves_nothing(targets: Callable[[], Target], every: int) -> None:
     """The next attempt aborts what it finds, and the one after that removes what the sleeper has left."""
     number = 0
-    for number in range(1, MOST):
+    for number in range(1, MOST, every):
         target = targets()
 
         def next_attempt(target: Target = target) -> None:

@@ -19,7 +19,9 @@ def read(spark: SparkSession, out: Path) -> list[int]:
     return sorted(row.id for row in spark.read.parquet(str(out)).collect())
 
 
-@pytest.mark.parametrize("first", [0, 8, 1004])
+@pytest.mark.parametrize(  # 8 has a compaction behind its first batches
+    "first", [pytest.param(0, marks=pytest.mark.slow), 8, pytest.param(1004, marks=pytest.mark.slow)]
+)
 def test_spark_reads_a_sink_that_begins_anywhere_and_lacks_batches(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:

@@ -21,7 +21,13 @@ def nobody_fenced() -> None:
     """Let the process that fences go on."""
 
 
-@pytest.mark.parametrize("committed", [2, 1], ids=["after a commit", "in the middle of a batch"])
+@pytest.mark.parametrize(
+    "committed",
+    [
+        pytest.param(2, id="after a commit", marks=pytest.mark.slow),  # as in the middle of a batch
+        pytest.param(1, id="in the middle of a batch"),
+    ],
+)
 def test_query_that_starts_again_in_a_fenced_location_reads_the_fence_and_fails(
     spark: SparkSession, tmp_path: Path, committed: int
 ) -> None:

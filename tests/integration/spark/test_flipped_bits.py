@@ -20,7 +20,7 @@ from tests.support.footers import with_footers
 from tests.support.parquet import flipped
 
 PATH = "state/clean/1-aa"
-FEW, MANY = 15, 200
+FEW, MANY = 6, 200
 
 
 @pytest.fixture

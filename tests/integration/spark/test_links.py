@@ -34,7 +34,7 @@ def ids(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.id for row in spark.read.schema(SCHEMA).parquet(str(folder)).collect())
 
 
-@pytest.mark.parametrize("up_to", [3, 21])
+@pytest.mark.parametrize("up_to", [pytest.param(3, marks=pytest.mark.slow), 21])  # 21 is the harder one
 def test_files_in_flight_are_read_from_the_sink_to_which_they_were_brought(
     spark: SparkSession, tmp_path: Path, up_to: int
 ) -> None:

@@ -40,6 +40,21 @@ def two_drivers(
     return here, {name: Plan.from_json(plan) for name, plan in there.items()}
 
 
+@pytest.fixture(scope="module")
+def two_sessions(spark: SparkSession, data: str) -> tuple[dict[str, Plan], dict[str, Plan]]:
+    """All kinds as this session sees them, and later another of the same driver (no AQE, other numbers everywhere)."""
+    here, other = plan_kinds.identities(spark, data), spark.newSession()
+    for name, value in {"spark.sql.shuffle.partitions": "9", "spark.sql.adaptive.enabled": "false"}.items():
+        other.conf.set(name, value)
+    return here, plan_kinds.identities(other, data)
+
+
+def test_plans_are_equal_in_another_session(two_sessions: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
+    here, there = two_sessions
+    assert here == there
+
+
+@pytest.mark.slow  # the one above
 def test_plans_are_equal_in_another_driver(two_drivers: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
     here, there = two_drivers
     assert {name: (plan.text, plan.leaves) for name, plan in here.items()} == {
@@ -70,14 +85,14 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_different_plans_have_different_fingerprints(
-    two_drivers: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str
+    two_sessions: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str
 ) -> None:
-    here, there = two_drivers
+    here, there = two_sessions
     assert here[one].digest != there[other].digest
 
 
-def test_code_and_local_rows_are_flagged(two_drivers: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
-    here, _ = two_drivers
+def test_code_and_local_rows_are_flagged(two_sessions: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
+    here, _ = two_sessions
     assert {name for name, plan in here.items() if plan.python} == set(CODE)
     assert {name for name, plan in here.items() if plan.local_rows} == {*LOCAL, "rdd", "createDataFrame"}
     assert here["udf 1"].digest == here["udf 2"].digest, (

@@ -104,7 +104,9 @@ def test_flipped_bits_raise_without_checksum_files(spark: SparkSession, staged: 
         stage.read().selectExpr("sum(id)").collect()
 
 
-@pytest.mark.parametrize("conf", [None, "spark.sql.files.ignoreCorruptFiles"])
+@pytest.mark.parametrize(  # without the conf, test_flipped_bits_raise_without_checksum_files shows it
+    "conf", [pytest.param(None, marks=pytest.mark.slow), "spark.sql.files.ignoreCorruptFiles"]
+)
 def test_flipped_bits_raise_even_if_the_session_ignores_corrupt_files(
     spark: SparkSession, stage: Stage, conf: str | None
 ) -> None:
@@ -134,7 +136,7 @@ def test_vanished_file_raises_even_if_the_session_ignores_missing_files(spark: S
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-@pytest.mark.parametrize("own", [None, "7"])
+@pytest.mark.parametrize("own", [pytest.param(None, marks=pytest.mark.slow), "7"])  # its own value says more
 def test_read_of_forty_files_starts_no_job(
     spark: SparkSession, staged: Callable[[DataFrame], Stage], own: str | None
 ) -> None:

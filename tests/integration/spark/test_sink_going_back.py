@@ -115,8 +115,8 @@ def test_log_that_is_compacted_while_the_sink_goes_back_names_only_what_is_kept(
     assert taken == list(range(SAVED + 1, ZOMBIE + (moment in ("files", "visible"))))
 
 
-@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
-@pytest.mark.parametrize("end", ["", "/"])
+@pytest.mark.parametrize("scheme", ["", "file:", pytest.param("file://", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("end", [pytest.param("", marks=pytest.mark.slow), "/"])  # most other tests write it without
 def test_sink_goes_back_however_its_path_is_written(spark: SparkSession, tmp_path: Path, scheme: str, end: str) -> None:
     """And a person puts the rows back, without Spark."""
     path, out = f"{scheme}{tmp_path}/a b%20c/out{end}", tmp_path / "a b%20c" / "out"

@@ -95,7 +95,12 @@ NOT_PADDED = "select 'q' as c, 'longer' as v, named_struct('x', 'z') as s, array
 
 
 @pytest.mark.parametrize(
-    "conf", [None, "spark.sql.charVarchar.standardSemantics", "spark.sql.preserveCharVarcharTypeInfo"]
+    "conf",
+    [
+        None,
+        "spark.sql.charVarchar.standardSemantics",
+        pytest.param("spark.sql.preserveCharVarcharTypeInfo", marks=pytest.mark.slow),  # as the one before it
+    ],
 )
 def test_values_of_char_columns_are_kept_also_where_they_are_read_later(
     spark: SparkSession, tmp_path: Path, chars: DataFrame, conf: str | None

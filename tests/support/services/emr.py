@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from moto.core.models import DEFAULT_ACCOUNT_ID as ACCOUNT
-from moto.emr.models import emr_backends
-from moto.emrserverless.models import emrserverless_backends
-from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.wrappers import Request, Response
 
 from tests.support.services.answers import json_response
@@ -39,6 +36,11 @@ class Emr(Service):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
+        # Here, because moto reads the regions of all services at import, and pytest imports this module in each process.
+        from moto.emr.models import emr_backends
+        from moto.emrserverless.models import emrserverless_backends
+        from moto.moto_server.werkzeug_app import create_backend_app
+
         clusters, applications = emr_backends[ACCOUNT][REGION], emrserverless_backends[ACCOUNT][REGION]
         clusters.reset()  # moto has one for all of this process
         applications.reset()

@@ -13,7 +13,10 @@ from tests.support.drivers import ROOT
 
 
 @pytest.mark.parametrize("every", [pytest.param(17, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize(  # tests/unit/storage/test_local_errors.py has each error number
+    "trouble",
+    [name if name in ("full", "read-only") else pytest.param(name, marks=pytest.mark.slow) for name in TROUBLES],
+)
 def test_life_goes_on_after_a_disk_in_trouble(tmp_path: Path, trouble: str, every: int) -> None:
     """Nothing is lost, errors are typed and name the path, and no temporary file is left."""
     if reason := no_namespace(tmp_path):

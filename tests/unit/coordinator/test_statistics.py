@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import updates
 from airflow_checkpoint_provider.protocol.events import (
     CheckpointsCondemned,
     CheckpointsForgotten,
@@ -20,7 +21,6 @@ from airflow_checkpoint_provider.protocol.events import (
     Point,
     Request,
 )
-from airflow_checkpoint_provider.protocol.state import KEPT_RECORDS
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.text import summary_table
 from tests.support.histories import History
@@ -233,26 +233,33 @@ def test_empty_history_has_zeros() -> None:
 # -- bounds --------------------------------------------------------------------------------------------------------------
 
 
-def test_restores_of_unlisted_attempts_are_counted() -> None:
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let a history keep a few records instead of a hundred."""
+    monkeypatch.setattr(updates, "KEPT_RECORDS", 10)
+    return 10
+
+
+def test_restores_of_unlisted_attempts_are_counted(kept: int) -> None:
     history = History()
     history.started()
     history.completed()
-    for try_number in range(2, KEPT_RECORDS + 12):
+    for try_number in range(2, kept + 12):
         history.started(try_number=try_number)
-    assert len(history.state.attempts) == KEPT_RECORDS
-    assert statistics.checkpoints(history.state)["counts"]["restored"] == KEPT_RECORDS + 10
+    assert len(history.state.attempts) == kept
+    assert statistics.checkpoints(history.state)["counts"]["restored"] == kept + 10
 
 
-def test_failures_no_longer_listed_are_counted() -> None:
+def test_failures_no_longer_listed_are_counted(kept: int) -> None:
     history = History()
     history.started()
-    for number in range(1, KEPT_RECORDS + 11):
+    for number in range(1, kept + 11):
         history.do(c.Abort(id=history.triggered(), reason=f"the {number}th"))
     found = statistics.checkpoints(history.state)
-    assert (found["counts"]["failed"], len(found["history"])) == (KEPT_RECORDS + 10, KEPT_RECORDS)
+    assert (found["counts"]["failed"], len(found["history"])) == (kept + 10, kept)
 
 
-def test_latest_checkpoints_stay_listed_however_many_end_after_them() -> None:
+def test_latest_checkpoints_stay_listed_however_many_end_after_them(kept: int) -> None:
     history = History()
     history.started()
     failed = history.triggered()
@@ -260,7 +267,7 @@ def test_latest_checkpoints_stay_listed_however_many_end_after_them() -> None:
     savepoint = history.triggered("mine", kind="savepoint", folder="file:///savepoints", nonce="n" * 32)
     history.completed(number=savepoint)
     history.write(CheckpointsCondemned(ids=(savepoint,)), CheckpointsForgotten(ids=(savepoint,)))
-    for _ in range(KEPT_RECORDS + 10):
+    for _ in range(kept + 10):
         completed = history.completed()
         history.write(CheckpointsCondemned(ids=(completed,)), CheckpointsForgotten(ids=(completed,)))
     latest = statistics.checkpoints(history.state)["latest"]
@@ -269,8 +276,8 @@ def test_latest_checkpoints_stay_listed_however_many_end_after_them() -> None:
         savepoint,
         failed,
     )
-    assert len(history.state.checkpoints) == KEPT_RECORDS + 2, "the rest of the list stays bounded"
-    for _ in range(KEPT_RECORDS + 10):
+    assert len(history.state.checkpoints) == kept + 2, "the rest of the list stays bounded"
+    for _ in range(kept + 10):
         history.do(c.Abort(id=history.triggered(), reason="by hand"))
     assert statistics.checkpoints(history.state)["latest"]["completed"]["id"] == completed
 

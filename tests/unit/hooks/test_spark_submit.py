@@ -100,7 +100,7 @@ output.log_last_lines()
 """
 
 
-@pytest.mark.parametrize("level", ["INFO", "WARNING"])
+@pytest.mark.parametrize("level", [pytest.param("INFO", marks=pytest.mark.slow), "WARNING"])  # INFO is the default
 def test_level_of_the_logger_decides_about_the_lines_of_spark_alone(recorded: Path, level: str) -> None:
     levels = f"airflow.task.hooks.airflow_checkpoint_provider.hooks.spark_submit={level}"
     env = {**os.environ, "AIRFLOW__LOGGING__NAMESPACE_LEVELS": levels}

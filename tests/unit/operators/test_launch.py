@@ -28,7 +28,7 @@ from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import expire
 from tests.support.recorded import RUN, Recorded, at, second_attempt
 from tests.support.saved import memory
-from tests.unit.operators.tries import BEATS, Try
+from tests.unit.operators.tries import BEATS, DEAD, Try
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def test_plan_refuses_a_damaged_restore_point_and_writes_nothing(recorded: Recor
     damage(recorded)
     before = recorded.state.n
     with pytest.raises(Damaged, match="chk-2 is the next older one"):
-        Try(recorded, 2).launch.plan()
+        Try(recorded, 2, beats=DEAD).launch.plan()
     assert recorded.coordinator.journal.catch_up().n == before
 
 
 def test_clear_that_restarts_ignores_a_damaged_restore_point(recorded: Recorded) -> None:
     damage(recorded)
-    launch = Try(recorded, 2, generation=1, on_clear="restart").launch.plan()
+    launch = Try(recorded, 2, generation=1, beats=DEAD, on_clear="restart").launch.plan()
     assert launch.restore_point is None
 
 
@@ -93,7 +93,7 @@ def test_living_driver_on_another_host_is_adopted_with_any_clock(recorded: Recor
 @CLOCKS_OFF
 def test_dead_driver_on_another_host_is_replaced_with_any_clock(recorded: Recorded, off: timedelta) -> None:
     put_beat(recorded.store, recorded.keys.attempt_beat(1), off=off)
-    assert Try(recorded, 2).launch.plan().number == 2
+    assert Try(recorded, 2, beats=DEAD).launch.plan().number == 2
 
 
 @CLOCKS_OFF

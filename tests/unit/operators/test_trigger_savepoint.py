@@ -384,10 +384,11 @@ def test_older_savepoints_are_disposed_of_by_the_retention_policy(job: Job) -> N
     ("policy", "kept"),
     [
         (KeepLatest(1), [4]),
-        (KeepWithin(microseconds=1), [4]),  # the newest stays, however old it is
-        (KeepLatest(1) | KeepWithin(days=7), [1, 2, 3, 4]),
+        # one policy and two together show it; tests/unit/policies/test_retention.py has all of them
+        pytest.param(KeepWithin(microseconds=1), [4], marks=pytest.mark.slow),  # the newest stays, however old it is
+        pytest.param(KeepLatest(1) | KeepWithin(days=7), [1, 2, 3, 4], marks=pytest.mark.slow),
         (KeepLatest(2) & KeepWithin(days=7), [3, 4]),
-        (KeepAll(), [1, 2, 3, 4]),
+        pytest.param(KeepAll(), [1, 2, 3, 4], marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -11,12 +11,16 @@ from airflow_checkpoint_provider.protocol.keys import History
 from tests.support.recorded import RUN, Recorded, at
 
 BEATS = Beats(every=0.05, look=1, still=1)
+DEAD = Beats(every=0.05, look=0.1, still=0.1)
+"""For a driver that beats no more: whoever looks may look shortly."""
 
 
 class Try:
     """A try of the task, with the lines it printed."""
 
-    def __init__(self, recorded: Recorded, try_number: int, generation: int = 0, **options: Any) -> None:
+    def __init__(
+        self, recorded: Recorded, try_number: int, generation: int = 0, beats: Beats = BEATS, **options: Any
+    ) -> None:
         self.lines: list[str] = []
         parameters = LaunchParameters(
             history=History(recorded.job, RUN),
@@ -26,4 +30,4 @@ class Try:
             now=at("03:02:10"),
             **options,
         )
-        self.launch = DriverLaunch(recorded.store, parameters, self.lines.extend, BEATS)
+        self.launch = DriverLaunch(recorded.store, parameters, self.lines.extend, beats)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince, StoreUnavailable
-from airflow_checkpoint_provider.sinks.log import SNAPSHOT_EVERY, CommitLog
+from airflow_checkpoint_provider.sinks.log import CommitLog
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
@@ -169,22 +169,29 @@ def test_missing_entry_of_the_log_is_an_error(store: Store) -> None:
         files_of(store)
 
 
-def test_long_log_is_read_from_its_snapshot(store: Store) -> None:
+@pytest.fixture
+def snapshot_every(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let the log make a snapshot after a few entries."""
+    monkeypatch.setattr("airflow_checkpoint_provider.sinks.log.SNAPSHOT_EVERY", 10)
+    return 10
+
+
+def test_long_log_is_read_from_its_snapshot(store: Store, snapshot_every: int) -> None:
     files = files_of(store)
-    for number in range(1, SNAPSHOT_EVERY + 3):
+    for number in range(1, snapshot_every + 3):
         files.commit(staged(files, name_of(number), str(number)))
     counted = FaultyStore(store)
     log = CommitLog(counted)
     contents = log.read()
-    assert len(contents.files) == SNAPSHOT_EVERY + 2
+    assert len(contents.files) == snapshot_every + 2
     assert counted.requests["read"] == 4  # the snapshot, and three entries after it
     assert contents == files.log.read()
 
 
-def test_old_transaction_is_found_before_the_snapshot(store: Store) -> None:
+def test_old_transaction_is_found_before_the_snapshot(store: Store, snapshot_every: int) -> None:
     files = files_of(store)
     old = staged(files, name_of(1), "old")
-    for number in range(2, SNAPSHOT_EVERY + 3):
+    for number in range(2, snapshot_every + 3):
         files.commit(staged(files, name_of(number), str(number)))
     files.abort([old.name], 0)
     assert not files_of(store).commit(old)

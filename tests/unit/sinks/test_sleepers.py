@@ -43,6 +43,9 @@ def test_commit_that_slept_before_any_request(stores: Callable[[], Store], story
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(  # the test above has both stores
+    "stores", ["memory", pytest.param("local", marks=pytest.mark.slow)], indirect=True
+)
 def test_commit_that_was_killed_at_any_request(stores: Callable[[], Store], story: str, fault: Fault) -> None:
     assert all_killed(stores, story, fault) > 8
 
@@ -53,11 +56,14 @@ HARDEST = "retry commits, tuesday overwrites"  # the others are slow: a request 
 @pytest.mark.parametrize(
     "story", [name if name == HARDEST else pytest.param(name, marks=pytest.mark.slow) for name in STORIES]
 )
-def test_commit_in_s3_that_slept_before_any_request(s3: S3Server, bucket: str, story: str) -> None:
+@pytest.mark.parametrize(  # a third of the requests shows it, and the stores above sleep before each
+    "every", [pytest.param(3, id="third"), pytest.param(1, id="each", marks=pytest.mark.slow)]
+)
+def test_commit_in_s3_that_slept_before_any_request(s3: S3Server, bucket: str, story: str, every: int) -> None:
     """Requests of one ``publish`` are many in S3: begin an upload, copy, end it."""
     overwrite, meanwhile, expected = STORIES[story]
     rounds = 0
-    for number in range(1, MOST_REQUESTS):
+    for number in range(1, MOST_REQUESTS, every):
         store = S3Store(bucket, f"{story.replace(' ', '-')}-{number}", s3.settings())
         prepare(store, overwrite=overwrite)
         ready(store, story)
@@ -92,4 +98,4 @@ def test_commit_in_s3_that_slept_before_any_request(s3: S3Server, bucket: str, s
         check(store, expected, f"slept before request {number}")
         uploads = clients(s3.settings()).patient.list_multipart_uploads(Bucket=bucket, Prefix=store.prefix)
         assert not uploads.get("Uploads")
-    assert rounds > 12
+    assert rounds > 12 / every

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 
 from airflow_checkpoint_provider.storage import S3Store
 from tests.support.ceph import Ceph, NoCeph
@@ -13,6 +14,12 @@ from tests.support.s3faults import FaultProxy
 from tests.support.s3server import S3Server
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let boto3 try again at once."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ class PutContract:
 # -- the journal ---------------------------------------------------------------------------------------------------------
 
 
-WRITERS, ENTRIES = 6, 12
+WRITERS = 6
 MODEST = 0.05  # of all puts, for each harm
 
 Answers = list[tuple[str, int | None]]  # of a writer: its run, and the number of the entry that holds it
@@ -166,11 +166,11 @@ def hurt_a_quarter(proxy: FaultProxy) -> None:
     proxy.hurt("GET", "/journal/", Harm.CUT, **often)
 
 
-def go_on_writing(store: S3Store, writer: int) -> Answers:
+def go_on_writing(store: S3Store, entries: int, writer: int) -> Answers:
     """Append launches. A void win is decided again; by then its launch exists and is replaced."""
     journal = open_journal(store, segment=SHORT * 4)
     answers: Answers = []
-    for entry in range(ENTRIES):
+    for entry in range(entries):
         run = f"writer-{writer}-{entry}"
         try:
             answer = journal.append(launch(run))
@@ -193,6 +193,9 @@ def in_the_journal(store: S3Store) -> list[str]:
 class JournalContract:
     """No entry is lost or doubled, and every writer gets a true answer."""
 
+    entries = 12
+    """Of each writer."""
+
     @pytest.fixture
     def impatient(self, hurt_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> S3Store:
         """Return a store behind the proxy with a read timeout of one second instead of twenty."""
@@ -212,12 +215,14 @@ class JournalContract:
         hurt_a_quarter(proxy)
         with ThreadPoolExecutor(WRITERS) as threads:
             answers = [
-                answer for writer in threads.map(partial(go_on_writing, impatient), range(WRITERS)) for answer in writer
+                answer
+                for writer in threads.map(partial(go_on_writing, impatient, self.entries), range(WRITERS))
+                for answer in writer
             ]
         proxy.fetch_missing_state()
         proxy.land()
         runs = in_the_journal(s3_store)
-        assert len(answers) == WRITERS * ENTRIES
+        assert len(answers) == WRITERS * self.entries
         assert Counter(runs) == Counter(run for run, _ in answers), "an entry is lost or doubled"
         assert all(runs[n] == run for run, n in answers if n is not None), "an answer holds the number of another entry"
         puts = [request.harm for request in proxy.requests if request.method == "PUT"]
@@ -291,12 +296,12 @@ class JournalContract:
 # -- a race --------------------------------------------------------------------------------------------------------------
 
 
-RACERS, ROUNDS = 32, 6
+RACERS = 32
 
 
-def race(store: S3Store, barrier: Barrier, results: Queue[Any], writer: int) -> None:
+def race(store: S3Store, barrier: Barrier, results: Queue[Any], rounds: int, writer: int) -> None:
     won, read = [], []
-    for n in range(ROUNDS):
+    for n in range(rounds):
         barrier.wait(120)
         won.append(store.create(f"journal/{n}", f"{writer}".encode()) is Put.STORED)
         read.append(int(store.read(f"journal/{n}") or b"-1"))
@@ -306,12 +311,14 @@ def race(store: S3Store, barrier: Barrier, results: Queue[Any], writer: int) -> 
 class RaceContract:
     """32 processes at one key: each key has one winner, and all read what it wrote."""
 
+    rounds = 6
+
     def test_one_of_32_processes_wins_and_all_read_its_bytes(self, s3_store: S3Store) -> None:
         s3_store.read("absent")  # the server has served, and boto3 is there, before anyone forks
         barrier, results = fork.Barrier(RACERS), fork.Queue()
-        with running(*(partial(race, s3_store, barrier, results, writer) for writer in range(RACERS))):
+        with running(*(partial(race, s3_store, barrier, results, self.rounds, writer) for writer in range(RACERS))):
             answers = [results.get(timeout=240) for _ in range(RACERS)]
-        for n in range(ROUNDS):
+        for n in range(self.rounds):
             winners = [writer for writer, won, _ in answers if won[n]]
             assert winners == [int(s3_store.read(f"journal/{n}") or b"-1")]
             assert {read[n] for _, _, read in answers} == set(winners)

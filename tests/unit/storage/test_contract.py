@@ -152,6 +152,17 @@ def test_key_that_could_leave_the_root_is_refused(store: Store, key: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(  # 136 MB: one kind of S3 is enough for the parts of an upload
+    "store",
+    [
+        "local",
+        "memory",
+        "faulty",
+        "s3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("s3 bucket", "ceph")),
+    ],
+    indirect=True,
+)
 def test_object_up_to_the_limit_is_read_and_a_larger_object_is_damaged(store: Store) -> None:
     store.assemble("largest", [bytes(PART)] * (LARGEST // PART))
     store.assemble("planted", [*[bytes(PART)] * (LARGEST // PART), b"x"])

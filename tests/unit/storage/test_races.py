@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put
 from tests.support.waiting import wait_until
 from tests.unit.storage.forks import fork, running
 
-WRITERS, ROUNDS = 32, 40
+WRITERS, ROUNDS = 32, 15
 SIZE = 20_000  # bytes, more than one page
 KEY = "journal/1"
 
@@ -155,7 +155,7 @@ def test_killed_puts_list_no_partial_object(tmp_path: Path) -> None:
     """Kill each writer as soon as its temporary file exists, while most of its two megabytes are unwritten."""
     store, folder = LocalStore(tmp_path), tmp_path / "journal"
     folder.mkdir()
-    for turn in range(12):
+    for turn in range(6):
         left = temporaries(folder)
         with running(partial(write_on, store, turn * 1_000)):
             wait_until(partial(more_temporaries, folder, left), say="no temporary file came", every=0)

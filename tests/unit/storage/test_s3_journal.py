@@ -22,7 +22,9 @@ from tests.unit.storage.s3_contract import JournalContract, in_the_journal
 
 
 class TestJournal(JournalContract):
-    """With the server of the tests."""
+    """With the server of the tests. Ceph has more entries, in the slow suite."""
+
+    entries = 8
 
 
 @pytest.mark.parametrize("act", [Journal.poll, Journal.catch_up])

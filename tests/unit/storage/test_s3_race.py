@@ -6,4 +6,6 @@ from tests.unit.storage.s3_contract import RaceContract
 
 
 class TestRace(RaceContract):
-    """With the server of the tests."""
+    """With the server of the tests. Ceph has more rounds, in the slow suite."""
+
+    rounds = 2

@@ -20,7 +20,7 @@ from tests.support.objects import Own
 from tests.support.saved import memory
 from tests.unit.spark.driver import Driver
 
-MANY, FEW, WARM_UP = 60, 25, 7  # a cycle makes 17 checkpoints; the journal lists the last 100 that are over
+MANY, FEW, WARM_UP = 60, 15, 7  # a cycle makes 17 checkpoints; the journal lists the last 100 that are over
 BEHIND = 8  # boundaries in a row that tasks may write
 
 

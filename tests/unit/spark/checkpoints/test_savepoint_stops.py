@@ -211,6 +211,7 @@ def test_stop_is_tried_until_its_outcome_is_known(
     assert "The next barrier reads the outcome again" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown
 def test_stop_whose_outcome_stays_unknown_raises(impatient: Driver, target: MemoryStore, store: FaultyStore) -> None:
     ask(impatient, target, "suspend_savepoint", timeout_s=2)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
