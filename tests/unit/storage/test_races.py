@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Put
 from tests.support.waiting import wait_until
 from tests.unit.storage.forks import fork, running
 
-WRITERS, ROUNDS = 32, 15
+WRITERS = 32
 SIZE = 20_000  # bytes, more than one page
 KEY = "journal/1"
 
@@ -35,25 +35,26 @@ def write_of(found: bytes | None, size: int = SIZE) -> int:
     return found[0]
 
 
-def race(store: LocalStore, barrier: Barrier, results: Queue[Any], writer: int) -> None:
+def race(store: LocalStore, barrier: Barrier, results: Queue[Any], rounds: int, writer: int) -> None:
     """Put at one key at the same time as the others, then read the key."""
     won, read = [], []
-    for n in range(ROUNDS):
+    for n in range(rounds):
         barrier.wait(60)
         won.append(store.create(f"journal/{n}", body(writer)) is Put.STORED)
         read.append(write_of(store.read(f"journal/{n}")))
     results.put((writer, won, read))
 
 
-def test_one_of_32_processes_wins_and_all_read_its_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [15, pytest.param(40, marks=pytest.mark.slow)])
+def test_one_of_32_processes_wins_and_all_read_its_bytes(tmp_path: Path, rounds: int) -> None:
     store, barrier, results = LocalStore(tmp_path / "new" / "root"), fork.Barrier(WRITERS), fork.Queue()
-    with running(*(partial(race, store, barrier, results, writer) for writer in range(WRITERS))):
+    with running(*(partial(race, store, barrier, results, rounds, writer) for writer in range(WRITERS))):
         answers = [results.get(timeout=90) for _ in range(WRITERS)]
-    for n in range(ROUNDS):
+    for n in range(rounds):
         winners = [writer for writer, won, _ in answers if won[n]]
         assert winners == [write_of(store.read(f"journal/{n}"))]
         assert {read[n] for _, _, read in answers} == set(winners)
-    assert len(os.listdir(f"{store.root}/journal")) == ROUNDS
+    assert len(os.listdir(f"{store.root}/journal")) == rounds
 
 
 def beat(store: LocalStore, ready: Any, writer: int) -> None:
