@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.storage import Store
 from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Ended, Home
 from tests.support.waiting import wait_until
@@ -37,17 +39,17 @@ def home(tmp_path: Any, request: pytest.FixtureRequest) -> Home:
     return Home(tmp_path / "home", "model.py", s3=s3)
 
 
-def check(home: Home, ended: Ended) -> None:
+def check(ended: Ended, coordinator: Coordinator) -> None:
     """The result is that of an undisturbed run, and what the restore point held was not written again."""
     assert ended.code == 0, ended.log
     assert ended.result["rows"] == ROWS
     assert ended.result["fits"] == 1
-    assert {uid for uid in FOLDERS if f"folder '{uid}': reused" in ended.log} == restored(home)
+    assert {uid for uid in FOLDERS if f"folder '{uid}': reused" in ended.log} == restored(coordinator)
 
 
-def restored(home: Home) -> set[str]:
+def restored(coordinator: Coordinator) -> set[str]:
     """The folders in the checkpoint from which the newest attempt started."""
-    state = home.coordinator().state
+    state = coordinator.state
     point = state.attempts[-1].restore_point
     checkpoint = state.checkpoint(point.id) if point and point.id else None
     return {entry.uid for entry in (checkpoint.states if checkpoint else ()) if entry.kind == "files"}
@@ -57,8 +59,8 @@ def restored(home: Home) -> set[str]:
 @pytest.mark.timeout(600)
 def test_model_and_index_of_a_driver_that_was_killed_are_used_again(home: Home) -> None:
     assert home.run(("kill", "checkpoint/3/completed")).code == KILLED
-    check(home, home.run())
-    assert restored(home) == set(FOLDERS)
+    check(home.run(), home.coordinator())
+    assert restored(home.coordinator()) == set(FOLDERS)
 
 
 @pytest.mark.slow  # test_model_and_index_of_a_driver_that_was_killed_are_used_again
@@ -68,14 +70,14 @@ def test_model_and_index_of_a_driver_that_was_killed_are_used_again(home: Home) 
 )
 def test_files_are_kept_or_written_again_after_a_kill_at_any_step(home: Home, point: str) -> None:
     assert home.run(("kill", point)).code == KILLED
-    check(home, home.run())
+    check(home.run(), home.coordinator())
 
 
 @pytest.mark.slow  # as the tests whose steps it counts
 @pytest.mark.timeout(600)
 def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
     points = home.folder / "points"
-    check(home, home.run(("record", str(points))))
+    check(home.run(("record", str(points))), home.coordinator())
     passed = {point for point in points.read_text().split() if point.startswith("files/")}
     assert passed == {point for point in POINTS if point.startswith("files/")}
 
@@ -87,18 +89,18 @@ def test_driver_that_slept_changes_no_file_after_it_was_replaced(home: Home, poi
     launches = Launches(home.store)
     with home.started(("stop", point), confs=launches.plan(1)) as asleep:
         wait_until(asleep.is_stopped, PATIENCE, asleep.said)
-        check(home, home.run(confs=launches.plan(2)))
-        before = objects(home)
+        check(home.run(confs=launches.plan(2)), launches.coordinator())
+        before = objects(launches.coordinator(), home.store)
+        assert before
         asleep.send(signal.SIGCONT)
         assert asleep.wait().code == REPLACED
-    assert before <= objects(home)
+    assert before <= objects(launches.coordinator(), home.store)
 
 
-def objects(home: Home) -> set[tuple[str, int]]:
+def objects(coordinator: Coordinator, store: Store) -> set[tuple[str, int]]:
     """The files of the folders that a checkpoint names."""
-    coordinator = home.coordinator()
     states = [state for one in coordinator.state.retained for state in coordinator.contents(one)[0].states.values()]
     folders = {
         coordinator.keys.file_set(file_set.path) for state in states if state.files for file_set in state.file_sets
     }
-    return {(listed.key, listed.size) for folder in folders for listed in home.store.list(folder)}
+    return {(listed.key, listed.size) for folder in folders for listed in store.list(folder)}
