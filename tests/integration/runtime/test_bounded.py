@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame
 
 from airflow_checkpoint_provider.policies.retention import KeepLatest
@@ -38,6 +39,7 @@ def test_rows_that_a_dataframe_reads_outlive_full_checkpoints_and_other_copies_d
         assert clean.count() == 1_000
 
 
+@pytest.mark.slow  # the test above for a stage
 def test_parts_that_full_checkpoints_have_copied_meanwhile_are_read_once(script: Script) -> None:
     with script.failing(checkpointing=CheckpointConfig(retention=KeepLatest(1))) as job:
 

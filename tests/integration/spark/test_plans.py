@@ -41,16 +41,22 @@ def two_drivers(
 
 
 @pytest.fixture(scope="module")
-def two_sessions(spark: SparkSession, data: str) -> tuple[dict[str, Plan], dict[str, Plan]]:
-    """All kinds as this session sees them, and later another of the same driver (no AQE, other numbers everywhere)."""
-    here, other = plan_kinds.identities(spark, data), spark.newSession()
-    for name, value in {"spark.sql.shuffle.partitions": "9", "spark.sql.adaptive.enabled": "false"}.items():
-        other.conf.set(name, value)
-    return here, plan_kinds.identities(other, data)
+def two_times(spark: SparkSession, data: str) -> tuple[dict[str, Plan], dict[str, Plan]]:
+    """All kinds as this driver sees them, and once more (no AQE, other numbers everywhere)."""
+    here = plan_kinds.identities(spark, data)
+    confs = {"spark.sql.shuffle.partitions": "9", "spark.sql.adaptive.enabled": "false"}
+    before = {name: str(spark.conf.get(name)) for name in confs}
+    for name, value in confs.items():
+        spark.conf.set(name, value)
+    try:
+        return here, plan_kinds.identities(spark, data)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
-def test_plans_are_equal_in_another_session(two_sessions: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
-    here, there = two_sessions
+def test_plans_are_equal_once_more(two_times: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
+    here, there = two_times
     assert here == there
 
 
@@ -85,14 +91,14 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_different_plans_have_different_fingerprints(
-    two_sessions: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str
+    two_times: tuple[dict[str, Plan], dict[str, Plan]], one: str, other: str
 ) -> None:
-    here, there = two_sessions
+    here, there = two_times
     assert here[one].digest != there[other].digest
 
 
-def test_code_and_local_rows_are_flagged(two_sessions: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
-    here, _ = two_sessions
+def test_code_and_local_rows_are_flagged(two_times: tuple[dict[str, Plan], dict[str, Plan]]) -> None:
+    here, _ = two_times
     assert {name for name, plan in here.items() if plan.python} == set(CODE)
     assert {name for name, plan in here.items() if plan.local_rows} == {*LOCAL, "rdd", "createDataFrame"}
     assert here["udf 1"].digest == here["udf 2"].digest, (

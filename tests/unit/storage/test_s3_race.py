@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.storage.s3_contract import RaceContract
 
 
+@pytest.mark.slow  # test_contract.py creates an object twice, test_s3_journal.py lets six writers race
 class TestRace(RaceContract):
-    """With the server of the tests. Ceph has more rounds, in the slow suite."""
-
-    rounds = 2
+    """With the server of the tests."""
