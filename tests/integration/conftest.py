@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from tests.support.drivers import WITH_S3A, fast_confs
@@ -29,6 +30,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def rows_of_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give ``RDD.toDF`` back, which a test's ``newSession()`` takes from the session of all tests."""
+    if hasattr(RDD, "toDF"):  # there is a session
+        monkeypatch.setattr(RDD, "toDF", RDD.toDF)
 
 
 def _driver_of_postgresql() -> list[str]:
