@@ -168,6 +168,12 @@ class Home:
         with self.started(crash, submit=submit, confs=confs) as running:
             return running.wait()
 
+    def killed(self, point: str, *, confs: Mapping[str, str] | None = None) -> Ended:
+        """One driver that is killed with -9 at that point."""
+        killed = self.run(("kill", point), confs=confs)
+        assert killed.code == -signal.SIGKILL, killed.log
+        return killed
+
     @contextmanager
     def started(
         self,

@@ -19,7 +19,6 @@ from tests.support.launches import Launches
 from tests.support.runs import JOBS, Home
 from tests.support.sparks import INSTALLED
 
-KILLED = -9
 ROWS = 20
 STORIES = re.findall(r"@story\ndef (\w+)", (JOBS / "delta_sinks.py").read_text())
 Outcomes = dict[str, str]
@@ -82,8 +81,7 @@ def check(home: Home, rows: int = ROWS) -> None:
 )
 def test_rows_are_there_once_after_kills(home: Home, points: tuple[str, ...]) -> None:
     for point in points:
-        killed = home.run(("kill", point))
-        assert killed.code == KILLED, killed.log
+        home.killed(point)
     ended = home.run()
     assert ended.code == 0, ended.log
     check(home)

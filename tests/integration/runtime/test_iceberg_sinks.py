@@ -21,7 +21,6 @@ from tests.support.jars import NoJars
 from tests.support.launches import Launches
 from tests.support.runs import JOBS, Home
 
-KILLED = -9
 ROWS = 20
 STORIES = re.findall(r"@story\ndef (\w+)", (JOBS / "iceberg_sinks.py").read_text())
 Outcomes = dict[str, str]
@@ -96,8 +95,7 @@ def read(home: Home, **env: str) -> Any:
 )
 def test_rows_are_there_once_after_kills(home: Home, points: tuple[str, ...]) -> None:
     for point in points:
-        killed = home.run(("kill", point))
-        assert killed.code == KILLED, killed.log
+        home.killed(point)
     ended = home.run()
     assert ended.code == 0, ended.log
     check(ended.result)
@@ -106,8 +104,7 @@ def test_rows_are_there_once_after_kills(home: Home, points: tuple[str, ...]) ->
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_rows_of_a_completed_checkpoint_are_read_while_they_wait(home: Home) -> None:
-    killed = home.run(("kill", "sink/commit-1/before-saving"))
-    assert killed.code == KILLED, killed.log
+    home.killed("sink/commit-1/before-saving")
     history = History("published_iceberg").prefix
     newest = open_history(home.store, history).journal.catch_up().retained[-1]
     found = read(home, WAITING=f"{home.store.uri}/{history}/chk-{newest.id}")

@@ -13,7 +13,7 @@ from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Ended, Home
 from tests.support.waiting import wait_until
 
-KILLED, REPLACED = -9, 79
+REPLACED = 79
 FOLDERS = ("model", "index")
 POINTS = [
     *(f"files/{uid}/{step}" for uid in FOLDERS for step in ("written", "listed", "before-storing", "stored")),
@@ -58,7 +58,7 @@ def restored(coordinator: Coordinator) -> set[str]:
 @pytest.mark.slow  # test_files.py: retries in one process; test_loop_kills.py kills a driver
 @pytest.mark.timeout(600)
 def test_model_and_index_of_a_driver_that_was_killed_are_used_again(home: Home) -> None:
-    assert home.run(("kill", "checkpoint/3/completed")).code == KILLED
+    home.killed("checkpoint/3/completed")
     check(home.run(), home.coordinator())
     assert restored(home.coordinator()) == set(FOLDERS)
 
@@ -69,7 +69,7 @@ def test_model_and_index_of_a_driver_that_was_killed_are_used_again(home: Home) 
     ("home", "point"), [(store, point) for store in ("local", "s3") for point in POINTS], indirect=["home"]
 )
 def test_files_are_kept_or_written_again_after_a_kill_at_any_step(home: Home, point: str) -> None:
-    assert home.run(("kill", point)).code == KILLED
+    home.killed(point)
     check(home.run(), home.coordinator())
 
 

@@ -14,7 +14,7 @@ from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
 
-KILLED, OVER = -9, 79
+OVER = 79
 FIRST, SECOND = "1,2,3", "3,4,5"  # the days of two runs: one of them is done already
 DAYS = (1, 2, 3, 4, 5)
 POINTS = [
@@ -69,8 +69,7 @@ def finish(home: Home, days: tuple[int, ...]) -> None:
 def survive(home: Home, point: str) -> None:
     for days, run in ((DAYS[:3], FIRST), (DAYS, SECOND)):
         home.env["DAYS"] = run
-        killed = home.run(("kill", point))
-        assert killed.code == KILLED, killed.log
+        home.killed(point)
         finish(home, days)
 
 
@@ -78,7 +77,7 @@ def survive(home: Home, point: str) -> None:
 @pytest.mark.timeout(600)
 def test_table_by_key_survives_a_kill(home: Home) -> None:
     home.env["DAYS"] = FIRST
-    assert home.run(("kill", "loop/days/barrier-2/taken-over")).code == KILLED
+    home.killed("loop/days/barrier-2/taken-over")
     finish(home, DAYS[:3])
 
 

@@ -14,7 +14,6 @@ from tests.support.postgres import OWNER, PASSWORD, Postgres, jars
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
 
-KILLED = -9
 TABLES = """
 drop schema public cascade; create schema public;
 create table orders (id bigint, shop bigint); create table report (shop bigint, count bigint)
@@ -66,8 +65,7 @@ def has_rows(postgres: Postgres) -> None:
 
 def survive(home: Home, postgres: Postgres, *points: str) -> None:
     for point in points:
-        killed = home.run(("kill", point))
-        assert killed.code == KILLED, killed.log
+        home.killed(point)
         is_once(postgres)
     ended = home.run()
     assert ended.code == 0, ended.log

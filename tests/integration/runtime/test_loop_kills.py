@@ -13,7 +13,7 @@ from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
 
-KILLED, OVER = -9, 79
+OVER = 79
 TURN, BARRIER = ("before", "finished"), ("before", "frames-written", "taken-over", "begun")
 POINTS = [
     *(f"loop/rank/turn-{number}/{step}" for number in range(1, 6) for step in TURN),
@@ -87,8 +87,7 @@ def check(home: Home, turns: int = 5) -> None:
 
 def survive(home: Home, *points: str, turns: int = 5) -> None:
     for point in points:
-        killed = home.run(("kill", point))
-        assert killed.code == KILLED, killed.log
+        home.killed(point)
         is_once(home, turns)
     ended = home.run()
     assert ended.code == 0, ended.log

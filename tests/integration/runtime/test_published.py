@@ -12,7 +12,6 @@ from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
 
-KILLED = -9
 PREPARING = ("before", "staged", "rows-written", "prepared")
 COMMITTING = ("before", "before-publication", "published", "before-emptying", "emptied", "done")
 POINTS = [
@@ -58,8 +57,7 @@ def check(home: Home) -> None:
 
 def survive(home: Home, *points: str) -> None:
     for point in points:
-        killed = home.run(("kill", point))
-        assert killed.code == KILLED, killed.log
+        home.killed(point)
         is_once(home)
     ended = home.run()
     assert ended.code == 0, ended.log

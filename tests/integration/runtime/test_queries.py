@@ -79,8 +79,7 @@ def test_driver_that_is_killed_while_it_takes_over_is_followed_by_another(stream
         first.wait()
     add_files(source(stream), *range(4, FILES))
     ending(stream)
-    killed = stream.run(("kill", f"query/{step}"))
-    assert killed.code == -9, killed.log
+    stream.killed(f"query/{step}")
     again = stream.run()
     assert again.code == 0, again.log
     assert rows_in(stream.out, "key") == expected_keys(FILES)
@@ -254,8 +253,7 @@ def test_stopped_query_goes_back_to_its_savepoint_behind_starts_that_wrote_nothi
     """As the old version does, if the new one has failed before its first batch. The savepoint's own location is gone then."""
     resume(stream.coordinator())
     for step in ("emptied", "located"):
-        killed = stream.run(("kill", f"query/{step}"))
-        assert killed.code == -9, killed.log
+        stream.killed(f"query/{step}")
     resume(stream.coordinator())
     add_files(source(stream), *range(4, 8))
     ending(stream)

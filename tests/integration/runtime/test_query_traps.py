@@ -242,8 +242,7 @@ def test_state_is_fetched_from_two_locations_back(stream: Home) -> None:
     with in_batch_one(stream, zombies, tries.plan()) as zombie:
         add_files(source(stream), *range(4, FILES))
         taking_over(stream)
-        killed = stream.run(("kill", "query/located"), confs=tries.plan(2))
-        assert killed.code == -9, killed.log
+        stream.killed("query/located", confs=tries.plan(2))
         with stream.started(("stop", "query/located"), confs=tries.plan(3)) as taker:
             wait_until(taker.is_stopped, 120, taker.said)
             assert len(locations(stream)) == 3
@@ -264,8 +263,7 @@ def test_driver_that_is_killed_around_its_second_look_is_followed_by_another(str
     killed_in_batch_one(stream)
     add_files(source(stream), *range(4, FILES))
     taking_over(stream)
-    killed = stream.run(("kill", f"query/{step}"))
-    assert killed.code == -9, killed.log
+    stream.killed(f"query/{step}")
     again = stream.run()
     assert again.code == 0, again.log
     assert once_each(stream)

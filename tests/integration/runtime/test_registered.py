@@ -24,7 +24,6 @@ from tests.support.runs import Home
 from tests.support.waiting import wait_until
 
 CaptureFixture = pytest.CaptureFixture[str]
-KILLED = -9
 
 
 def stage(job: CheckpointedJob, uid: str) -> int:
@@ -255,10 +254,10 @@ def noted(home: Home) -> list[Any]:
 def test_retry_continues_with_the_newest_state_after_a_kill_between_barriers(tmp_path: Path) -> None:
     """First after the source moved on and before that was saved, then after it was saved and before anybody was told."""
     home = Home(tmp_path / "home", "positions.py")
-    assert home.run(("kill", "stage/second/rows-written")).code == KILLED
+    home.killed("stage/second/rows-written")
     first = noted(home)
     assert first[:3] == [["initialize", None, None], ["prepare", 1], ["snapshot", 1, "stage 'first'"]]
-    assert home.run(("kill", "checkpoint/1/completed")).code == KILLED
+    home.killed("checkpoint/1/completed")
     assert noted(home)[:3] == [["initialize", 1, {"at": 10}], ["prepare", 2], ["snapshot", 2, "stage 'second'"]]
     ended = home.run()
     assert ended.code == 0, ended.log

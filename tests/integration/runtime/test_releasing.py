@@ -52,8 +52,7 @@ def test_query_that_was_fenced_and_never_started_is_released(stream: Home, tmp_p
     hold.unlink()
     del stream.env["STREAM_PLAIN"]
     stream.env["STREAM_ADOPT"] = uri
-    killed = stream.run(("kill", "query/before-location"))
-    assert killed.code == -9, killed.log
+    killed = stream.killed("query/before-location")
     new = tmp_path / "new"
     assert f"checkpoints release stream rows --to FOLDER --adopted {location.uri}" in killed.log
     change.restore(stream.store, "stream", None, change.RestoreSource("latest"), change.Approval(yes=True))

@@ -166,8 +166,7 @@ def test_driver_that_is_killed_while_it_goes_back_and_rescales_is_followed_by_an
     add_files(source(stream), *range(4, 8))
     run(stream, 2)
     restore(stream, drained, rewind_sink=True)
-    killed = stream.run(("kill", f"query/{step}"), confs=with_partitions(5))
-    assert killed.code == -9, killed.log
+    stream.killed(f"query/{step}", confs=with_partitions(5))
     again = run(stream, 5)
     assert rescaled(again.log, 2, 5) == (step == "repartitioned")
     assert exact(stream, 8)
@@ -178,8 +177,7 @@ def test_driver_that_is_killed_while_it_goes_back_and_rescales_is_followed_by_an
 def test_job_that_has_run_no_batch_since_gets_the_old_number_by_rescaling(stream: Home, drained: str) -> None:
     """It stands where the savepoint was taken, so it does not go back."""
     resume(stream.coordinator())
-    killed = stream.run(("kill", "query/located"), confs=with_partitions(5))
-    assert killed.code == -9, killed.log
+    killed = stream.killed("query/located", confs=with_partitions(5))
     assert rescaled(killed.log, 2, 5)
     restore(stream, drained, rewind_sink=False)
     add_files(source(stream), *range(4, 8))
@@ -229,8 +227,7 @@ def test_driver_that_is_killed_while_it_rescales_is_followed_by_another(stream: 
     add_files(source(stream), *range(4))
     run(stream, 5)
     add_files(source(stream), *range(4, 8))
-    killed = stream.run(("kill", f"query/{step}"), confs=with_partitions(3))
-    assert killed.code == -9, killed.log
+    stream.killed(f"query/{step}", confs=with_partitions(3))
     for files in (8, 10):
         add_files(source(stream), *range(8, files))
         again = run(stream, 3)
