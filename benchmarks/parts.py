@@ -13,7 +13,7 @@ from benchmarks.drivers import KILLED, LOCAL, Driver, Drivers, drivers_on
 from benchmarks.jobs.parts import PARTS
 from benchmarks.rounds import Run, Variant, measure
 
-ROWS = {Size.TINY: 2_000, Size.SMALL: 32_000_000, Size.FULL: 60_000_000}
+ROWS = {Size.TINY: 2_000, Size.SMALL: 20_000_000, Size.FULL: 60_000_000}
 ROUNDS = {Size.TINY: 1, Size.SMALL: 1, Size.FULL: 3}
 WHOLE, IN_PARTS = "whole", "in parts"
 IN_JOB, PROCESSOR, JOBS = "s in the job", "s of the processor", "Spark jobs"

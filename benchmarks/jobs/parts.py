@@ -24,7 +24,7 @@ DIGESTS = 12  # of each row, one of the other
 
 def make_source(spark: SparkSession, folder: str, count: int) -> None:
     """Write the ids, in a folder for each part."""
-    ids = spark.range(0, count, numPartitions=2).selectExpr("id", f"id % {PARTS} as part")
+    ids = spark.range(0, count, numPartitions=20).selectExpr("id", f"id % {PARTS} as part")
     ids.write.mode("ignore").partitionBy("part").parquet(folder)
 
 
