@@ -196,8 +196,10 @@ class Frames:
             known[new.rows.file_set.identity] = Version(new.rows.file_set, new.rows.schema, new.on)
         kept = self._kept(uid, known, began, loops)
         file_sets = tuple(version.file_set for version in kept.values())
-        if not kept or (held and not new and held.file_sets == file_sets):
-            return held if kept else None
+        if not kept:
+            return None
+        if held and not new and held.file_sets == file_sets:
+            return held
         on = {one: version.on for one, version in kept.items() if version.on}
         stored = held.keyed if held else None
         keyed = opened.detail(on) if isinstance(opened, OpenedKeyed) else stored and replace(stored, on=on)

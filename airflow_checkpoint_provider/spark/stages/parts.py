@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import PartsDiffer
-from airflow_checkpoint_provider.protocol.metadata import PARTS, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import PARTS, Measures, StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail, PartsProgress
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.spark.stages.part_frames import Kept, PartFrame, PartFrames, frames_of
-from airflow_checkpoint_provider.spark.stages.proof import StageSnapshot, StoredRows
+from airflow_checkpoint_provider.spark.stages.proof import StageSnapshot, WrittenRows
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest
 from airflow_checkpoint_provider.spark.stages.schemas import first_difference, schema_json
 from airflow_checkpoint_provider.spark.stages.stage import Stages
@@ -103,8 +103,8 @@ class PartStages:
         parts = PartsDetail(values=tuple(frames.values), done=now, by=frames.by, kept_s=kept_s)
         self._refuse_other_columns(uid, frame.df, parts)
 
-        def record(stored: StoredRows) -> StageSnapshot:
-            return self._grown(uid, stored, parts, self._detail(frame, stored, request, parts))
+        def record(rows: WrittenRows, measures: Measures) -> StageSnapshot:
+            return self._grown(uid, rows, measures, parts, self._detail(frame, rows, request, parts))
 
         with self._attempt.file_sets.stage(uid, self._states.snapshots):  # parts that this one replaces go after it
             self._stages.store(uid, frame.df, barrier, record, frame.plan, frame.listed)
@@ -123,9 +123,9 @@ class PartStages:
                 " select(...), cast(...)"
             )
 
-    def _detail(self, frame: PartFrame, stored: StoredRows, request: StageRequest, parts: PartsDetail) -> StageDetail:
+    def _detail(self, frame: PartFrame, rows: WrittenRows, request: StageRequest, parts: PartsDetail) -> StageDetail:
         """Return what decides about all parts together. What the first part has noted stays."""
-        detail = self._stages.detail(stored, request, frame.whole, frame.listed)
+        detail = self._stages.detail(rows, request, frame.whole, frame.listed)
         before = self._before(request.uid, parts)
         if before and (first := before.stage):
             detail = replace(
@@ -142,9 +142,11 @@ class PartStages:
         # Each part has its own, if a function makes it
         return detail if parts.by else replace(detail, plan="", inputs="", listed="")
 
-    def _grown(self, uid: str, stored: StoredRows, parts: PartsDetail, detail: StageDetail) -> StageSnapshot:
+    def _grown(
+        self, uid: str, rows: WrittenRows, measures: Measures, parts: PartsDetail, detail: StageDetail
+    ) -> StageSnapshot:
         """Return the stage with one more part. Parts that no completed checkpoint holds are proved together with it."""
-        before, measures = self._before(uid, parts), stored.measures
+        before = self._before(uid, parts)
         unproved = self._states.completing(uid) if before else None
         proofs = unproved.proofs if isinstance(unproved, StageSnapshot) else {}
         if before:
@@ -156,12 +158,12 @@ class PartStages:
             uid=uid,
             kind=PARTS,
             run=self._states.run,
-            file_sets=(*(before.file_sets if before else ()), stored.file_set),
+            file_sets=(*(before.file_sets if before else ()), rows.file_set),
             measures=measures,
             stage=detail,
             parts=parts,
         )
-        return StageSnapshot(snapshot, {**proofs, **stored.proofs})
+        return StageSnapshot(snapshot, {**proofs, **rows.proofs})
 
     def _read(self, uid: str) -> DataFrame:
         """Return the rows of all parts. No checkpoint may complete meanwhile: the state may then have copies of its files."""

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.coordinator.files import read_footers
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreError
 from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.handover import ExitCode
-from airflow_checkpoint_provider.protocol.metadata import Measures, StageDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import VERSION, canonical
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
@@ -137,16 +137,10 @@ class WrittenRows:
     work_s: float
     proof: Proof
 
-
-@dataclass(frozen=True)
-class StoredRows:
-    """Rows that Spark has written, of a stage or of a part of one. They are not proved yet."""
-
-    file_set: FileSet
-    schema: str
-    codec: str
-    measures: Measures
-    proofs: Proofs
+    @property
+    def proofs(self) -> Proofs:
+        """Return the proof by the path of the file set."""
+        return {self.file_set.path: self.proof}
 
 
 @dataclass(frozen=True)

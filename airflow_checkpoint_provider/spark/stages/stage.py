@@ -12,6 +12,7 @@ from airflow_checkpoint_provider.errors import DrawsDiffer, WrongUse
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.metadata import (
     STAGE,
+    Measures,
     Provenance,
     StageDetail,
     StateSnapshot,
@@ -29,7 +30,7 @@ from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing
 from airflow_checkpoint_provider.spark.stages.jars import added_jars
 from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference_from_stored
-from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, StageSnapshot, StoredRows
+from airflow_checkpoint_provider.spark.stages.proof import PLAN_FILE, StageSnapshot, WrittenRows
 from airflow_checkpoint_provider.spark.stages.redaction import redaction
 from airflow_checkpoint_provider.spark.stages.reseeding import reseeded
 from airflow_checkpoint_provider.spark.stages.reuse import (
@@ -275,20 +276,20 @@ class Stages(StageRows):
             say(state_messages.stage_sorted(uid))
         observed = observations.watched(df, plan)
 
-        def record(stored: StoredRows) -> StageSnapshot:
-            detail = self.detail(stored, request, plan, listed, draws)
-            files = (stored.file_set,)
+        def record(rows: WrittenRows, measures: Measures) -> StageSnapshot:
+            detail = self.detail(rows, request, plan, listed, draws)
+            files = (rows.file_set,)
             snapshot = StateSnapshot(
-                uid=uid, kind=STAGE, run=self.states.run, file_sets=files, measures=stored.measures, stage=detail
+                uid=uid, kind=STAGE, run=self.states.run, file_sets=files, measures=measures, stage=detail
             )
-            return StageSnapshot(snapshot, stored.proofs, observed)
+            return StageSnapshot(snapshot, rows.proofs, observed)
 
         snapshot = self.store(uid, df, f"stage '{uid}'", record, plan, listed)
         assert snapshot.stage
         return self.read(snapshot, snapshot.stage)
 
     def detail(
-        self, stored: StoredRows, request: StageRequest, plan: Plan, listed: Listing, draws: tuple[int, ...] = ()
+        self, rows: WrittenRows, request: StageRequest, plan: Plan, listed: Listing, draws: tuple[int, ...] = ()
     ) -> StageDetail:
         """Return the record of a stage: a retry compares it, and reads the rows by it."""
         return StageDetail(
@@ -296,8 +297,8 @@ class Stages(StageRows):
             inputs=plan.read,
             python=plan.python or plan.local_rows,
             application=self.application.digest,
-            schema=stored.schema,
-            codec=stored.codec,
+            schema=rows.schema,
+            codec=rows.codec,
             sorted=plan.sorted,
             version=request.version,
             function=request.function,

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.inputs import Listing
 from airflow_checkpoint_provider.spark.stages.plan import Plan
-from airflow_checkpoint_provider.spark.stages.proof import Proof, Proofs, StageSnapshot, StoredRows, WrittenRows
+from airflow_checkpoint_provider.spark.stages.proof import Proof, StageSnapshot, WrittenRows
 from airflow_checkpoint_provider.spark.state.states import States
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class StageRows:
         uid: str,
         df: DataFrame,
         barrier: str,
-        record: Callable[[StoredRows], StageSnapshot],
+        record: Callable[[WrittenRows, Measures], StageSnapshot],
         plan: Plan | None,
         listed: Listing,
     ) -> StateSnapshot:
@@ -53,8 +53,7 @@ class StageRows:
             waited = time.monotonic() - written
             measures = Measures(barrier=barrier, work_s=rows.work_s, sync_s=waited, new_bytes=rows.file_set.bytes)
             with self.attempt.barriers:  # else the copies of another checkpoint could replace the files meanwhile
-                proofs: Proofs = {rows.file_set.path: rows.proof}
-                made = record(StoredRows(rows.file_set, rows.schema, rows.codec, measures, proofs))
+                made = record(rows, measures)
                 self.states.hand_out(made.record, made)
             self.attempt.heart.update(lambda beat: replace(beat, computed=tuple(dict.fromkeys((*beat.computed, uid)))))
             self.checkpointer.checkpoint(barrier)

@@ -26,6 +26,10 @@ from tests.support.s3server import S3Server
 
 CaptureFixture = pytest.CaptureFixture[str]
 LOCAL = pytest.mark.parametrize("local", [False, True], ids=["spark", "local"])
+# Those with LOCAL show it for files of Spark, and test_on_s3.py
+MOSTLY_LOCAL = pytest.mark.parametrize(
+    "local", [pytest.param(False, marks=pytest.mark.slow), True], ids=["spark", "local"]
+)
 
 
 class Index:
@@ -90,11 +94,7 @@ def test_retry_gets_the_files_and_writes_nothing(script: Script, local: bool, ca
         assert (index.read(index.kept()), index.calls) == ("another", 1)
 
 
-@pytest.mark.parametrize(
-    "local",
-    [pytest.param(False, marks=pytest.mark.slow), True],  # test_retry_gets_the_files_and_writes_nothing[spark]
-    ids=["spark", "local"],
-)
+@MOSTLY_LOCAL
 def test_changed_application_writes_them_again_unless_a_version_says_that_they_are_the_same(
     script: Script, local: bool, capsys: CaptureFixture
 ) -> None:
@@ -337,11 +337,7 @@ def test_checkpoint_shows_the_files_and_opens_them(
         show.verify(LocalStore(script.root), pointer, deep=True)
 
 
-@pytest.mark.parametrize(
-    "local",
-    [pytest.param(False, marks=pytest.mark.slow), True],  # test_checkpoint_shows_the_files_and_opens_them[spark]
-    ids=["spark", "local"],
-)
+@MOSTLY_LOCAL
 def test_savepoint_has_the_files_and_needs_no_history(script: Script, local: bool, tmp_path: Path) -> None:
     with script.attempt() as job:
         Index(job, local=local).kept()
@@ -398,11 +394,7 @@ def test_example_fits_once_and_predicts(
 # -- in S3 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "local",
-    [pytest.param(False, marks=pytest.mark.slow), True],  # test_retry_gets[spark]; test_on_s3.py
-    ids=["spark", "local"],
-)
+@MOSTLY_LOCAL
 def test_files_in_a_bucket(
     script: Script, s3: S3Server, bucket: str, local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

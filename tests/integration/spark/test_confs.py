@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +80,7 @@ HOSTILE_HADOOP = {
 }  # fmt: skip
 
 
+ALL = "all together"
 ALONE = "types of other writers"  # Spark cannot read variants with it, so a stage refuses them
 
 
@@ -138,35 +140,22 @@ def confs(spark: SparkSession, values: dict[str, str], hadoop: dict[str, str]) -
         yield
 
 
-@pytest.mark.parametrize("group", TOGETHER)
-def test_confs_of_the_session_that_meet_change_no_rows(
-    spark: SparkSession, tmp_path: Path, expected: dict[bool, list[str]], group: str
-) -> None:
-    """Each value of each conf is in one of three sessions."""
-    with confs(spark, TOGETHER[group], {}):
-        check(spark, tmp_path, expected, variants=group != ALONE)
+def each(together: list[str], groups: dict[str, dict[str, str]]) -> list[Any]:
+    """Return all values together, in ``make test``, and each group by itself, in the slow tests."""
+    return [*together, *(pytest.param(group, marks=pytest.mark.slow) for group in groups if group not in together)]
 
 
-def test_confs_of_the_cluster_that_meet_change_no_rows(
-    spark: SparkSession, tmp_path: Path, expected: dict[bool, list[str]]
-) -> None:
-    with confs(spark, {}, _together(HOSTILE_HADOOP)):
-        check(spark, tmp_path, expected)
-
-
-@pytest.mark.slow  # test_confs_of_the_session_that_meet_change_no_rows
-@pytest.mark.parametrize("group", HOSTILE)
+@pytest.mark.parametrize("group", each([*TOGETHER], HOSTILE))
 def test_confs_of_the_session_change_no_rows(
     spark: SparkSession, tmp_path: Path, expected: dict[bool, list[str]], group: str
 ) -> None:
-    with confs(spark, HOSTILE[group], {}):
+    with confs(spark, (TOGETHER | HOSTILE)[group], {}):
         check(spark, tmp_path, expected, variants=group != ALONE)
 
 
-@pytest.mark.slow  # test_confs_of_the_cluster_that_meet_change_no_rows
-@pytest.mark.parametrize("group", HOSTILE_HADOOP)
+@pytest.mark.parametrize("group", each([ALL], HOSTILE_HADOOP))
 def test_confs_of_the_cluster_change_no_rows(
     spark: SparkSession, tmp_path: Path, expected: dict[bool, list[str]], group: str
 ) -> None:
-    with confs(spark, {}, HOSTILE_HADOOP[group]):
+    with confs(spark, {}, ({ALL: _together(HOSTILE_HADOOP)} | HOSTILE_HADOOP)[group]):
         check(spark, tmp_path, expected)
