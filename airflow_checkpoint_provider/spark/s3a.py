@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.location.files import hadoop_uri
 from airflow_checkpoint_provider.protocol.keys import JOBS
+from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class
 from airflow_checkpoint_provider.storage import S3Store, Store
 from airflow_checkpoint_provider.storage.directories import opened
 from airflow_checkpoint_provider.storage.s3_credentials import Access
@@ -97,7 +98,7 @@ def prepare(spark: SparkSession, store: Store) -> None:
 
 def _check_jars(spark: SparkSession, needed: Mapping[str, str]) -> None:
     hadoop = _hadoop_conf(spark)
-    version = _jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
+    version = _hadoop_version(spark)
 
     def has(name: str) -> bool:
         return hadoop.getResource(f"{name.replace('.', '/')}.class") is not None
@@ -131,7 +132,7 @@ def _version_of_hadoop_aws(spark: SparkSession, hadoop: Any) -> str | None:
     resource = hadoop.getResource(HADOOP_AWS)
     if resource is None:
         return None
-    properties, stream = _jvm(spark).java.util.Properties(), resource.openStream()
+    properties, stream = java_class(spark, "java.util.Properties")(), resource.openStream()
     try:
         properties.load(stream)
     finally:
@@ -227,19 +228,19 @@ def _check_access(spark: SparkSession, store: S3Store) -> None:
     The requests go through a client of their own with few retries. Spark's client would retry for minutes, for instance with
     a certificate that it does not trust.
     """
-    hadoop, jvm = _hadoop_conf(spark), _jvm(spark).org.apache.hadoop
-    path, conf = jvm.fs.Path(hadoop_uri(store.uri)), jvm.conf.Configuration(hadoop)
+    hadoop, path = _hadoop_conf(spark), hadoop_path(spark, hadoop_uri(store.uri))
+    conf = java_class(spark, "org.apache.hadoop.conf.Configuration")(hadoop)
     for name in ("attempts.maximum", "retry.limit"):
         conf.set(f"fs.s3a.bucket.{store.bucket}.{name}", "2")
     try:
-        client = jvm.fs.FileSystem.newInstance(path.toUri(), conf)
+        client = java_class(spark, "org.apache.hadoop.fs.FileSystem").newInstance(path.toUri(), conf)
         try:
             client.getFileStatus(path)
         finally:
             client.close()
     except Py4JJavaError as error:
         if _class_name(error) != "FileNotFoundException":
-            raise explain(store.uri, error, jvm.util.VersionInfo.getVersion()) from error
+            raise explain(store.uri, error, _hadoop_version(spark)) from error
 
 
 def explain(uri: str, error: Py4JJavaError, hadoop: str) -> errors.CheckpointError:
@@ -268,5 +269,5 @@ def _hadoop_conf(spark: SparkSession) -> Any:
     return spark.sparkContext._jsc.hadoopConfiguration()
 
 
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
+def _hadoop_version(spark: SparkSession) -> str:
+    return str(java_class(spark, "org.apache.hadoop.util.VersionInfo").getVersion())

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.policies.memory import DRIVER_OVERHEAD
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.text import out_of_memory
 
 NEWEST = 10  # lost executors whose reasons are read: each costs a few calls
@@ -50,9 +50,8 @@ def _texts(error: BaseException | None) -> Iterator[str]:
 def losses(spark: SparkSession) -> Iterator[str]:
     """Yield why Spark has lost executors, the newest first. Spark keeps that with its pages off, too."""
     with contextlib.suppress(Exception):  # the JVM may be gone
-        jvm: Any = spark._jvm
         store = spark.sparkContext._jsc.sc().statusStore()
-        executors = jvm.scala.jdk.javaapi.CollectionConverters.asJava(store.executorList(False))
+        executors = java_class(spark, "scala.jdk.javaapi.CollectionConverters").asJava(store.executorList(False))
         lost = [executor for executor in executors if not executor.isActive()]
         for executor in sorted(lost, key=lambda executor: int(executor.removeTime().get().getTime()))[
             : -NEWEST - 1 : -1

@@ -23,6 +23,7 @@ from airflow_checkpoint_provider.protocol.handover import (
     handed_over,
 )
 from airflow_checkpoint_provider.protocol.keys import History, check_job_id
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.storage import S3Settings, Store, open_store, s3_credentials
 from airflow_checkpoint_provider.text import state_messages
 
@@ -96,7 +97,7 @@ def spark_confs(spark: SparkSession) -> dict[str, str]:
     """Return the confs of the session's SparkContext."""
     # One question to the JVM. ``getAll()`` of PySpark asks three for each conf.
     confs = spark.sparkContext._conf._jconf.getAll()  # type: ignore[union-attr]
-    text: str = spark._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(confs).mkString("\0")  # type: ignore[union-attr]
+    text: str = java_class(spark, "scala.collection.immutable.ArraySeq").unsafeWrapArray(confs).mkString("\0")
     pairs = (pair.removeprefix("(").removesuffix(")").partition(",") for pair in text.split("\0"))
     return {name: value for name, _, value in pairs}
 

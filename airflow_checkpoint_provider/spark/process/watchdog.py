@@ -14,10 +14,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.process.exits import leave
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ STOP, SIGTERM = b"s", b"t"
 
 def jvm_pid(spark: SparkSession) -> int:
     """Return the process id of the session's JVM."""
-    jvm: Any = spark._jvm
-    return int(jvm.java.lang.ProcessHandle.current().pid())
+    return int(java_class(spark, "java.lang.ProcessHandle").current().pid())
 
 
 class Watchdog:
@@ -41,12 +41,12 @@ class Watchdog:
     """
 
     def __init__(self, jvm: int, on_jvm_death: Callback, on_sigterm: Callback) -> None:
-        self._jvm, self._on_jvm_death, self._on_sigterm = jvm, on_jvm_death, on_sigterm
+        self._jvm_pid, self._on_jvm_death, self._on_sigterm = jvm, on_jvm_death, on_sigterm
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> Self:
         """Begin to watch. Raises ``WrongUse`` on a system without pidfds (Linux before 5.3, anything else)."""
-        self._jvm_fd = _pidfd(self._jvm)
+        self._jvm_fd = _pidfd(self._jvm_pid)
         self._read_end, self._write_end = os.pipe()
         self._owner = os.getpid()
         self._catches = threading.current_thread() is threading.main_thread()
@@ -86,7 +86,7 @@ class Watchdog:
 
     def _without_jvm(self) -> None:
         _call(self._on_jvm_death)
-        leave(ExitCode.FAILED, f"the JVM of this driver (pid {self._jvm}) is gone; the driver ends with it")
+        leave(ExitCode.FAILED, f"the JVM of this driver (pid {self._jvm_pid}) is gone; the driver ends with it")
 
 
 def _pidfd(pid: int) -> int:

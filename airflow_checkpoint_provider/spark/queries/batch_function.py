@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.utils import ForeachBatchFunction
 
 from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.spark.java_classes import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +37,8 @@ def refuse_inside() -> None:
 
 def batch_function(spark: SparkSession, fields: Mapping[str, Any]) -> Any:
     """Return the Python function of a writer with ``fields``. Py4j knows it by the id that Spark's side holds."""
-    jvm: Any = spark._jvm
     (function,) = java_fields(fields["foreachBatchWriter"]).values()
-    handler = jvm.java.lang.reflect.Proxy.getInvocationHandler(function)
+    handler = java_class(spark, "java.lang.reflect.Proxy").getInvocationHandler(function)
     gateway: Any = spark.sparkContext._gateway
     return gateway.gateway_property.pool[java_fields(handler)["id"]].func
 

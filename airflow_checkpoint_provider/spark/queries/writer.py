@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 from airflow_checkpoint_provider.spark.versions import TRIED, minor_release, untried
 
@@ -167,9 +168,8 @@ def need_package(spark: SparkSession, writer: str, sink: str) -> None:
             f"{writer} writes to {sink}, which was tried with Spark {', '.join(packages)}, and this is {spark.version}. Run the job"
             f" with pyspark=={max(packages)}.* and {packages[max(packages)]}"
         )
-    jvm: Any = spark._jvm
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(found_by)
+        java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader().loadClass(found_by)
     except Py4JJavaError:
         raise NotInstalled(
             f"{writer} writes to {sink}, and Spark does not have it. Add the packages that its documentation names for Spark"

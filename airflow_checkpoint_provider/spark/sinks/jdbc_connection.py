@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.sinks.postgresql import Database, Transactions, settings
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_map
 from airflow_checkpoint_provider.spark.s3a import quiet_py4j
 
 if TYPE_CHECKING:
@@ -106,13 +107,12 @@ def spark_connections(
     spark: SparkSession, options: Mapping[str, str], shown: str, clean: Callable[[str], str]
 ) -> Connect:
     """Return what opens connections as Spark does for these options of its JDBC writer. Raises ``NotInstalled``."""
-    jvm: Any = spark._jvm
-    sql = jvm.org.apache.spark.sql
+    sql = "org.apache.spark.sql"
     try:
         with quiet_py4j():
-            scala_options = jvm.PythonUtils.toScalaMap(dict(options))
-            jdbc_options = sql.execution.datasources.jdbc.JDBCOptions(scala_options)
-            dialect = sql.jdbc.JdbcDialects.get(options["url"])
+            scala_options = scala_map(spark, options)
+            jdbc_options = java_class(spark, f"{sql}.execution.datasources.jdbc.JDBCOptions")(scala_options)
+            dialect = java_class(spark, f"{sql}.jdbc.JdbcDialects").get(options["url"])
             factory = dialect.createConnectionFactory(jdbc_options)
     except Py4JJavaError as error:
         raise explained(error, shown, clean) from None

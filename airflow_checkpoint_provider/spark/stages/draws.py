@@ -19,6 +19,7 @@ import pyspark.sql.classic.dataframe
 import pyspark.sql.dataframe
 
 from airflow_checkpoint_provider.errors import DrawsDiffer
+from airflow_checkpoint_provider.spark.java_classes import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,9 +70,8 @@ class Drawn:
 
     def _next_seeds(self) -> Iterable[int]:
         """Draw a number from each of Spark's generators: of its functions, of its utilities, and of the analysis of SQL."""
-        jvm: Any = self._spark._jvm
         for name in ("SparkClassUtils", "Utils"):
-            scala_object = jvm.java.lang.Class.forName(f"org.apache.spark.util.{name}$").getField("MODULE$").get(None)
+            scala_object = getattr(java_class(self._spark, f"org.apache.spark.util.{name}$"), "MODULE$")
             yield scala_object.random().nextLong()
         uuid = self._spark.sql("SELECT uuid()")._jdf.queryExecution().analyzed().toString()
         yield from (int(number) for number in NUMBER.findall(uuid))

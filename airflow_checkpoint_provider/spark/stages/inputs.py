@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, canonical
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.stages.leaves import (
     DELTA,
     ROWS,
@@ -85,7 +86,7 @@ class Listing(Record):
 
 def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     """Return the listing of the plan of ``df``. The stages of this job are left out: their file sets never change."""
-    listing = _Listing(Leaves(df.sparkSession._jvm, readbacks))
+    listing = _Listing(Leaves(df.sparkSession, readbacks))
     found = [listing.at(node) for node in nodes(df._jdf.queryExecution().commandExecuted())]
     once = [
         part for number, part in enumerate(found) if part not in found[:number]
@@ -155,9 +156,9 @@ class _Listing:
 
     def described(self, statuses: Any) -> list[str]:
         """Return size, time and path of each file, with few calls of the JVM. A status of another shape is returned as it is."""
-        text = self.leaves.jvm.scala.collection.mutable.StringBuilder()
+        text = java_class(self.leaves.spark, "scala.collection.mutable.StringBuilder")()
         statuses.addString(text, "\0")
-        pattern = self.leaves.jvm.java.util.regex.Pattern.compile(STATUS)
+        pattern = java_class(self.leaves.spark, "java.util.regex.Pattern").compile(STATUS)
         return sorted(pattern.matcher(text).replaceAll("$2 $3 $1").split("\0"))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from airflow_checkpoint_provider.protocol.records import canonical
+from airflow_checkpoint_provider.spark.java_classes import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def added_jars(spark: SparkSession) -> list[str]:
 
 def _loaded(spark: SparkSession) -> dict[str, Path]:
     """Return the files from which the driver loads classes: also Spark's copies of jars that lie elsewhere."""
-    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
+    loader = java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
     if not hasattr(loader, "getURLs"):
         return {}
     paths = filter(None, (_local(url.toString()) for url in loader.getURLs()))

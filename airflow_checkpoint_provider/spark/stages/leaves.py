@@ -5,9 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+
+from airflow_checkpoint_provider.spark.java_classes import java_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Readbacks = Mapping[str, tuple[str, str]]
 """Directory URI of a file set of this job -> (uid of its stage or folder, path of the file set)."""
@@ -21,8 +26,8 @@ ROWS = {"LocalRelation": "data", "Transpose": "data", "CommandResult": "rows"}
 class Leaves:
     """Describes the inputs of a plan's leaves, as small JSON objects in the plan's order."""
 
-    def __init__(self, jvm: Any, readbacks: Readbacks) -> None:
-        self.jvm = jvm
+    def __init__(self, spark: SparkSession, readbacks: Readbacks) -> None:
+        self.spark = spark
         self.readbacks = {_plain(uri): stage for uri, stage in readbacks.items()}
 
     def all(self, plan: Any) -> Iterable[dict[str, Any]]:
@@ -61,7 +66,7 @@ class Leaves:
 
     def is_a(self, name: str, java_object: Any) -> bool:
         """Return whether an object is of this Java class, or of one below it."""
-        return bool(self.jvm.py4j.reflection.TypeUtil.isInstanceOf(name, java_object))
+        return bool(java_class(self.spark, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
 
     def stage(self, paths: list[str]) -> dict[str, Any] | None:
         """Return the stage, or the folder, that holds these paths; None if none does. Its file set counts, not the directory where it lies."""

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.location.foreign import loads, readable
 from airflow_checkpoint_provider.protocol.metadata import Metrics
+from airflow_checkpoint_provider.spark.java_classes import await_future, java_class, scala_seq
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages.plan import UUID, Plan
 from airflow_checkpoint_provider.text import state_messages
@@ -63,8 +64,7 @@ class Observed:
     @cached_property
     def schema(self) -> Any:
         """Return Spark's type of the row of metrics."""
-        types = _jvm(self.spark).org.apache.spark.sql.types
-        schema, metrics = types.StructType(), self.node.metrics()
+        schema, metrics = java_class(self.spark, "org.apache.spark.sql.types.StructType")(), self.node.metrics()
         for i in range(metrics.size()):
             schema = schema.add(metrics.apply(i).name(), metrics.apply(i).dataType())
         return schema
@@ -88,12 +88,9 @@ class Observed:
 
     def _row(self) -> Any:
         """Return Spark's row of metrics. Its values never come to Python, where a long and an integer are the same."""
-        scala = _jvm(self.spark).scala
-        scala.concurrent.Await.ready(
-            self.handle.future(), scala.concurrent.duration.Duration.apply(METRICS_TIMEOUT, "s")
-        )
-        names = _jvm(self.spark).org.apache.spark.api.python.PythonUtils.toSeq(list(self.schema.fieldNames()))
-        return _jvm(self.spark).org.apache.spark.sql.Row.fromSeq(names.map(self.handle.get()))
+        await_future(self.spark, self.handle.future(), METRICS_TIMEOUT)
+        names = scala_seq(self.spark, self.schema.fieldNames())
+        return java_class(self.spark, "org.apache.spark.sql.Row").fromSeq(names.map(self.handle.get()))
 
     # -- a stage that is reused --------------------------------------------------------------------------------------
 
@@ -103,9 +100,8 @@ class Observed:
             return
         row, why = self._row_in(stored)
         if row is not None:
-            self.handle.setMetricsAndNotify(
-                row if self.spark.version.startswith(SET_ROWS) else _jvm(self.spark).scala.util.Success(row)
-            )
+            sets_rows = self.spark.version.startswith(SET_ROWS)
+            self.handle.setMetricsAndNotify(row if sets_rows else java_class(self.spark, "scala.util.Success")(row))
             return
         say(state_messages.metrics_missing(uid, self.name, why))
         for observation, handle in _observations():
@@ -157,7 +153,7 @@ def watched(df: DataFrame, plan: Plan) -> tuple[Observed, ...]:
     spark, found = df.sparkSession, {}
     for key, node in nodes:
         if key not in waiting:  # an earlier action has run it, or it has no Observation
-            waiting[key] = _jvm(spark).org.apache.spark.sql.Observation(key[0])
+            waiting[key] = java_class(spark, "org.apache.spark.sql.Observation")(key[0])
             _manager(spark).register(waiting[key], key[1])
         found[key] = Observed(spark, node, waiting[key])
     return tuple(found.values())
@@ -232,7 +228,7 @@ def _observations() -> Iterator[tuple[Observation, Any]]:
 
 def _json_of(spark: SparkSession, row: Any, schema: Any) -> str:
     """Return a row as JSON. Two metrics may have one name, so their positions are the names. Starts no job."""
-    frame = _frame(spark, spark._jsparkSession.createDataFrame(_jvm(spark).java.util.List.of(row), schema))
+    frame = _frame(spark, spark._jsparkSession.createDataFrame(java_class(spark, "java.util.List").of(row), schema))
     text: str = frame.toDF(*map(str, range(len(frame.columns)))).select(F.to_json(F.struct("*"), EXACT)).collect()[0][0]
     return text
 
@@ -246,8 +242,8 @@ def _refuse_other_names(text: str, schema: str) -> None:
 
 def _row_of(spark: SparkSession, schema: str, text: str) -> Any:
     """Return Spark's row from its JSON. Starts no job."""
-    jvm = _jvm(spark)
-    texts = spark._jsparkSession.createDataset(jvm.java.util.List.of(text), jvm.org.apache.spark.sql.Encoders.STRING())
+    encoder = java_class(spark, "org.apache.spark.sql.Encoders").STRING()
+    texts = spark._jsparkSession.createDataset(java_class(spark, "java.util.List").of(text), encoder)
     fields = json.loads(schema)["fields"]
     numbered = json.dumps({"type": "struct", "fields": [{**field, "name": str(i)} for i, field in enumerate(fields)]})
     rows = _frame(spark, texts.toDF()).select(F.from_json("value", numbered, EXACT).alias("row")).select("row.*")
@@ -266,7 +262,3 @@ def _first_line(error: Exception) -> str:
 
 def _manager(spark: SparkSession) -> Any:
     return spark._jsparkSession.observationManager()
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm

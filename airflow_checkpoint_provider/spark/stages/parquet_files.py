@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from airflow_checkpoint_provider.coordinator.files import compare
 from airflow_checkpoint_provider.errors import Damaged, StoreDenied, StoreError, StoreUnavailable
 from airflow_checkpoint_provider.protocol.file_records import File, Footer
+from airflow_checkpoint_provider.spark.java_classes import await_future, hadoop_path
 from airflow_checkpoint_provider.spark.java_errors import java_reason
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.schemas import marked, schema_json, stored_schema, unmarked
@@ -82,9 +83,8 @@ def rows_of(spark: SparkSession, observed: Observation) -> int:
 
     It comes through Spark's listeners, which drop events under load. Then ``get`` would wait for ever; this waits a bounded time.
     """
-    scala, handle = _jvm(spark).scala.concurrent, _handle(observed)
     try:
-        scala.Await.ready(handle.future(), scala.duration.Duration.apply(COUNT_TIMEOUT, "s"))
+        await_future(spark, _handle(observed).future(), COUNT_TIMEOUT)
     except Py4JJavaError as error:
         raise StoreError(
             "Spark did not report how many rows it wrote. It may have dropped the event: run the job again"
@@ -241,8 +241,7 @@ def _schema_refused(uri: str, *errors: type[Exception]) -> Iterator[None]:
 
 def _listed(spark: SparkSession, uri: str) -> dict[str, int]:
     """Return the sizes in bytes of the data files in ``uri`` by name; an empty dict if there is no such directory."""
-    jvm: Any = _jvm(spark)
-    path = jvm.org.apache.hadoop.fs.Path(uri)
+    path = hadoop_path(spark, uri)
     try:
         statuses = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).listStatus(path)
     except Py4JJavaError as error:
@@ -260,10 +259,6 @@ def _unlisted(uri: str, error: Py4JJavaError) -> dict[str, int]:
     if name in ("AccessControlException", "AccessDeniedException"):
         raise StoreDenied(f"{why}. Give this job the right to list and read there") from error
     raise StoreUnavailable(f"{why}. Try again") from error
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
 
 
 def _handle(observed: Observation) -> Any:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.spark.java_classes import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -84,7 +86,7 @@ def _numbering(spark: SparkSession, rdd: Any) -> Iterable[str]:
 
     Their names stand in the code that PySpark has pickled for its workers. The code is searched, never loaded.
     """
-    byte = spark._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
+    byte = java_class(spark, "scala.reflect.ClassTag").Byte()
     waiting, seen = [rdd], set()
     while waiting:
         rdd = waiting.pop()

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType
 
 from airflow_checkpoint_provider.errors import NotInParts
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_none, scala_seq
 from airflow_checkpoint_provider.spark.stages.leaves import Leaves, class_name
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ def column_values(uid: str, df: DataFrame, by: str) -> list[Any]:
     """
     relation = _source(uid, df, by)
     schema, location = relation.partitionSchema(), relation.location()
-    jvm: Any = df.sparkSession._jvm
-    nothing = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+    spark = df.sparkSession
+    nothing = scala_seq(spark, [])
     folders = location.listFiles(nothing, nothing)
-    rows = jvm.org.apache.spark.api.python.PythonUtils.toSeq([folders.apply(i).values() for i in range(folders.size())])
-    attributes = jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(schema)
-    table = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-        attributes, rows, False, jvm.scala.Option.empty()
+    rows = scala_seq(spark, (folder.values() for folder in _each(folders)))
+    attributes = java_class(spark, "org.apache.spark.sql.catalyst.types.DataTypeUtils").toAttributes(schema)
+    table = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.LocalRelation")(
+        attributes, rows, False, scala_none(spark)
     )
     found = {_as_json(row[0]) for row in _frame(df, table).select(_plain(df, by)).collect()}
     values = sorted(found - {None})
@@ -85,7 +86,7 @@ def _source(uid: str, df: DataFrame, by: str) -> Any:
     if leaves.size() != 1 or class_name(first) != "LogicalRelation":
         raise _no_column(uid, by, f"its plan reads {class_name(first)}, not one folder or table of files")
     relation = first.relation()
-    if not Leaves(df.sparkSession._jvm, {}).is_of_files(relation):
+    if not Leaves(df.sparkSession, {}).is_of_files(relation):
         raise _no_column(uid, by, f"its plan reads {class_name(relation)}, not a folder or a table of files")
     names = list(relation.partitionSchema().fieldNames())
     ids = {_id(field): field.name() for field in _each(first.output()) if field.name() in names}
@@ -122,5 +123,6 @@ def _frame(df: DataFrame, plan: Any) -> DataFrame:
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     spark = df.sparkSession
-    jvm: Any = spark._jvm
-    return ClassicDataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+    return ClassicDataFrame(
+        java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(spark._jsparkSession, plan), spark
+    )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotInParts
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.stages.leaves import class_name
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 
@@ -87,7 +88,7 @@ def each(plan: Any) -> Iterator[Any]:
 
 def _expressions(df: DataFrame, plan: Any) -> Iterator[Any]:
     """Yield the expressions that are in the way. Most plans have none, and then no expression is looked at."""
-    patterns: Any = df.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
+    patterns: Any = java_class(df.sparkSession, "org.apache.spark.sql.catalyst.trees.TreePattern")
     if plan.deterministic() and not plan.containsPattern(patterns.AGGREGATE_EXPRESSION()):
         return
     for node in each(plan):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.protocol.records import Record, canonical
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.stages.confs import overridden, redacted_confs, result_changing
 from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
 from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks
@@ -97,7 +98,9 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
     execution = df._jdf.queryExecution()
     with overridden(df.sparkSession, UNCUT):
         plan = execution.commandExecuted()
-        without_ids = _jvm(df).org.apache.spark.sql.catalyst.plans.NormalizePlan.normalizeExprIds(plan)
+        without_ids = java_class(df.sparkSession, "org.apache.spark.sql.catalyst.plans.NormalizePlan").normalizeExprIds(
+            plan
+        )
         version = df.sparkSession.version
         tree, tree_without_ids = tree_text(plan, version), tree_text(without_ids, version)
     drawn = Drawn(df.sparkSession).numbers(tree)
@@ -105,7 +108,7 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         _numbered(without_draws(text, drawn), pattern)
         for text, pattern in ((tree, NUMBERED), (tree_without_ids, NUMBERED_NAMES))
     )
-    leaves = tuple(Leaves(_jvm(df), readbacks).all(plan))
+    leaves = tuple(Leaves(df.sparkSession, readbacks).all(plan))
     confs = result_changing(df.sparkSession)
     trees = ["analysed", analysed, "exact", exact]
     schema, shown = f"schema {schema_json(df)}", redacted_confs(df.sparkSession, confs)
@@ -169,9 +172,5 @@ def _numbered(text: str, numbered: re.Pattern[str]) -> str:
 
 
 def _has(df: DataFrame, plan: Any, *patterns: str) -> bool:
-    tree_pattern = _jvm(df).org.apache.spark.sql.catalyst.trees.TreePattern
+    tree_pattern = java_class(df.sparkSession, "org.apache.spark.sql.catalyst.trees.TreePattern")
     return any(plan.containsPattern(getattr(tree_pattern, pattern)()) for pattern in patterns)
-
-
-def _jvm(df: DataFrame) -> Any:
-    return df.sparkSession._jvm

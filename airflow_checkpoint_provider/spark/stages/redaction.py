@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.spark.java_classes import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -23,7 +25,7 @@ def redaction(spark: SparkSession) -> Hide:
     pattern = spark._jsparkSession.sessionState().conf().stringRedactionPattern()
     if pattern.isEmpty():
         return lambda text: text
-    return lambda text: str(spark._jvm.org.apache.spark.util.Utils.redact(pattern, text))  # type: ignore[union-attr]
+    return lambda text: str(java_class(spark, "org.apache.spark.util.Utils").redact(pattern, text))
 
 
 def is_secret(spark: SparkSession) -> Callable[[str], bool]:
@@ -31,5 +33,5 @@ def is_secret(spark: SparkSession) -> Callable[[str], bool]:
     regex = spark.sparkContext._conf.get("spark.redaction.regex", SECRETS)
     if regex == SECRETS:  # without a question to the JVM for each text
         return lambda text: bool(_SECRETS.search(text))
-    pattern = spark._jvm.java.util.regex.Pattern.compile(regex)  # type: ignore[union-attr]  # Java's own dialect
+    pattern = java_class(spark, "java.util.regex.Pattern").compile(regex)  # Java's own dialect
     return lambda text: bool(pattern.matcher(text).find())

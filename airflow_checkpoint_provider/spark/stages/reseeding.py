@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import JavaObject, is_instance_of
 from py4j.protocol import Py4JError
 
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.draws import with_draws
 from airflow_checkpoint_provider.spark.stages.plan import UNCUT, tree_text
@@ -28,10 +29,11 @@ def reseeded(df: DataFrame, seeds: Mapping[int, int]) -> DataFrame | None:
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     spark = df.sparkSession
-    jvm: Any = spark._jvm
     try:
         plan = df._jdf.queryExecution().analyzed()
-        copied = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, _Copy(spark, seeds).of(plan))
+        copied = java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(
+            spark._jsparkSession, _Copy(spark, seeds).of(plan)
+        )
     except Py4JError:
         return None
     with overridden(spark, UNCUT):
@@ -41,9 +43,10 @@ def reseeded(df: DataFrame, seeds: Mapping[int, int]) -> DataFrame | None:
 
 class _Copy:
     def __init__(self, spark: Any, seeds: Mapping[int, int]) -> None:
-        self._jvm, self._gateway, self._seeds = spark._jvm, spark.sparkContext._gateway, seeds
-        self._converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        patterns = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        self._spark, self._gateway, self._seeds = spark, spark.sparkContext._gateway, seeds
+        self._some = java_class(spark, "scala.Option").apply
+        self._converters = java_class(self._spark, "scala.jdk.javaapi.CollectionConverters")
+        patterns = java_class(self._spark, f"{CATALYST}.trees.TreePattern")
         self._patterns = (patterns.EXPRESSION_WITH_RANDOM_SEED(), patterns.PLAN_EXPRESSION())
 
     def of(self, argument: Any) -> Any:
@@ -57,12 +60,12 @@ class _Copy:
         if self._is(argument, "scala.Some"):
             inner = argument.get()
             copied = self.of(inner)
-            return argument if copied is inner else self._jvm.scala.Option.apply(copied)
+            return argument if copied is inner else self._some(copied)
         return self._sequence(argument) if self._is(argument, "scala.collection.immutable.Seq") else argument
 
     def _plan(self, plan: Any) -> Any:
         # The arguments stay in the JVM: a number that passes through Python may come back as another type.
-        arguments = plan.productIterator().toArray(self._jvm.scala.reflect.ClassTag.AnyRef())
+        arguments = plan.productIterator().toArray(java_class(self._spark, "scala.reflect.ClassTag").AnyRef())
         changed = False
         for index in range(len(arguments)):
             argument = arguments[index]
@@ -95,14 +98,14 @@ class _Copy:
         number = seed.getOrElse(None) if optional else seed
         if number not in self._seeds:
             return seed
-        return self._jvm.scala.Option.apply(self._seeds[number]) if optional else self._seeds[number]
+        return self._some(self._seeds[number]) if optional else self._seeds[number]
 
     def _sequence(self, sequence: Any) -> Any:
         items = list(self._converters.asJava(sequence))
         copied = [self.of(item) for item in items]
         if all(new is old for new, old in zip(copied, items, strict=True)):
             return sequence
-        result = self._jvm.java.util.ArrayList()
+        result = java_class(self._spark, "java.util.ArrayList")()
         for item in copied:
             result.add(item)
         return self._converters.asScala(result).toSeq()

@@ -199,6 +199,17 @@ def test_names_use_the_words_of_the_table() -> None:
     assert found == set()
 
 
+def test_one_module_asks_py4j_for_classes() -> None:
+    """A class that is not asked for by its full name costs a search through all jars for each of its packages."""
+    found = {
+        module
+        for module in MODULES
+        for node in ast.walk(parsed(MODULES[module]))
+        if isinstance(node, ast.Attribute) and node.attr in ("_jvm", "jvm")
+    }
+    assert found == {f"{ROOT}.spark.java_classes"}
+
+
 FOLDERS = sorted(
     {".".join(module.split(".")[:depth]) for module in MODULES for depth in range(1, module.count(".") + 1)}
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.java_classes import hadoop_path
 from airflow_checkpoint_provider.spark.queries.location.table_move import TableMove
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
@@ -64,5 +65,4 @@ def _refuse_apart(uid: str, edge: Edge, source: Source) -> None:
 
 
 def _logged(spark: SparkSession, folder: str) -> str:
-    jvm: Any = spark._jvm
-    return logged(jvm.org.apache.hadoop.fs.Path(folder))
+    return logged(hadoop_path(spark, folder))

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.errors import NotSupportedYet, SinkMoved, SinkT
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_map, scala_none, scala_seq
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.stages import arguments
@@ -119,18 +120,17 @@ def batch_sink(path: str | PathLike[str], format: str = "parquet") -> BatchSink:
 def _runs(spark: SparkSession, query: str) -> bool:
     """Return whether Spark runs a query of this id, in any session."""
     session: Any = spark._jsparkSession
-    jvm: Any = spark._jvm
-    return bool(session.sharedState().activeStreamingQueries().containsKey(jvm.java.util.UUID.fromString(query)))
+    uuid = java_class(spark, "java.util.UUID").fromString(query)
+    return bool(session.sharedState().activeStreamingQueries().containsKey(uuid))
 
 
 def _spark_sink(spark: Any, target: Target, frame: DataFrame) -> Any:
     """Return Spark's file sink, made as ``writeStream.format(...).start(path)`` makes it: since 4.3 for the columns of its rows."""
-    jvm, none = spark._jvm, spark._jvm.scala.Option.empty()
-    no_columns, options = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": target.path})
+    none, no_columns, options = scala_none(spark), scala_seq(spark, []), scala_map(spark, {"path": target.path})
     release = minor_release(spark.version)
     more = () if release in ("4.0", "4.1") else (none,)
-    source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
+    source = java_class(spark, "org.apache.spark.sql.execution.datasources.DataSource")(
         spark._jsparkSession, target.format, no_columns, none, no_columns, none, options, none, *more
     )
     columns = () if release in ("4.0", "4.1", "4.2") else (frame._jdf.schema(),)
-    return source.createSink(jvm.org.apache.spark.sql.streaming.OutputMode.Append(), *columns)
+    return source.createSink(java_class(spark, "org.apache.spark.sql.streaming.OutputMode").Append(), *columns)

@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.location.foreign import loads, long, readable
 from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.query_details import DELTA, delta_commit
 from airflow_checkpoint_provider.protocol.records import cut
+from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class, scala_none
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged, spelled
 
 if TYPE_CHECKING:
@@ -75,11 +76,10 @@ class DeltaTable:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         session: Any = spark._jsparkSession
-        jvm: Any = spark._jvm
-        self._spark, self._jvm = spark, jvm
+        self._spark = spark
         self._conf = session.sessionState().newHadoopConf()
         self.folder = spelled(spark, path)
-        self._table: Any = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.folder)
+        self._table: Any = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(session, self.folder)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,8 @@ class DeltaTable:
 
     def _snapshot(self) -> Any:
         """Return what is in the table now, as Delta's own object."""
-        return self._table.update(False, self._jvm.scala.Option.empty(), self._jvm.scala.Option.empty())
+        nothing = scala_none(self._spark)
+        return self._table.update(False, nothing, nothing)
 
     def is_empty(self) -> bool:
         """Return whether a reader finds no file, or there is no table."""
@@ -122,7 +123,7 @@ class DeltaTable:
 
     def first_logged(self, first: int) -> int | None:
         """Return the first commit from ``first`` on that the log still has; None if it has none."""
-        found = self._table.getChangeLogFiles(first, self._jvm.scala.Option.empty(), False)
+        found = self._table.getChangeLogFiles(first, scala_none(self._spark), False)
         return int(found.next()._1()) if found.hasNext() else None
 
     def remembers_since(self) -> float:
@@ -135,7 +136,7 @@ class DeltaTable:
 
     def files_gone(self, version: int) -> list[str] | None:
         """Return the files of the table at ``version`` that it does not hold any more; None if the log does not say which they were."""
-        nothing = self._jvm.scala.Option.empty()
+        nothing = scala_none(self._spark)
         try:
             then = self._table.getSnapshotAt(version, nothing, nothing, False)
             old, now = (DataFrame(at.allFiles().toDF(), self._spark).select("path") for at in (then, self._snapshot()))
@@ -146,7 +147,7 @@ class DeltaTable:
     def uri(self, file: str) -> str:
         """Return the path of a file that a commit names, encoded as in a URI."""
         whole = file.startswith("/") or ":/" in file  # a clone of a table names the files of the original
-        return file if whole else f"{logged(self._jvm.org.apache.hadoop.fs.Path(self.folder))}/{file}"
+        return file if whole else f"{logged(hadoop_path(self._spark, self.folder))}/{file}"
 
     def commits(self, first: int, last: int | None = None) -> Iterator[Commit]:
         """Yield the commits from the newest to ``first``, as far as the log still has them. Raises ``Damaged``."""
@@ -170,13 +171,13 @@ class DeltaTable:
         return min(own, key=lambda commit: commit.version, default=None)
 
     def _commit(self, version: int) -> Commit | None:
-        path = self._jvm.org.apache.hadoop.fs.Path(self.folder, delta_commit(version))
+        path = hadoop_path(self._spark, self.folder, delta_commit(version))
         files = path.getFileSystem(self._conf)
         if not files.exists(path):
             return None
         stream = files.open(path)
         try:
-            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            text = str(java_class(self._spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
         finally:
             stream.close()
         return commit_in(text, version, str(path))

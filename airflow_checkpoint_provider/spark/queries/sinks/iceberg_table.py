@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import CheckpointError, WrongUse
 from airflow_checkpoint_provider.location.foreign import long, readable
+from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
 
 if TYPE_CHECKING:
@@ -84,17 +85,16 @@ class IcebergTable:
     """
 
     def __init__(self, spark: SparkSession, table: Any) -> None:
-        jvm: Any = spark._jvm
         self.java = table
-        self._to_json = jvm.org.apache.iceberg.TableMetadataParser.toJson
+        self._to_json = java_class(spark, "org.apache.iceberg.TableMetadataParser").toJson
         self.name = str(table.name())
 
     @classmethod
     def named(cls, spark: SparkSession, name: str) -> IcebergTable:
         """Return the table that a catalog has under a name."""
-        jvm: Any = spark._jvm
         with typed_errors(name):
-            return cls(spark, jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
+            java = java_class(spark, "org.apache.iceberg.spark.Spark3Util")
+            return cls(spark, java.loadIcebergTable(spark._jsparkSession, name))
 
     def snapshots(self) -> Iterator[IcebergSnapshot]:
         """Yield the snapshots that the table is made of now, from the current one to the oldest that has not expired."""

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import Damaged, NoObject
 from airflow_checkpoint_provider.file_sink.log import INTERVAL, FileSinkLog, SinkFile, refuse_other_size, walked
+from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class, path_of_uri
 from airflow_checkpoint_provider.spark.versions import minor_release
 from airflow_checkpoint_provider.storage.directories import opened, refuse_other
 
@@ -29,13 +30,13 @@ class HadoopFolder:
     """The folder ``path`` of a file sink, in any file system that Spark reaches."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._jvm, self._conf = _jvm(spark), _hadoop_conf(spark)
-        folder = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._spark, self._conf = spark, _hadoop_conf(spark)
+        folder = hadoop_path(spark, path)
         self._files = folder.getFileSystem(self._conf)
-        self.uri = _in_one_spelling(self._jvm, self._files, folder)
-        self._logged = logged(self._jvm.org.apache.hadoop.fs.Path(self.uri))
-        streaming = self._jvm.org.apache.spark.sql.execution.streaming
-        self._managers = streaming if minor_release(pyspark.__version__) == "4.0" else streaming.checkpointing
+        self.uri = _in_one_spelling(spark, self._files, folder)
+        self._logged = logged(hadoop_path(spark, self.uri))
+        package = "streaming" if minor_release(pyspark.__version__) == "4.0" else "streaming.checkpointing"
+        self._managers = java_class(spark, f"org.apache.spark.sql.execution.{package}.CheckpointFileManager")
 
     def names(self, below: str) -> list[str]:
         return [str(status.getPath().getName()) for status in self._listed(self.path(below))]
@@ -64,7 +65,7 @@ class HadoopFolder:
         try:
             skipped = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
             stream.seek(skipped)
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")), not skipped
+            return str(java_class(self._spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8")), not skipped
         finally:
             stream.close()
 
@@ -73,7 +74,7 @@ class HadoopFolder:
         if self._files.exists(path):
             return
         self._files.mkdirs(path.getParent())
-        stream = self._managers.CheckpointFileManager.create(path.getParent(), self._conf).createAtomic(path, False)
+        stream = self._managers.create(path.getParent(), self._conf).createAtomic(path, False)
         stream.write(text.encode())
         try:
             stream.close()
@@ -117,20 +118,20 @@ class HadoopFolder:
 
     def path(self, key: str) -> Any:
         """Return the path of a key as Hadoop takes it."""
-        return self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(f"{self._logged}/{quote(key)}"))
+        return path_of_uri(self._spark, f"{self._logged}/{quote(key)}")
 
     def copy_out(self, key: str, uri: str) -> None:
         """Copy a file of the sink, which may replace an earlier copy."""
-        self._copy(self.path(key), self._jvm.org.apache.hadoop.fs.Path(uri))
+        self._copy(self.path(key), hadoop_path(self._spark, uri))
 
     def copy_in(self, uri: str, key: str) -> SinkFile:
         """Copy a file into the sink, which may replace an earlier copy. Return the copy as the log names it."""
         target = self.path(key)
-        self._copy(self._jvm.org.apache.hadoop.fs.Path(uri), target)
+        self._copy(hadoop_path(self._spark, uri), target)
         return file_of(self._files.getFileStatus(target))
 
     def _copy(self, source: Any, target: Any) -> None:
-        copy, conf = self._jvm.org.apache.hadoop.fs.FileUtil.copy, self._conf
+        copy, conf = java_class(self._spark, "org.apache.hadoop.fs.FileUtil").copy, self._conf
         copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, True, conf)
 
     def _size(self, path: Any) -> int:
@@ -170,8 +171,8 @@ def file_of(status: Any) -> SinkFile:
 
 def spelled(spark: SparkSession, path: str) -> str:
     """Return the path of a source or a sink as ``FileSinkLog.folder`` is spelled."""
-    folder = _jvm(spark).org.apache.hadoop.fs.Path(path)
-    return _in_one_spelling(_jvm(spark), folder.getFileSystem(_hadoop_conf(spark)), folder)
+    folder = hadoop_path(spark, path)
+    return _in_one_spelling(spark, folder.getFileSystem(_hadoop_conf(spark)), folder)
 
 
 def logged(path: Any) -> str:
@@ -182,18 +183,14 @@ def logged(path: Any) -> str:
     return ONE_SLASH.sub("file:///", str(path.toUri()))
 
 
-def _in_one_spelling(jvm: Any, files: Any, path: Any) -> str:
+def _in_one_spelling(spark: SparkSession, files: Any, path: Any) -> str:
     """Return a path in one spelling: a path in Spark's log begins with ``file:///``, and the author may write ``file:/`` or no scheme."""
     uri = files.makeQualified(path).toUri()
-    return str(jvm.org.apache.hadoop.fs.Path(uri.getScheme(), uri.getAuthority(), uri.getPath()))
+    return str(hadoop_path(spark, uri.getScheme(), uri.getAuthority(), uri.getPath()))
 
 
 def _is(error: Py4JJavaError, name: str) -> bool:
     return str(error.java_exception.getClass().getName()) == name
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
 
 
 def _hadoop_conf(spark: SparkSession) -> Any:

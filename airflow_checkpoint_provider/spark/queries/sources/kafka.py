@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffse
 from airflow_checkpoint_provider.errors import SourceUnavailable
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_none
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.sources import Leaf
 
@@ -47,7 +48,7 @@ class KafkaSources:
     """The sources of the query ``uid`` that read Kafka, by their numbers in its offsets."""
 
     def __init__(self, spark: SparkSession, uid: str, leaves: Sequence[Leaf]) -> None:
-        self._jvm: Any = spark._jvm
+        self._spark = spark
         self._uid = uid
         self._sources = {leaf.offset: leaf.relation for leaf in leaves if _reads_kafka(leaf.relation)}
 
@@ -70,7 +71,7 @@ class KafkaSources:
         with self._reader(source) as reader:
             try:
                 earliest = reader.fetchEarliestOffsets()
-                latest = reader.fetchLatestOffsets(self._jvm.scala.Option.empty())
+                latest = reader.fetchLatestOffsets(scala_none(self._spark))
             except Py4JJavaError as error:
                 if _root(error).getClass().getName() != NO_TOPIC:
                     raise
@@ -132,7 +133,7 @@ class KafkaSources:
         return kafka_offsets(self._text(found)) or {}
 
     def _text(self, found: Any) -> str:
-        return str(self._jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(found))
+        return str(java_class(self._spark, "org.apache.spark.sql.kafka010.JsonUtils").partitionOffsets(found))
 
 
 def _loss_of(missing: Sequence[Gap], allowed: str = "") -> Loss:

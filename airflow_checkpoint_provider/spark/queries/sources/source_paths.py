@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import SourceUnavailable, without_userinfo
 from airflow_checkpoint_provider.file_sink.log import decoded, walked
+from airflow_checkpoint_provider.spark.java_classes import java_class, path_of_uri
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.text import source_messages
 
@@ -35,7 +36,7 @@ class SourcePaths:
 
     def __init__(self, spark: SparkSession, uid: str) -> None:
         session: Any = spark._jsparkSession
-        self._jvm: Any = spark._jvm
+        self._spark = spark
         self._conf = session.sessionState().newHadoopConf()
         self._uid = uid
 
@@ -51,7 +52,7 @@ class SourcePaths:
 
     def _changed(self, path: str) -> int | None:
         try:
-            where = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(path))
+            where = path_of_uri(self._spark, path)
             return int(where.getFileSystem(self._conf).getFileStatus(where).getModificationTime())
         except Py4JJavaError as error:
             why = str(error.java_exception.getClass().getName())
@@ -71,8 +72,7 @@ class Below:
     """
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        jvm: Any = spark._jvm
-        self._pattern = jvm.org.apache.hadoop.fs.GlobPattern
+        self._pattern = java_class(spark, "org.apache.hadoop.fs.GlobPattern")
         self._folder, names = walked(folder)
         whole = takewhile(lambda name: name.count("{") == name.count("}"), names)  # a choice may go over several names
         self._names = tuple(whole)
