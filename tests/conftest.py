@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,12 @@ MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _numbers = itertools.count(1)
 
 ONE_AIRFLOW = "tests/e2e/"
-SPREAD = tuple(f"tests/integration/runtime/test_{name}.py" for name in ("each_kill", "query_states"))
-"""Tests of a minute or more, each with drivers of its own: each goes to the next free worker."""
+WITH_DRIVERS = ("each_kill", "first_stream", "living", "loop_kills", "published", "query_states", "s3_needs", "sigterm")
+SPREAD = tuple(f"tests/integration/runtime/test_{name}.py" for name in WITH_DRIVERS)
+"""Tests that start drivers of their own, and wait for them: each goes to the next free worker."""
+IN_PROCESS = ("tests/integration/runtime/", "tests/integration/spark/")
+SESSIONS = 2
+"""The other tests of Spark share sessions, each in one worker: a session is slow until its JVM has met most of Spark's code."""
 AIRFLOW_OF_ITS_OWN = tuple(f"tests/e2e/test_{name}.py" for name in ("demo", "first_job", "on_yarn", "pages"))
 
 
@@ -61,7 +66,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist, tests run in one process
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For ``pytest -n``: give a worker one file of tests at a time. All that share an Airflow are one file; long tests are one each."""
+    """For ``pytest -n``: give a worker one file of tests at a time. All that share an Airflow or a session of Spark are one file."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduling = LoadScopeScheduling(config, log)
@@ -73,6 +78,8 @@ def _file(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in SPREAD:
         return nodeid
+    if file.startswith(IN_PROCESS):
+        return f"session {zlib.crc32(file.encode()) % SESSIONS}"
     return ONE_AIRFLOW if file.startswith(ONE_AIRFLOW) and file not in AIRFLOW_OF_ITS_OWN else file
 
 

@@ -14,6 +14,9 @@ from tests.support.drivers import WITH_S3A, fast_confs
 from tests.support.jars import NoJars
 from tests.support.postgres import NoPostgres, Postgres, jars
 
+EARLY = "-XX:CompileThresholdScaling=0.1"
+"""A JVM that lives for minutes earns what it compiles; a driver of seconds does not."""
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -21,6 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in fast_confs(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(name, value)
+    builder = builder.config("spark.driver.extraJavaOptions", EARLY)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks of its sockets after the tests' streams are closed
     with (
         pytest.MonkeyPatch.context() as patch
