@@ -43,6 +43,11 @@ def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Any:
     return java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(dict(items))
 
 
+def frame_of(spark: SparkSession, plan: Any) -> Any:
+    """Return the frame of a logical plan, as the object of Spark's that PySpark wraps."""
+    return java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(spark._jsparkSession, plan)
+
+
 def await_future(spark: SparkSession, future: Any, seconds: int) -> None:
     """Wait until a future of Scala's has ended. Raises ``Py4JJavaError`` after ``seconds``."""
     duration = java_class(spark, "scala.concurrent.duration.Duration").apply(seconds, "s")

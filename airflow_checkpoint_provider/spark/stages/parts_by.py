@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType
 
 from airflow_checkpoint_provider.errors import NotInParts
-from airflow_checkpoint_provider.spark.java_classes import java_class, scala_none, scala_seq
+from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class, scala_none, scala_seq
 from airflow_checkpoint_provider.spark.stages.leaves import Leaves, class_name
 
 if TYPE_CHECKING:
@@ -123,6 +123,4 @@ def _frame(df: DataFrame, plan: Any) -> DataFrame:
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     spark = df.sparkSession
-    return ClassicDataFrame(
-        java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(spark._jsparkSession, plan), spark
-    )
+    return ClassicDataFrame(frame_of(spark, plan), spark)

@@ -98,9 +98,8 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
     execution = df._jdf.queryExecution()
     with overridden(df.sparkSession, UNCUT):
         plan = execution.commandExecuted()
-        without_ids = java_class(df.sparkSession, "org.apache.spark.sql.catalyst.plans.NormalizePlan").normalizeExprIds(
-            plan
-        )
+        normalized = java_class(df.sparkSession, "org.apache.spark.sql.catalyst.plans.NormalizePlan")
+        without_ids = normalized.normalizeExprIds(plan)
         version = df.sparkSession.version
         tree, tree_without_ids = tree_text(plan, version), tree_text(without_ids, version)
     drawn = Drawn(df.sparkSession).numbers(tree)

@@ -25,7 +25,8 @@ def redaction(spark: SparkSession) -> Hide:
     pattern = spark._jsparkSession.sessionState().conf().stringRedactionPattern()
     if pattern.isEmpty():
         return lambda text: text
-    return lambda text: str(java_class(spark, "org.apache.spark.util.Utils").redact(pattern, text))
+    utils = java_class(spark, "org.apache.spark.util.Utils")
+    return lambda text: str(utils.redact(pattern, text))
 
 
 def is_secret(spark: SparkSession) -> Callable[[str], bool]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import JavaObject, is_instance_of
 from py4j.protocol import Py4JError
 
-from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.draws import with_draws
 from airflow_checkpoint_provider.spark.stages.plan import UNCUT, tree_text
@@ -31,9 +31,7 @@ def reseeded(df: DataFrame, seeds: Mapping[int, int]) -> DataFrame | None:
     spark = df.sparkSession
     try:
         plan = df._jdf.queryExecution().analyzed()
-        copied = java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(
-            spark._jsparkSession, _Copy(spark, seeds).of(plan)
-        )
+        copied = frame_of(spark, _Copy(spark, seeds).of(plan))
     except Py4JError:
         return None
     with overridden(spark, UNCUT):
