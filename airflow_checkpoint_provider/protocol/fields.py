@@ -23,10 +23,11 @@ OUTCOMES = ("finished", "failed", "cancelled", "suspended", "lost")
 _FOLDER = re.compile(r"(state|query)/[A-Za-z0-9~][A-Za-z0-9._~-]*/[1-9]\d{0,17}-[A-Za-z0-9_-]+", re.ASCII)
 
 
-def _is_time(text: str) -> bool:
+def is_time(text: str) -> bool:
+    """Return whether a text is a time with a zone, which each other zone knows."""
     try:
         moment = datetime.fromisoformat(text)
-        return moment.tzinfo is not None and 1970 <= moment.astimezone(UTC).year < 9999  # else no other zone knows it
+        return moment.tzinfo is not None and 1970 <= moment.astimezone(UTC).year < 9999
     except (ValueError, OverflowError):
         return False
 
@@ -84,8 +85,8 @@ MemorySize = Annotated[
 ]
 Seconds = Annotated[float, Check(lambda number: number >= 0, "duration in seconds")]
 Rate = Annotated[float, Check(lambda number: number >= 0, "number of rows per second")]
-Time = Annotated[str, Check(_is_time, "time with a zone")]
-TimeOrEmpty = Annotated[str, Check(lambda text: not text or _is_time(text), "time with a zone")]
+Time = Annotated[str, Check(is_time, "time with a zone")]
+TimeOrEmpty = Annotated[str, Check(lambda text: not text or is_time(text), "time with a zone")]
 JobId = Annotated[str, Check(is_job_id, "job id")]
 JobIdOrEmpty = Annotated[str, Check(lambda text: not text or is_job_id(text), "job id")]
 Uid = Annotated[str, Check(_is_uid, "name of a state")]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from airflow_checkpoint_provider.protocol.fields import is_time
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap
 from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.query_details import (
@@ -113,10 +114,9 @@ def suspension(state: State) -> str:
     """Return since when a job is suspended, by whom and with which savepoint. Any other text in the journal is returned as it is."""
     at, _, who = (state.suspended or "").partition(" (")
     by, _, savepoint = who.removesuffix(")").partition(", ")
-    try:
-        since = datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-    except ValueError:
+    if not is_time(at):
         return f"by {state.suspended}"
+    since = datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
     return f"since {since} by {by}" + (f", with savepoint {savepoint}" if savepoint else "")
 
 

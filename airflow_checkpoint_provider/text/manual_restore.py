@@ -94,8 +94,8 @@ def left_by_restore(state: State) -> str:
 
 def next_step(before: State) -> str:
     """Say what starts the next attempt: a restore by hand submits nothing. ``before`` is the state that it found."""
-    spec = before.launches[-1].spec
-    if not spec.token.dag:
+    spec = before.launches[-1].spec if before.launches else None  # a damaged history may have lost them
+    if spec is None or not spec.token.dag:
         return "Nothing was started: run the script"
     task = f"task {spec.owner} of run {spec.run}"
     if before.suspended:

@@ -70,3 +70,11 @@ def test_printed_restore_of_a_delta_table_takes_a_stored_name_as_a_name() -> Non
         wording.restore_table("/data/a`; DROP TABLE x", 3)
         == "RESTORE TABLE delta.`/data/a``; DROP TABLE x` TO VERSION AS OF 3"
     )
+
+
+@pytest.mark.parametrize(
+    "at", ["", "yesterday", "2026-11-22T10:00:00", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"]
+)
+def test_suspension_without_a_time_that_every_zone_knows_is_said_as_it_is(at: str) -> None:
+    text = f"{at} (upgrade.stop, s3://lake/savepoint-1)"
+    assert wording.suspension(State(job="orders", suspended=text)) == f"by {text}"
