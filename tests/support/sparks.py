@@ -15,6 +15,7 @@ from tests.support.runs import Home
 
 INSTALLATION = 1200  # seconds
 FOLDER = ROOT / ".sparks"
+BESIDE = ("boto3", "protobuf", "pandas<3", "pyarrow")
 INSTALLED = ".".join(pyspark.__version__.split(".")[:2])
 """The release with which the tests themselves run."""
 
@@ -25,23 +26,15 @@ def python_with_spark(release: str) -> str:
     ``release`` is a minor release, of which the newest is installed, or one with three numbers.
     """
     folder, wanted = FOLDER / release, release if release.count(".") > 1 else f"{release}.*"
+    packages = [f"pyspark=={wanted}", *BESIDE]
+    complete, described = folder / "complete", "\n".join(packages)
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / f"{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers that want it, one makes it
-        if not (folder / "complete").exists():
+        if not complete.exists() or complete.read_text() != described:  # an older checkout wanted other packages
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=INSTALLATION)
-            pip = [
-                str(folder / "bin" / "pip"),
-                "install",
-                "-q",
-                f"pyspark=={wanted}",
-                "boto3",
-                "protobuf",
-                "pandas<3",
-                "pyarrow",
-            ]
-            subprocess.run(pip, check=True, timeout=INSTALLATION)
-            (folder / "complete").touch()
+            subprocess.run([folder / "bin" / "pip", "install", "-q", *packages], check=True, timeout=INSTALLATION)
+            complete.write_text(described)
     return str(folder / "bin" / "python")
 
 
