@@ -14,6 +14,8 @@ from tests.support.drivers import WITH_S3A, fast_confs
 from tests.support.jars import NoJars
 from tests.support.postgres import NoPostgres, Postgres, jars
 
+logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks of its sockets after the tests' streams are closed
+
 EARLY = "-XX:CompileThresholdScaling=0.1"
 """A JVM that lives for minutes earns what it compiles; a driver of seconds does not."""
 
@@ -25,7 +27,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in fast_confs(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(name, value)
     builder = builder.config("spark.driver.extraJavaOptions", EARLY)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks of its sockets after the tests' streams are closed
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # for tests that write to S3; their drivers say themselves what they have
