@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -39,12 +40,12 @@ MACHINES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _numbers = itertools.count(1)
 
 ONE_AIRFLOW = "tests/e2e/"
-WITH_DRIVERS = ("each_kill", "first_stream", "living", "loop_kills", "published", "query_states", "s3_needs", "sigterm")
-SPREAD = tuple(f"tests/integration/runtime/test_{name}.py" for name in WITH_DRIVERS)
-"""Tests that start drivers of their own, and wait for them: each goes to the next free worker."""
-IN_PROCESS = ("tests/integration/runtime/", "tests/integration/spark/")
+SPREAD = tuple(f"tests/integration/runtime/test_{name}.py" for name in ("each_kill", "query_states"))
+"""Tests of a minute or more, each with drivers of its own: each goes to the next free worker."""
 SESSIONS = 2
-"""The other tests of Spark share sessions, each in one worker: a session is slow until its JVM has met most of Spark's code."""
+"""Tests in process share so many sessions of Spark, each in one worker: a session is slow until its JVM has met most of Spark's code."""
+TAKES_A_SESSION = re.compile(r": (SparkSession|Script|Launch)\b")
+"""The fixtures that bring the session, by their types."""
 AIRFLOW_OF_ITS_OWN = tuple(f"tests/e2e/test_{name}.py" for name in ("demo", "first_job", "on_yarn", "pages"))
 
 
@@ -78,9 +79,17 @@ def _file(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in SPREAD:
         return nodeid
-    if file.startswith(IN_PROCESS):
+    if _is_in_process(file):
         return f"session {zlib.crc32(file.encode()) % SESSIONS}"
     return ONE_AIRFLOW if file.startswith(ONE_AIRFLOW) and file not in AIRFLOW_OF_ITS_OWN else file
+
+
+@functools.cache
+def _is_in_process(file: str) -> bool:
+    """Return whether tests of a file share a session of Spark. Files whose tests only start drivers share nothing."""
+    if not file.startswith("tests/integration/"):
+        return False
+    return bool(TAKES_A_SESSION.search((Path(__file__).parents[1] / file).read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="session")

@@ -80,7 +80,6 @@ HOSTILE_HADOOP = {
 }  # fmt: skip
 
 
-ALL = "all together"
 ALONE = "types of other writers"  # Spark cannot read variants with it, so a stage refuses them
 
 
@@ -94,6 +93,7 @@ TOGETHER = {
     "the first of each": _together(dict(reversed(HOSTILE.items()))),
     ALONE: HOSTILE[ALONE],
 }
+HADOOP_TOGETHER = {"all together": _together(HOSTILE_HADOOP)}
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +140,12 @@ def confs(spark: SparkSession, values: dict[str, str], hadoop: dict[str, str]) -
         yield
 
 
-def each(together: list[str], groups: dict[str, dict[str, str]]) -> list[Any]:
+def each(together: dict[str, dict[str, str]], groups: dict[str, dict[str, str]]) -> list[Any]:
     """Return all values together, in ``make test``, and each group by itself, in the slow tests."""
     return [*together, *(pytest.param(group, marks=pytest.mark.slow) for group in groups if group not in together)]
 
 
-@pytest.mark.parametrize("group", each([*TOGETHER], HOSTILE))
+@pytest.mark.parametrize("group", each(TOGETHER, HOSTILE))
 def test_confs_of_the_session_change_no_rows(
     spark: SparkSession, tmp_path: Path, expected: dict[bool, list[str]], group: str
 ) -> None:
@@ -153,9 +153,9 @@ def test_confs_of_the_session_change_no_rows(
         check(spark, tmp_path, expected, variants=group != ALONE)
 
 
-@pytest.mark.parametrize("group", each([ALL], HOSTILE_HADOOP))
+@pytest.mark.parametrize("group", each(HADOOP_TOGETHER, HOSTILE_HADOOP))
 def test_confs_of_the_cluster_change_no_rows(
     spark: SparkSession, tmp_path: Path, expected: dict[bool, list[str]], group: str
 ) -> None:
-    with confs(spark, {}, ({ALL: _together(HOSTILE_HADOOP)} | HOSTILE_HADOOP)[group]):
+    with confs(spark, {}, (HADOOP_TOGETHER | HOSTILE_HADOOP)[group]):
         check(spark, tmp_path, expected)
