@@ -223,7 +223,7 @@ class _Dialogue:
 
     def _refuse_other_run(self, state: State) -> None:
         """Raise ``NotRunning`` if another run than the named one runs, which the journal would not refuse."""
-        launch = state.current_launch() or (state.launches[-1] if state.suspended and state.launches else None)
+        launch = state.current_launch() or (state.newest_launch if state.suspended else None)
         if self._run is not None and launch is not None and launch.spec.run != self._run:
             raise errors.NotRunning(f"{state.job}: run {self._run} is not its newest run. Name run {launch.spec.run}")
 

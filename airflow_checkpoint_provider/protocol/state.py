@@ -111,6 +111,11 @@ class State(Record):
     def current_launch(self, application: str = "") -> Launch | None:
         return self.launch(self.current_launches.get(application))
 
+    @property
+    def newest_launch(self) -> Launch | None:
+        """Return the launch that was planned last; None if there is none, or if a damaged history has lost them."""
+        return self.launches[-1] if self.launches else None
+
     def attempt(self, epoch: int | None) -> AttemptRecord | None:
         return next((attempt for attempt in self.attempts if attempt.epoch == epoch), None)
 

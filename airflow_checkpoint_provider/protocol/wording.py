@@ -88,8 +88,10 @@ def without_names_as_options(words: Iterable[str]) -> tuple[list[str], list[str]
 
 def command(verb: str, *words: str, state: State | None = None) -> str:
     """Return a command to type. Jobs that Airflow launched are found through its connection. The word "…" stands for any."""
-    spec = state.launches[-1].spec if state and state.launches else None
-    known = ("airflow checkpoints", of_connection(spec.connection)) if spec and spec.token.dag else ALONE
+    launch = state.newest_launch if state else None
+    known = (
+        ("airflow checkpoints", of_connection(launch.spec.connection)) if launch and launch.spec.token.dag else ALONE
+    )
     before, after = _TYPED.get() or known
     first, last = ([_quoted(word) for word in part] for part in without_names_as_options(words))
     return " ".join((before, verb, *first)) + " ".join((after, *last))

@@ -28,6 +28,11 @@ def path_of_uri(spark: SparkSession, uri: str) -> Any:
     return hadoop_path(spark, java_class(spark, "java.net.URI")(uri))
 
 
+def read_text(spark: SparkSession, stream: Any) -> str:
+    """Return the rest of an input stream of Java's, which holds UTF-8."""
+    return str(java_class(spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+
+
 def scala_none(spark: SparkSession) -> Any:
     """Return the option that holds nothing."""
     return java_class(spark, "scala.Option").empty()

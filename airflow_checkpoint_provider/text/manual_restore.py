@@ -94,10 +94,10 @@ def left_by_restore(state: State) -> str:
 
 def next_step(before: State) -> str:
     """Say what starts the next attempt: a restore by hand submits nothing. ``before`` is the state that it found."""
-    spec = before.launches[-1].spec if before.launches else None  # a damaged history may have lost them
-    if spec is None or not spec.token.dag:
+    launch = before.newest_launch
+    if launch is None or not launch.spec.token.dag:
         return "Nothing was started: run the script"
-    task = f"task {spec.owner} of run {spec.run}"
+    task = f"task {launch.spec.owner} of run {launch.spec.run}"
     if before.suspended:
         return printable(f"If {task} still waits, it starts the driver within a minute. If not, clear it")
     next_run = "" if before.of_one_run else ", or start the next run of its DAG"

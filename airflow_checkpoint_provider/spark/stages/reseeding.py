@@ -43,8 +43,8 @@ class _Copy:
     def __init__(self, spark: Any, seeds: Mapping[int, int]) -> None:
         self._spark, self._gateway, self._seeds = spark, spark.sparkContext._gateway, seeds
         self._some = java_class(spark, "scala.Option").apply
-        self._converters = java_class(self._spark, "scala.jdk.javaapi.CollectionConverters")
-        patterns = java_class(self._spark, f"{CATALYST}.trees.TreePattern")
+        self._converters = java_class(spark, "scala.jdk.javaapi.CollectionConverters")
+        patterns = java_class(spark, f"{CATALYST}.trees.TreePattern")
         self._patterns = (patterns.EXPRESSION_WITH_RANDOM_SEED(), patterns.PLAN_EXPRESSION())
 
     def of(self, argument: Any) -> Any:

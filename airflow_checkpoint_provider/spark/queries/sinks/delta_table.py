@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.location.foreign import loads, long, readable
 from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.query_details import DELTA, delta_commit
 from airflow_checkpoint_provider.protocol.records import cut
-from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class, scala_none
+from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class, read_text, scala_none
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import logged, spelled
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class DeltaTable:
             return None
         stream = files.open(path)
         try:
-            text = str(java_class(self._spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+            text = read_text(self._spark, stream)
         finally:
             stream.close()
         return commit_in(text, version, str(path))

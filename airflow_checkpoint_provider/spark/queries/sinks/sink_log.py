@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import Damaged, NoObject
 from airflow_checkpoint_provider.file_sink.log import INTERVAL, FileSinkLog, SinkFile, refuse_other_size, walked
-from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class, path_of_uri
+from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class, path_of_uri, read_text
 from airflow_checkpoint_provider.spark.versions import minor_release
 from airflow_checkpoint_provider.storage.directories import opened, refuse_other
 
@@ -65,7 +65,7 @@ class HadoopFolder:
         try:
             skipped = max(self._files.getFileStatus(path).getLen() - at_most, 0) if at_most else 0
             stream.seek(skipped)
-            return str(java_class(self._spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8")), not skipped
+            return read_text(self._spark, stream), not skipped
         finally:
             stream.close()
 
