@@ -73,6 +73,11 @@ class DriverMonitor:
         """Return the seconds since the last heartbeat of the driver was seen."""
         return self._liveness.silent_for(self._keys)
 
+    @property
+    def saw_driver(self) -> bool:
+        """Return whether a look has seen the driver attached."""
+        return self._driver is not None
+
     def poll(self) -> AttemptRecord | None:
         """Read journal and heartbeat once, log the changes, and return the attempt. While the store fails, the driver does not count as
         silent.
@@ -103,9 +108,15 @@ class DriverMonitor:
         """Return the keys whose beats are signs of life."""
         return beat_keys(self._journal.keys, state)
 
+    def _keys_in(self, state: State) -> Sequence[str]:
+        """Return the keys to read. The last beat of an attempt that has ended says what the driver reused, however short it was."""
+        if self.attempt is not None and self.attempt.outcome:
+            return (self._journal.keys.attempt_beat(self.attempt.epoch),)
+        return self.beat_keys(state)
+
     def _read_heartbeat(self, state: State) -> None:
         self._read_beat = time.monotonic()
-        self._keys = self.beat_keys(state) or self._keys
+        self._keys = self._keys_in(state) or self._keys
         beat = self._liveness.observe(self._keys)
         if beat and beat != self.newest:
             self._launch.metrics.update_protection(beat)
@@ -154,9 +165,9 @@ def follow(
 ) -> AttemptRecord | None:
     """Watch the journal until the attempt of the launch ends. Return the attempt; None if its heartbeat has stopped.
 
-    ``stop`` ends the watch early: then the attempt is returned as it is. ``log_checkpoints``: log each checkpoint, because
-    the driver's own lines do not reach this log. ``on_attach`` is called with the number of each attempt that attaches.
-    ``restarts``: a cluster may start the driver again, so only ``stop`` ends the watch.
+    ``stop`` ends the watch early: then the attempt is returned as it is. A driver that was not seen yet is looked for once more.
+    ``log_checkpoints``: log each checkpoint, because the driver's own lines do not reach this log. ``on_attach`` is called with the
+    number of each attempt that attaches. ``restarts``: a cluster may start the driver again, so only ``stop`` ends the watch.
     """
     monitor = DriverMonitor(launch, on_attach, log_checkpoints)
     try:
@@ -167,6 +178,8 @@ def follow(
             if not restarts and monitor.silent_for >= launch.beats.still:
                 return monitor.ended_attempt()
             stop.wait(min(POLL, launch.beats.every))
+        if not monitor.saw_driver:  # it may have attached and ended since the last look
+            monitor.poll()
         return monitor.attempt
     finally:
         monitor.log_driver()

@@ -66,13 +66,6 @@ class DeferrableLaunch(BaseOperator):
 
     # -- deferral ----------------------------------------------------------------------------------------------------
 
-    def follow_deferred(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
-        """Release the worker until the driver has ended. Return the task's XCom if it has ended already."""
-        attempt = launch.attempt()
-        if attempt is not None and attempt.outcome is not None:
-            return self.end_followed(launch, attempt)
-        return self._release(context, launch, launch.beats.still)
-
     def execute_complete(self, context: Any, event: dict[str, Any], ask_after: float = FIRST_ASK) -> Any:
         """Read the journal, whatever woke this task, and end it or defer it again. A second process may do the same at the same time."""
         with failing_for_good():
@@ -99,7 +92,7 @@ class DeferrableLaunch(BaseOperator):
                 failure = None if ended else AirflowException(f"the cluster manager says {word}")
                 return self._end(launch, lambda: self.end_launch(launch, 0 if ended else 1, failure))
             ask_after = min(2 * ask_after, SELDOM_ASK)
-        return self._release(context, launch, ask_after)
+        return self.release(context, launch, ask_after)
 
     def _end(self, launch: DriverLaunch, end: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -121,7 +114,7 @@ class DeferrableLaunch(BaseOperator):
         launch.log([deferral.asked(launch.state, word)])
         return ended, word
 
-    def _release(self, context: Any, launch: DriverLaunch, ask_after: float) -> NoReturn:
+    def release(self, context: Any, launch: DriverLaunch, ask_after: float) -> NoReturn:
         """Defer this task. The trigger follows the launch, and keeps its heartbeat; the first beat is written here."""
         if self._was_killed.is_set():
             raise AirflowException("this task was killed, so nobody follows its driver")

@@ -135,15 +135,20 @@ def test_failed_submission_ends_the_task_as_if_it_were_not_deferred(task: Task) 
         task.operator().execute(task.context())
 
 
-def test_driver_that_has_ended_by_then_needs_no_trigger(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_has_ended_by_then_needs_no_trigger(
+    task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def drives(*_: object) -> None:
         task.job.attach()
+        put_beat(task.job.store, task.job.keys.attempt_beat(1), attached_at="2026-11-20T02:14:00.000Z")
         task.job.end()
 
     monkeypatch.setattr("airflow_checkpoint_provider.operators._cluster.submitted", drives)
     answer = task.operator().execute(task.context())
     assert answer is not None
     assert answer["ended"] == "finished"
+    assert task.xcoms["launch"]["attempt"] == 1
+    assert "driver says" in capsys.readouterr().out
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------------

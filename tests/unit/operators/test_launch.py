@@ -124,6 +124,18 @@ def test_follow_tells_the_number_of_each_attempt_that_attaches(recorded: Recorde
     assert attached == [1]
 
 
+def test_follow_sees_a_driver_that_attached_and_ended_before_the_first_look(recorded: Recorded) -> None:
+    put_beat(recorded.store, recorded.keys.attempt_beat(1), attached_at="2026-11-20T22:01:00.000Z", reused=("planes",))
+    recorded.ended("02:52:30")
+    submit_has_ended, attached = threading.Event(), list[int | None]()
+    submit_has_ended.set()
+    following = Try(recorded, 1)
+    following.launch.record = following.launch.coordinator.journal.catch_up().current_launch()
+    follow(following.launch, submit_has_ended, log_checkpoints=False, on_attach=attached.append)
+    assert attached == [1]
+    assert "reused planes" in "\n".join(following.lines)
+
+
 def test_living_driver_is_replaced_if_not_durable(recorded: Recorded, driver: Heart) -> None:
     driver.pulse()
     replacing = Try(recorded, 2, durable=False)

@@ -205,11 +205,18 @@ def test_stored_arguments_hold_no_secret(job: Job) -> None:
     assert set(arguments) == {*ARGUMENTS, "history"}
 
 
-def test_xcom_of_the_launch_names_the_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended_before", [False, True])
+def test_xcom_of_the_launch_and_the_log_name_the_attempt(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended_before: bool
+) -> None:
+    """Also if the driver has attached and ended before the first look."""
     pushed: list[Any] = []
     monkeypatch.setattr(_airflow, "push_xcom", lambda *about: pushed.append(about))
-    put_beat(job.store, job.keys.attempt_beat(1), attached_at="2026-11-20T02:14:00.000Z")
-    fired(follows(job, xcom=True), meanwhile=job.end)
+    put_beat(job.store, job.keys.attempt_beat(1), attached_at="2026-11-20T02:14:00.000Z", reused=("clean",))
+    if ended_before:
+        job.end()
+    fired(follows(job, xcom=True), meanwhile=lambda: None if ended_before else job.end())
+    assert "reused clean" in capsys.readouterr().out
     ((dag, run, task, key, value, index),) = pushed
     assert (dag, run, task, key, index) == ("etl", RUN, "job", "launch", None)
     assert (value["job"], value["run"], value["attempt"], value["restored"]) == ("orders", RUN, 1, None)
