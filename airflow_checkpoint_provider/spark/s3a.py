@@ -7,9 +7,8 @@ this one bucket, so that the job's own buckets keep their own service and keys. 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.location.files import hadoop_uri
 from airflow_checkpoint_provider.protocol.keys import JOBS
 from airflow_checkpoint_provider.spark.java_classes import hadoop_path, java_class
+from airflow_checkpoint_provider.spark.py4j_log import quiet_py4j
 from airflow_checkpoint_provider.storage import S3Store, Store
 from airflow_checkpoint_provider.storage.directories import opened
 from airflow_checkpoint_provider.storage.s3_credentials import Access
@@ -155,18 +155,6 @@ def _configure(spark: SparkSession, store: S3Store, access: Access) -> None:
         }.items():
             if hadoop.get(prefix + name) is None:
                 hadoop.set(prefix + name, value)
-
-
-@contextmanager
-def quiet_py4j() -> Iterator[None]:
-    """Keep secrets out of the log: at DEBUG, which a script may have set for all loggers, py4j logs the arguments of each call."""
-    logger = logging.getLogger("py4j")
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def service_options(access: Access) -> dict[str, str]:

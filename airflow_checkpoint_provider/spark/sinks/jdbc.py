@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.postgresql import PostgresTable, StagedTable
 from airflow_checkpoint_provider.sinks.postgresql_names import APPEND, RIGHTS, UPSERT, Options, matched
-from airflow_checkpoint_provider.spark.s3a import quiet_py4j
+from airflow_checkpoint_provider.spark.py4j_log import quiet_py4j
 from airflow_checkpoint_provider.spark.sinks.base import Committed, Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.files import check_columns
 from airflow_checkpoint_provider.spark.sinks.jdbc_connection import (

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.sinks.postgresql import Database, Transactions, settings
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_map
-from airflow_checkpoint_provider.spark.s3a import quiet_py4j
+from airflow_checkpoint_provider.spark.py4j_log import quiet_py4j
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.spark.py4j_log import quiet_py4j
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
-from airflow_checkpoint_provider.spark.s3a import quiet_py4j
 from airflow_checkpoint_provider.storage import LocalStore, S3Store, Store
 from airflow_checkpoint_provider.storage.s3_credentials import S3Settings
 
