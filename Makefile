@@ -18,7 +18,7 @@ PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 USES_S3 := $(filter test test-slow bench bench-full $(JARS),$(MAKECMDGOALS))$(STORE)
 TESTS := $(filter test test-slow,$(MAKECMDGOALS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# uv leaves byte code to the first import. Where that is not written, each of hundreds of Python processes compiles Airflow anew.
+# Where byte code is not written, each of hundreds of Python processes compiles the modules of this checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 # spark-submit looks for Spark by the first python3 of the PATH.
 demo fast-tests test-slow bench bench-full $(CLASSES): private export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -79,7 +79,7 @@ $(INSTALLED): requirements.lock setup.cfg | system
 	@echo "Creating .venv with $(PYTHON), installing $$(grep -c == requirements.lock) packages (1.2 GB)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' requirements.lock)
-	$(BIN)/uv pip install -q --no-deps --require-hashes -p $(BIN)/python -r requirements.lock \
+	$(BIN)/uv pip install -q --compile-bytecode --no-deps --require-hashes -p $(BIN)/python -r requirements.lock \
 	    || $(BIN)/pip install -q --no-deps --require-hashes -r requirements.lock
 	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	touch $@

@@ -117,7 +117,7 @@ def test_trigger_of_a_lost_driver_may_be_retried(job: Job) -> None:
 def test_checkpoint_of_a_living_process_stays_pending(job: Job, asked: dict[str, Any]) -> None:
     job.beat()
     with pytest.raises(AirflowSensorTimeout):
-        run(waits(CheckpointAcknowledgedSensor, asked, timeout=1))
+        run(waits(CheckpointAcknowledgedSensor, asked, timeout=0.6))
     assert job.state.pending
 
 
@@ -125,7 +125,7 @@ def test_checkpoint_of_a_beating_driver_elsewhere_stays_pending(job: Job, asked:
     heart = Heart(job.store, job.keys.attempt_beat(1), Beat(epoch=1))
     heart.update(lambda beat: replace(beat, process=ELSEWHERE))
     with heart, pytest.raises(AirflowSensorTimeout):
-        run(waits(CheckpointAcknowledgedSensor, asked, timeout=1))
+        run(waits(CheckpointAcknowledgedSensor, asked, timeout=0.6))
     assert job.state.pending
 
 
@@ -133,7 +133,7 @@ def test_acknowledged_gated_checkpoint_stays_pending_without_its_driver(job: Job
     asked = run(trigger(gated=True))
     job.acknowledge(1)
     with pytest.raises(AirflowSensorTimeout):
-        run(waits(NotifyCheckpointCompleteOperator, asked, timeout=1))
+        run(waits(NotifyCheckpointCompleteOperator, asked, timeout=0.6))
     assert job.state.pending
 
 

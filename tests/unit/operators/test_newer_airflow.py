@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.storage import open_store
 from tests.support.recorded import Recorded, at, second_attempt
 from tests.support.state_store import TaskStateStore
 from tests.unit.operators.submissions import TaskInstance, execute
-from tests.unit.operators.tries import BEATS, Try
+from tests.unit.operators.tries import BEATS, DEAD, Try
 
 
 def releases(monkeypatch: pytest.MonkeyPatch, of_airflow: str, of_provider: str = "6.3.4") -> None:
@@ -118,7 +118,7 @@ def test_first_line_names_the_work_and_how_to_keep_it(recorded: Recorded) -> Non
 
 
 def test_work_that_was_given_up_can_be_restored_by_name(recorded: Recorded) -> None:
-    Try(recorded, 2, generation=1, on_clear="restart", discarded=True).launch.plan()
+    Try(recorded, 2, generation=1, on_clear="restart", discarded=True, beats=DEAD).launch.plan()
     recorded.clock = at("03:05:00")
     command = Restore(token=recorded.token("by hand"), base=Point(id=3), by="a person", reason="keep it")
     recorded.coordinator.journal.append(command)
@@ -138,7 +138,7 @@ def test_living_driver_is_fenced_by_a_clear_that_discards(recorded: Recorded) ->
 def test_run_without_a_checkpoint_gives_up_nothing() -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
-    again = Try(recorded, 2, generation=1, on_clear="restart", discarded=True)
+    again = Try(recorded, 2, generation=1, on_clear="restart", discarded=True, beats=DEAD)
     again.launch.plan()
     assert "CKP118" not in "\n".join(again.lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
+from airflow_checkpoint_provider.hooks import driver_monitor
+from airflow_checkpoint_provider.hooks.driver_monitor import Followed, OnAttach
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
+from airflow_checkpoint_provider.operators import mixin
 from tests.support.waiting import wait_until
 from tests.unit.operators.submissions import execute
 
@@ -41,6 +45,12 @@ def begin(driver="one"):
     Heart(store, keys.attempt_beat(epoch), Beat(epoch=epoch, attached_at=utc_now(), spark_application="{application}")).pulse()
     return epoch
 
+def wait_for(sign):
+    until = time.monotonic() + 60
+    while not os.path.exists(os.path.join(os.path.dirname(sys.argv[0]), sign)):
+        time.sleep(0.02)
+        assert time.monotonic() < until, sign
+
 def end(epoch, outcome, code):
     journal.append(c.EndAttempt(epoch=epoch, outcome=outcome, exit_code=code, reported_by="driver"))
 
@@ -51,19 +61,36 @@ FAILED = "print('INFO Client: Application report for {application} (state: FAILE
 
 OUTLIVES = """
 if os.fork():
-    while store.read(keys.attempt_beat(1)) is None:
-        time.sleep(0.1)
+    wait_for('attached 1')
     os._exit(1)
 os.close(1), os.close(2)
 epoch = begin()
-time.sleep(3)
+wait_for('followed')
 end(epoch, 'finished', 0)
 """
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "0.5")
+    monkeypatch.setenv(VARIABLE, "0.2")
+
+
+@pytest.fixture(autouse=True)
+def _signs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files beside ``spark-submit`` tell it that the task has seen an attempt, and that the task follows without it."""
+
+    def follow(
+        launch: Followed, stop: threading.Event, *, on_attach: OnAttach, restarts: bool = False, **how: Any
+    ) -> Any:
+        def attached(attempt: int | None) -> None:
+            on_attach(attempt)
+            (folder / "bin" / f"attached {attempt}").touch()
+
+        if not restarts:
+            (folder / "bin" / "followed").touch()
+        return driver_monitor.follow(launch, stop, on_attach=attached, restarts=restarts, **how)
+
+    monkeypatch.setattr(mixin, "follow", follow)
 
 
 def acts(folder: Path, script: str) -> None:
@@ -159,7 +186,7 @@ def test_application_that_has_failed_is_not_killed(folder: Path, capsys: pytest.
 def test_driver_that_the_cluster_starts_again_is_logged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     acts(
         folder,
-        "end(begin(), 'failed', None); time.sleep(2)\nepoch = begin('two'); time.sleep(3); end(epoch, 'finished', 0)",
+        "end(begin(), 'failed', None); wait_for('attached 1')\nepoch = begin('two'); wait_for('attached 2'); end(epoch, 'finished', 0)",
     )
     submit(folder)
     said = capsys.readouterr().out

@@ -16,7 +16,7 @@ from tests.support.faults import Call, Fault, FaultyStore, Time
 from tests.support.waiting import wait_until
 from tests.unit.spark.driver import Copied, Driver, Left, Recording, ask
 
-LIMIT = 1.0
+LIMIT = 0.4
 BOUND = 20.0  # seconds, of a busy machine; a call of the store that hangs takes 60
 
 

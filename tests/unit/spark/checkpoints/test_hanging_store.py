@@ -198,7 +198,7 @@ def test_stop_does_not_wait_for_a_target_that_does_not_publish_its_savepoint(
         assert free.wait(60)
 
     monkeypatch.setattr(driver.attempt.writer, "publish_savepoints", hangs)
-    ask(driver, target, "suspend_savepoint", 3.0)  # a busy machine needs more than TIMEOUT to copy
+    ask(driver, target, "suspend_savepoint", 1.5)  # a busy machine needs more than TIMEOUT to copy
     ended = list[Left]()
 
     def stop() -> None:

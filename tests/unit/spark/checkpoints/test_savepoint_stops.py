@@ -290,7 +290,7 @@ def test_drain_ends_when_its_savepoint_is_aborted(running: Driver, target: Memor
 def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
     impatient: Driver, target: MemoryStore, store: FaultyStore
 ) -> None:
-    ask(impatient, target, "terminate_savepoint", timeout_s=2)
+    ask(impatient, target, "terminate_savepoint", timeout_s=1)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown, match="did not answer whether the job was stopped"):
         impatient.checkpointer.checkpoint("here")
@@ -300,7 +300,7 @@ def test_drained_queries_stand_still_while_the_outcome_of_the_stop_is_unknown(
 def test_drained_queries_go_on_when_the_stop_of_unknown_outcome_was_aborted(
     impatient: Driver, target: MemoryStore, store: FaultyStore
 ) -> None:
-    number = ask(impatient, target, "terminate_savepoint", timeout_s=2)
+    number = ask(impatient, target, "terminate_savepoint", timeout_s=1)
     impatient.pin(Copied("counts", on_copy=lambda: setattr(store, "plan", Silence())))
     with pytest.raises(CommitStateUnknown):
         impatient.checkpointer.checkpoint("here")
