@@ -152,11 +152,12 @@ def more_temporaries(folder: Path, than: int) -> bool:
     return temporaries(folder) > than
 
 
-def test_killed_puts_list_no_partial_object(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [6, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_puts_list_no_partial_object(tmp_path: Path, rounds: int) -> None:
     """Kill each writer as soon as its temporary file exists, while most of its two megabytes are unwritten."""
     store, folder = LocalStore(tmp_path), tmp_path / "journal"
     folder.mkdir()
-    for turn in range(6):
+    for turn in range(rounds):
         left = temporaries(folder)
         with running(partial(write_on, store, turn * 1_000)):
             wait_until(partial(more_temporaries, folder, left), say="no temporary file came", every=0)
