@@ -86,6 +86,14 @@ class CheckpointedTask:
     def wait_at(self, gate: str, attempt: int = 1) -> None:
         wait_until((self.folder / f"at-{gate}-{attempt}").exists, PATIENCE, lambda: self.log(1))
 
+    def wait_stored(self, stage: str) -> None:
+        """Wait until a completed checkpoint holds the stage. It is written while the script goes on."""
+
+        def held() -> bool:
+            return any(stage in {one.uid for one in checkpoint.states} for checkpoint in self.state.retained)
+
+        wait_until(held, PATIENCE, lambda: self.log(1))
+
     @property
     def results(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "results").read_text().splitlines()]
@@ -130,6 +138,7 @@ def killed_before_stage_three(task: CheckpointedTask) -> None:
     task.close("three")
     with task.running(1) as process:
         task.wait_at("three")
+        task.wait_stored("two")
         task.service.host.started[0].kill()
         assert process.wait(PATIENCE) == 1, task.log(1)
     task.open("three")

@@ -65,6 +65,7 @@ def test_retry_is_another_run_of_the_same_task_and_continues(
         task.close("three")
         with task.running(1) as process:
             task.wait_at("three")
+            task.wait_stored("two")
             for pid in job(SCRIPT, tmp_path):
                 os.kill(pid, signal.SIGKILL)
             assert process.wait(PATIENCE) == 1, task.log(1)
