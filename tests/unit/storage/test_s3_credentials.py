@@ -99,13 +99,13 @@ def test_role_may_be_assumed_later_if_too_many_ask_for_one(
 def test_renewed_credentials_that_have_expired_already_are_denied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
-    """A credential process that keeps the token of yesterday."""
+    """A credential process that keeps the token of yesterday. Clients are kept by their settings, so each act has a profile."""
     script, config = tmp_path / "credentials", tmp_path / "config"
     script.write_text(f"#!/bin/sh\necho '{EXPIRED}'\n")
     script.chmod(0o755)
-    config.write_text(f"[profile old]\ncredential_process={script}\nregion=us-east-1\n")
+    config.write_text(f"[profile {act}]\ncredential_process={script}\nregion=us-east-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    store = S3Store("lake", "ckp", S3Settings(endpoint_url="http://127.0.0.1:9", profile_name="old"))
+    store = S3Store("lake", "ckp", S3Settings(endpoint_url="http://127.0.0.1:9", profile_name=act))
     with pytest.raises(StoreDenied, match=r"still expired\. The session token is no longer good"):
         ACTS[act](store)
 
