@@ -36,6 +36,10 @@ _NO_CREDENTIALS = (
     "Give key id and secret, role_arn or profile_name in the connection, or in the place where the job runs (environment,"
     " shared files, instance or container role)"
 )
+_CREDENTIAL_FILES = (
+    "A file that gives the credentials cannot be used: check credential_process and web_identity_token_file of the profile,"
+    " and AWS_WEB_IDENTITY_TOKEN_FILE"
+)
 _FAR_PROVIDER = "AWS could not reach the identity provider of the web identity; trying again may help"
 _FAR = "Check endpoint_url (host, port), DNS, proxy and firewall; trying again may help"
 _CUT = "Look at network and proxies; if it stays so, the object itself is damaged"
@@ -112,6 +116,8 @@ _CLASSES: dict[str, tuple[Meaning, str]] = {
     "FlexibleChecksumError": (Meaning.DAMAGED, _CUT),
     "HTTPClientError": (Meaning.UNKNOWN, _AGAIN),
     "ConnectionError": (Meaning.UNKNOWN, _AGAIN),
+    "FileNotFoundError": (Meaning.DENIED, _CREDENTIAL_FILES),  # no other file of this machine is opened for a request
+    "PermissionError": (Meaning.DENIED, _CREDENTIAL_FILES),
     "OSError": (Meaning.UNKNOWN, _AGAIN),
     "NoCredentialsError": (Meaning.DENIED, _NO_CREDENTIALS),
     "PartialCredentialsError": (Meaning.DENIED, _NO_CREDENTIALS),

@@ -110,6 +110,26 @@ def test_renewed_credentials_that_have_expired_already_are_denied(
         ACTS[act](store)
 
 
+@pytest.mark.parametrize(
+    ("profile", "line", "mode"),
+    [
+        ("gone", "credential_process={file}.gone", 0o755),
+        ("not-executable", "credential_process={file}", 0o644),
+        ("no-token", "role_arn=arn:aws:iam::123456789012:role/a\nweb_identity_token_file={file}.gone", 0o644),
+    ],
+)
+def test_file_of_the_credentials_that_cannot_be_used_is_not_taken_for_a_busy_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str, line: str, mode: int
+) -> None:
+    file, config = tmp_path / "file", tmp_path / "config"
+    file.touch(mode)
+    config.write_text(f"[profile {profile}]\n{line.format(file=file)}\nregion=us-east-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    store = S3Store("lake", "ckp", S3Settings(endpoint_url="http://127.0.0.1:9", profile_name=profile))
+    with pytest.raises(StoreDenied, match="check credential_process and web_identity_token_file of the profile"):
+        store.read("a")
+
+
 def test_credentials_of_the_environment_are_used_without_keys(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
