@@ -275,9 +275,10 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
 
     def _follow(self, context: Any, launch: DriverLaunch) -> dict[str, Any]:
         """Follow a driver that runs elsewhere by the journal, until it ends: here, or in a trigger."""
-        attempt = launch.attempt()
-        if self._defers and not (attempt and attempt.outcome):
-            self.release(context, launch, launch.beats.still)
+        if self._defers:
+            attempt = launch.attempt()
+            if attempt is None or attempt.outcome is None:
+                self.release(context, launch, launch.beats.still)
         on_attach = functools.partial(self.attached, context["ti"], launch)
         attempt = follow(launch, self._was_killed, log_checkpoints=True, on_attach=on_attach)
         if self._was_killed.is_set():
