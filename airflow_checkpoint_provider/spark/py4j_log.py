@@ -16,28 +16,21 @@ class _Level:
         self._lock = threading.Lock()
         self._threads, self._before = 0, logging.NOTSET
 
-    def raise_it(self) -> None:
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Keep secrets out of the log, although a script has set DEBUG for all loggers. Several threads may be inside."""
         with self._lock:
             if not self._threads:
                 self._before = self._logger.level
                 self._logger.setLevel(max(self._logger.getEffectiveLevel(), logging.INFO))
             self._threads += 1
-
-    def give_it_back(self) -> None:
-        with self._lock:
-            self._threads -= 1
-            if not self._threads:
-                self._logger.setLevel(self._before)
-
-
-_level = _Level()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    self._logger.setLevel(self._before)
 
 
-@contextmanager
-def quiet_py4j() -> Iterator[None]:
-    """Keep secrets out of the log, although a script has set DEBUG for all loggers. Several threads may be inside."""
-    _level.raise_it()
-    try:
-        yield
-    finally:
-        _level.give_it_back()
+quiet_py4j = _Level().raised
