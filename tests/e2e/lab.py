@@ -22,6 +22,7 @@ from tests.support import processes
 from tests.support.runs import Ended
 from tests.support.services.livy import Livy
 from tests.support.stack import Stack
+from tests.support.stored import stored_stages
 from tests.support.waiting import wait_until
 
 JOBS = Path(__file__).parent / "jobs"
@@ -119,11 +120,7 @@ class Run:
 
     def wait_stored(self, stage: str) -> None:
         """Until a completed checkpoint holds the stage."""
-
-        def held() -> bool:
-            return any(stage in {one.uid for one in checkpoint.states} for checkpoint in self.state.retained)
-
-        self.lab.wait_until(held, self.report)
+        self.lab.wait_until(lambda: stage in stored_stages(self.state), self.report)
 
     def open(self, gate: str) -> None:
         (self.folder / f"closed-{gate}").unlink()

@@ -32,6 +32,7 @@ from tests.support.drivers import WITH_S3A
 from tests.support.folds import unfolded
 from tests.support.processes import drivers
 from tests.support.stack import EXAMPLES, Stack
+from tests.support.stored import stored_stages
 from tests.support.waiting import wait_until
 
 DAG, TASK = "flights_etl", "delays"
@@ -148,9 +149,7 @@ def completed_stages(store: Store, dag_run: str) -> set[str]:
     """From the journal."""
     history = Keys(History(f"{DAG}.{TASK}", dag_run).prefix)
     journal = Journal(store, history, By("people", "demo", "here"))
-    return {
-        state.uid for checkpoint in journal.catch_up().retained for state in checkpoint.states if state.kind == "stage"
-    }
+    return stored_stages(journal.catch_up())
 
 
 def print_log(stack: Stack, dag_run: str) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.protocol.state import State
 from tests.integration.runtime.rounds import alive
 from tests.integration.runtime.totals import CLEAN, NAMED, PRICED, TOTALS, stages
 from tests.support.clusters import Cluster, in_cluster_mode
 from tests.support.jars import NoJars
 from tests.support.launches import Launches
 from tests.support.runs import Ended
+from tests.support.stored import stored_stages
 from tests.support.waiting import wait_until
 from tests.support.yarn import Yarn
 
@@ -55,7 +55,7 @@ def test_second_attempt_of_the_application_goes_on_with_the_same_launch(
     gate.touch()
     with home.started(confs={**launches.plan(), **TWICE}) as running:
         wait_until(lambda: alive(running) and (home.out / "at-two-1").exists(), PATIENCE, running.said)
-        wait_until(lambda: stored(launches.state()) == {"one"}, PATIENCE, running.said)
+        wait_until(lambda: stored_stages(launches.state()) == {"one"}, PATIENCE, running.said)
         (running_there,) = yarn.applications()
         (master,) = yarn.masters(running_there["id"])
         os.kill(master, signal.SIGKILL)
@@ -86,11 +86,6 @@ def test_driver_that_yarn_ends_saves_what_is_proved(cluster: Cluster, yarn: Yarn
     ended = home.run(confs=launches.plan(2))
     assert (ended.code, set(ended.computed)) == (0, {PRICED, TOTALS}), ended.log
     assert launches.last().outcome == "finished"
-
-
-def stored(state: State) -> set[str]:
-    """Return the stages that completed checkpoints hold."""
-    return {one.uid for checkpoint in state.retained for one in checkpoint.states if one.kind == "stage"}
 
 
 def by_attempt(events: Path) -> list[Path]:

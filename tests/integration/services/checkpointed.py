@@ -22,6 +22,7 @@ from tests.e2e.lab import JOBS
 from tests.support.providers import Environment
 from tests.support.providers import Task as EndedTask
 from tests.support.services.service import Service
+from tests.support.stored import stored_stages
 from tests.support.task_process import RUN
 from tests.support.waiting import wait_until
 
@@ -87,12 +88,7 @@ class CheckpointedTask:
         wait_until((self.folder / f"at-{gate}-{attempt}").exists, PATIENCE, lambda: self.log(1))
 
     def wait_stored(self, stage: str) -> None:
-        """Wait until a completed checkpoint holds the stage. It is written while the script goes on."""
-
-        def held() -> bool:
-            return any(stage in {one.uid for one in checkpoint.states} for checkpoint in self.state.retained)
-
-        wait_until(held, PATIENCE, lambda: self.log(1))
+        wait_until(lambda: stage in stored_stages(self.state), PATIENCE, lambda: self.log(1))
 
     @property
     def results(self) -> list[dict[str, Any]]:
