@@ -24,9 +24,11 @@ EARLY = "-XX:CompileThresholdScaling=0.1"
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    for name, value in fast_confs(tmp_path_factory.mktemp("spark")).items():
+    folder = tmp_path_factory.mktemp("spark")
+    for name, value in fast_confs(folder).items():
         builder = builder.config(name, value)
-    builder = builder.config("spark.driver.extraJavaOptions", EARLY)
+    no_file_here = f"-Dderby.stream.error.file={folder}/derby.log"  # Derby, read by tests over JDBC, has its log in the working directory
+    builder = builder.config("spark.driver.extraJavaOptions", f"{EARLY} {no_file_here}")
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # for tests that write to S3; their drivers say themselves what they have
