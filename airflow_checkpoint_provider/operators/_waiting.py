@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -75,7 +76,7 @@ class JournalSensor(Linked, BaseSensorOperator):
             try:
                 return super().execute(context)
             except AirflowSensorTimeout as error:  # Airflow's message does not name the condition
-                raise self._timeout(context) from error
+                raise self._timeout() from error
         deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         # Through the parent's resume_execution, which honours soft_fail and never_fail.
         return self.resume_execution("execute_complete", {"event": {"deadline": deadline.isoformat()}}, context)
@@ -84,10 +85,14 @@ class JournalSensor(Linked, BaseSensorOperator):
         """Read the journal, whatever resumed this task. The event holds only the deadline and a suspicion."""
         self._suspected = event.get("silent", False)
         found = self.poke(context)
+        while not found and self._wait is None and seconds_to(event["deadline"]) > 0:
+            # The storage does not answer, or the job has none yet. A trigger needs the condition, and it is not known before that.
+            time.sleep(min(self.poke_interval, seconds_to(event["deadline"])))
+            found = self.poke(context)
         if found:
             return found.xcom_value
         if seconds_to(event["deadline"]) <= 0:
-            raise self._timeout(context)
+            raise self._timeout()
         with failing_for_good():
             trigger = self.wait(context).trigger(
                 checkpoint_conn_id=self.checkpoint_conn_id,
@@ -115,8 +120,9 @@ class JournalSensor(Linked, BaseSensorOperator):
         self.log.warning("%s; looking again in %.0f s", error, self.poke_interval)
         return PokeReturnValue(is_done=False)
 
-    def _timeout(self, context: Any) -> AirflowSensorTimeout:
-        return AirflowSensorTimeout(f"{self.wait(context['ti']).missed()} in time; see timeout= of this task")
+    def _timeout(self) -> AirflowSensorTimeout:
+        missed = self._wait.missed() if self._wait else "the checkpoint storage could not be read"
+        return AirflowSensorTimeout(f"{missed} in time; see timeout= of this task")
 
 
 class CheckpointWait:

@@ -14,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.errors import InvalidConfig, StoreUnavailable
 from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol import commands as c
@@ -268,6 +268,32 @@ def test_trigger_waits_without_a_connection_for_the_folder_of_the_first_launch(
     monkeypatch.setattr(ProgressTrigger, "condition", lambda self: condition)
     fired(waiting)
     assert looks == ([False] if named else [False, False, True])
+
+
+@pytest.fixture
+def savepoint_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store fail twice while the sensor reads the savepoint that ``after`` names."""
+    failures = [StoreUnavailable("503 slow down")] * 2
+
+    def id_in(after: Any, hook: Any) -> int:
+        if failures:
+            raise failures.pop()
+        return 1
+
+    monkeypatch.setattr("airflow_checkpoint_provider.sensors.checkpoint.id_in", id_in)
+
+
+@pytest.mark.usefixtures("savepoint_cannot_be_read")
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_timeout_is_told_before_the_savepoint_could_be_read(job: Job, deferrable: bool) -> None:
+    with pytest.raises(AirflowSensorTimeout, match="the checkpoint storage could not be read in time; see timeout="):
+        run(waits(after=f"{job.store.uri}/theirs", deferrable=deferrable))
+
+
+@pytest.mark.usefixtures("savepoint_cannot_be_read")
+def test_deferrable_sensor_reads_the_savepoint_again_before_it_defers(job: Job) -> None:
+    """The trigger needs its id."""
+    assert deferred(waits(after=f"{job.store.uri}/theirs", deferrable=True, timeout=600)).after == 1
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------
