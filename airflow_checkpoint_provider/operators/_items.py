@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import InvalidName
+from airflow_checkpoint_provider.errors import InvalidName, OneItemTwice
 from airflow_checkpoint_provider.protocol.commands import OtherIndex
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History, check_item, safe_token
@@ -89,11 +89,14 @@ class Instance:
 
     def _waiting(self, index: int) -> OtherIndex:
         """Return whether an index that is registered with the item still has it. An index that waits for its next try will register anew,
-        and is refused there if it then has the same item.
+        and is refused there if it then has the same item. Raise ``OneItemTwice`` if Airflow does not answer.
         """
         try:
             state = self._state_of(index)
-        except Exception:  # noqa: BLE001 - Airflow raises any error of its client; a retry asks again
-            return OtherIndex(index=index, holds=True)
+        except Exception as error:  # Airflow raises any error of its client
+            raise OneItemTwice(
+                f"map index {index} was registered with item {self._history.item!r}, and Airflow does not say whether it still has it"
+                f" ({type(error).__name__}: {error}). Nothing was submitted. A retry asks again"
+            ) from error
         waits = state in CLEARED or state in RETRIES
         return OtherIndex(index=index, holds=not waits, cleared=state in CLEARED)

@@ -348,7 +348,11 @@ def test_instance_that_cannot_ask_airflow_is_refused_for_now() -> None:
     world.items = ["payments", "orders"]
     world.state_of = raises  # type: ignore[method-assign,assignment]
     world.begin(1)
-    assert "map index 0 has this item" in world.refused[0]
+    assert (
+        "map index 0 was registered with item 'orders', and Airflow does not say whether it still has it"
+        in world.refused[0]
+    )
+    assert "OSError: no answer" in world.refused[0]
 
 
 def test_finished_item_whose_index_was_only_retried_is_not_computed_again() -> None:
