@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -257,16 +257,16 @@ class PostgresTable:
             outcome, began = self._locked(database, transaction.name)
             if outcome == PREPARED:
                 overwritten = self._overwritten(database, transaction, began)
-                if overwritten:
-                    self._end(database, transaction.name, ABORTED, 0)
-                else:
+                if not overwritten:
                     self._publish(database, transaction)
-        self._drop_over()
         if overwritten:
+            with suppress(Exception):  # the next start aborts it too; this error must not be lost
+                self.abort([transaction.name])
             raise OverwrittenSince(
                 f"{self._shown}: a run that began later has overwritten {self._given}, so the rows of this run were not published. If they"
                 " shall replace the later ones, clear this task: then it begins anew"
             )
+        self._drop_over()
         return outcome != ABORTED
 
     def _locked(self, database: Database, name: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
@@ -98,7 +99,7 @@ class PublishedFiles:
         number = self.log.append(lambda contents: self._commit_of(transaction, base, contents))
         found = self.log.entry_of(transaction.name, base)
         if found is None:
-            raise self._overwritten(transaction, number)
+            raise self._give_up(transaction, number)
         number, entry = found
         if entry.kind == ABORT:
             self._delete_staged([transaction.name])
@@ -145,8 +146,10 @@ class PublishedFiles:
             if transaction.prepared["overwrite"] or set(commit.transactions) & set(transaction.replaces):
                 yield from commit.added
 
-    def _overwritten(self, transaction: Transaction, number: int) -> OverwrittenSince:
-        self.abort([transaction.name], int(transaction.prepared["base"]))
+    def _give_up(self, transaction: Transaction, number: int) -> OverwrittenSince:
+        """Abort a transaction that may not be published any more, and return the error."""
+        with suppress(Exception):  # the next start aborts it too; this error must not be lost
+            self.abort([transaction.name], int(transaction.prepared["base"]))
         return OverwrittenSince(
             f"{self.store.uri}: a run that began later has overwritten it (entry {number} of its log or before), so the rows of this run were"
             " not published. If they shall replace the later ones, clear this task: then it begins anew"

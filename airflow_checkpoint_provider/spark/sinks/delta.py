@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -161,7 +162,8 @@ class OpenDeltaSink(OpenTableSink):
 
         fate = chain.decide(entry, prepared["base"], write).get(name)
         if fate is None:
-            self.abort([name])
+            with suppress(Exception):  # the next start aborts it too; this error must not be lost
+                self.abort([name])
             raise OverwrittenSince(sink_messages.overwritten_since(self._options.target))
         self._staged.delete([name])
         return fate.committed

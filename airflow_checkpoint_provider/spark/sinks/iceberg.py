@@ -7,6 +7,7 @@ row is copied, unless an overwrite finds that others have written meanwhile.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -172,7 +173,8 @@ class OpenIcebergSink(OpenTableSink):
                 return None
             entry = found.waiting()[name]
             if entry.overwrite and found.overwritten_by > entry.began:
-                self.abort([name])
+                with suppress(Exception):  # the next start aborts it too; this error must not be lost
+                    self.abort([name])
                 raise OverwrittenSince(sink_messages.overwritten_since(self._target))
             return self._publication(found, entry, transaction)
 

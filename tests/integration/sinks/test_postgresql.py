@@ -168,6 +168,20 @@ def test_later_run_has_the_last_word(target: Target) -> None:
     assert target.rows() == ["1cleared"]
 
 
+def test_overwrite_since_is_told_though_the_clean_up_fails(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that was tried again would find the abort, and the job would end without its rows."""
+    monday, tuesday = target.open(options=OVERWRITES), target.open(TUESDAY, OVERWRITES)
+    late = target.prepare(monday, FIRST, (1, "monday"))
+    tuesday.commit(target.prepare(tuesday, name_of(9), (1, "tuesday")))
+
+    def fails() -> None:
+        raise StoreUnavailable("the server is shutting down")
+
+    monkeypatch.setattr(monday, "_drop_over", fails)
+    with pytest.raises(OverwrittenSince):
+        monday.commit(late)
+
+
 # -- staging -----------------------------------------------------------------------------------------------------------
 
 

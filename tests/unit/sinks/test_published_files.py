@@ -118,6 +118,22 @@ def test_yesterdays_driver_publishes_nothing_into_todays_overwrite(store: Store)
     assert left(store) == []
 
 
+def test_overwrite_since_is_told_though_the_clean_up_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that was tried again would find the abort, and the job would end without its rows."""
+    monday = files_of(store, overwrite=True)
+    late = staged(monday, name_of(1), "yesterday")
+    tuesday = files_of(store, TUESDAY, overwrite=True)
+    tuesday.commit(staged(tuesday, name_of(2), "today"))
+    monkeypatch.setattr(monday, "_delete_staged", fails)
+    with pytest.raises(OverwrittenSince):
+        monday.commit(late)
+    assert [found.name for found in tuesday.leftovers()] == [name_of(1)]
+
+
+def fails(*_: object) -> None:
+    raise StoreUnavailable("503 slow down")
+
+
 def test_the_run_that_began_later_has_the_last_word_though_the_other_commits_first(store: Store) -> None:
     monday, tuesday = files_of(store, overwrite=True), files_of(store, TUESDAY, overwrite=True)
     today = staged(tuesday, name_of(2), "today")
