@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.spark.loops.loops import LoopParts, Loops
 from airflow_checkpoint_provider.spark.loops.pace import Every
 from airflow_checkpoint_provider.spark.loops.turns import LoopTurns
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, jvm_pid
+from airflow_checkpoint_provider.spark.process.watchdog import Watchdog, check_watchable, jvm_pid
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.query import Query
@@ -70,9 +70,11 @@ class AttemptRun(JobRun):
         for note in filter(None, (untried(spark.version), application.note)):
             say(note)
         s3a.prepare(spark, settings.open_store())
+        jvm = jvm_pid(spark)
+        check_watchable(jvm)
         self.attempt = begin(settings, Program(application.digest, application.stored_parts, spark.version))
         self._end_timeout_s = timeout_in(spark.conf.get(DEPLOY_MODE, None))
-        self.watchdog = Watchdog(jvm_pid(spark), self._jvm_died, self._terminated).start()
+        self.watchdog = Watchdog(jvm, self._jvm_died, self._terminated).start()
         try:
             self._prepare(settings, application)
             observers = self._progress.report, self._queries.report, self.checkpointer.on_watch

@@ -11,6 +11,7 @@ import functools
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.assignment import check_kind
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import copy_at, copy_queries
-from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.errors import InvalidConfig, StoreError
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.metadata import FILES, ONCE
@@ -98,15 +99,16 @@ class PreflightRun(JobRun):
 
     def _end(self) -> NoReturn:
         """Answer, and end the process from any thread: no other line of the script runs."""
-        self._delete_copies()
         fits = (*self._fits.values(), *self._left_out())
         for fit in fits:
             say(f"query '{fit.query}': {fit.summary or 'ok'}")
         Path(self._order.answer).write_text(PreflightResult(self._checkpoint, fits).to_json())
+        self._delete_copies()
         leave(int(_exit_code(fits)), "PREFLIGHT: done. The script ends here")
 
     def _delete_copies(self) -> None:
-        self._folder.store.delete_under(self._folder.key)
+        with suppress(StoreError):  # the answer, or the script's own error, counts; copies may stay, as after a kill
+            self._folder.store.delete_under(self._folder.key)
 
     def _left_out(self) -> list[QueryFit]:
         why = "the script does not start it"

@@ -28,13 +28,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_checkpoint_provider.spark.sql_names import quoted
+
 WIDEST_DECIMAL = 38  # digits
 SEED, MASK = 42, 0xFFFFFFFF  # of Spark's own hash of a shuffle
 
 
 def key_group(types: Sequence[tuple[str, DataType]], max_parallelism: int) -> Column:
     """Return the key group of a row. ``types``: the columns of the key with their types."""
-    return F.pmod(F.xxhash64(*(fixed(F.col(f"`{name}`"), of) for name, of in types)), F.lit(max_parallelism)).cast(
+    return F.pmod(F.xxhash64(*(fixed(F.col(quoted(name)), of) for name, of in types)), F.lit(max_parallelism)).cast(
         "int"
     )
 

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.errors import SchemaChanged, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import KeyedDetail
 from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame
 from airflow_checkpoint_provider.spark.loops.key_groups import fixed
+from airflow_checkpoint_provider.spark.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -213,11 +214,6 @@ def check_key(name: str, schema: StructType, key: Sequence[str]) -> None:
             fixed(F.col(quoted(column)), schema[column].dataType)
         except TypeError as error:
             raise WrongUse(f"{name}: {column!r}: {error}") from None
-
-
-def quoted(name: str) -> str:
-    """Return the name of a column as Spark reads it in an expression."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from airflow_checkpoint_provider.errors import DuplicateKeys
 from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.spark.loops.key_groups import key_group, spread
-from airflow_checkpoint_provider.spark.loops.keyed import RESERVED, OpenedKeyed, quoted
+from airflow_checkpoint_provider.spark.loops.keyed import RESERVED, OpenedKeyed
+from airflow_checkpoint_provider.spark.sql_names import quoted
 from airflow_checkpoint_provider.spark.stages.parquet_files import rows_of
 
 if TYPE_CHECKING:

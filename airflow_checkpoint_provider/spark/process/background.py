@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -27,4 +28,7 @@ class Background:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            call()
+            try:
+                call()
+            except BaseException:  # noqa: BLE001 - sys.exit() of one must not take the later calls with it
+                traceback.print_exc()

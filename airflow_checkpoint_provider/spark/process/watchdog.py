@@ -33,6 +33,11 @@ def jvm_pid(spark: SparkSession) -> int:
     return int(java_class(spark, "java.lang.ProcessHandle").current().pid())
 
 
+def check_watchable(pid: int) -> None:
+    """Raise ``WrongUse`` on a system without pidfds (Linux before 5.3, anything else), before an attempt begins."""
+    os.close(_pidfd(pid))
+
+
 class Watchdog:
     """Watches from ``start`` to ``stop``. Callbacks run in its thread, one at a time.
 
@@ -45,7 +50,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> Self:
-        """Begin to watch. Raises ``WrongUse`` on a system without pidfds (Linux before 5.3, anything else)."""
+        """Begin to watch."""
         self._jvm_fd = _pidfd(self._jvm_pid)
         self._read_end, self._write_end = os.pipe()
         self._owner = os.getpid()

@@ -27,7 +27,6 @@ from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Pre
 from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES, OVERWRITE, check_columns, check_folder
 from airflow_checkpoint_provider.spark.sinks.run_column import (
-    quoted,
     refuse_taken,
     run_text,
     tag,
@@ -35,6 +34,7 @@ from airflow_checkpoint_provider.spark.sinks.run_column import (
 from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedForTable, StagedRows
 from airflow_checkpoint_provider.spark.sinks.tables import OpenTableSink, TableEntry
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of
+from airflow_checkpoint_provider.spark.sql_names import quoted
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json, stored_schema
 from airflow_checkpoint_provider.text import sink_messages
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.functions import col
 
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.spark.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,11 +29,6 @@ def tag(column: str, run: str, transactions: Iterable[str]) -> str:
     """Return the predicate, in SQL, for the rows of some transactions of a run."""
     values = ", ".join(_text(run_text(run, transaction)) for transaction in transactions)
     return f"{quoted(column)} IN ({values})"
-
-
-def quoted(column: str) -> str:
-    """Return the name of a column as SQL has it."""
-    return "`" + column.replace("`", "``") + "`"
 
 
 def _text(value: str) -> str:

@@ -307,7 +307,7 @@ class Sinks:
         Each attempt counts from 1, so a retry repeats the numbers of its run. Raises ``RowsStand`` if the rows that stand there under a
         number were made of other rows.
         """
-        self.before_write()
+        self.check_active()
         state = self.opened.get(uid) or self._claim_numbers(uid)
         held = state.held.get(state.writes)
         if held is None:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.errors.exceptions.captured import SparkNoSuchElementException
@@ -112,8 +112,8 @@ HADOOP = (
 )
 """The names in Hadoop's configuration that decide which files, lines and columns are read."""
 
-# By their names: two threads inside ``overridden`` would restore each other's values
-_locks: defaultdict[frozenset[str], threading.RLock] = defaultdict(threading.RLock)
+# One a conf: two threads inside ``overridden`` would restore each other's values
+_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
 def result_changing(spark: SparkSession) -> dict[str, str]:
@@ -155,7 +155,9 @@ def _default(spark: SparkSession, name: str) -> str | None:
 @contextmanager
 def overridden(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set session confs for the length of a ``with``, and restore the user's settings afterwards."""
-    with _locks[frozenset(values)]:
+    with ExitStack() as held:
+        for name in sorted(values):  # in one order: else two threads could wait for each other
+            held.enter_context(_locks[name])
         before = {name: spark.conf.get(name, None) for name in values}
         try:
             for name, value in values.items():

@@ -14,6 +14,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, StringType
 
 from airflow_checkpoint_provider.errors import NotInParts
 from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class, scala_none, scala_seq
+from airflow_checkpoint_provider.spark.sql_names import quoted
 from airflow_checkpoint_provider.spark.stages.leaves import Leaves, class_name
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _no_column(uid: str, by: str, why: str) -> NotInParts:
 
 def _plain(df: DataFrame, by: str) -> Column:
     """Return the column as text, unless Python has its values exactly. Text of a time zone's doubled hour is one part."""
-    column = F.col(f"`{by.replace('`', '``')}`")
+    column = F.col(quoted(by))
     return column if _is_exact(df.schema[by].dataType) else column.cast("string")
 
 

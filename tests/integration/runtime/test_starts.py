@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
+from airflow_checkpoint_provider.errors import WrongUse
+from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.attempt.settings import Settings
 from airflow_checkpoint_provider.storage import LocalStore
@@ -34,6 +37,18 @@ def begins_with(script: Script, **options: object) -> int:
     with script.failing(**options) as job:
         return int(job.value("count", 0).get())
     raise AssertionError
+
+
+def test_system_that_cannot_watch_the_jvm_is_refused_before_an_attempt_begins(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: int) -> int:
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr(os, "pidfd_open", denied)
+    with pytest.raises(WrongUse, match="cannot be watched"), script.attempt():
+        raise AssertionError
+    assert not (script.root / History("job").prefix).exists()
 
 
 # -- restore= ----------------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.errors import KindChanged, RowsStand, WrongUse
+from airflow_checkpoint_provider.errors import Fenced, KindChanged, RowsStand, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob
+from airflow_checkpoint_provider.spark.attempt.journal_writer import JournalWriter
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
 
@@ -25,6 +26,18 @@ def test_each_call_is_a_write(script: Script) -> None:
     assert other["txnVersion"] == "1"
     held = script.coordinator().state.sink("rows")
     assert (held.version, held.due, held.confirmed) == (2, 2, 2)
+
+
+def test_attempt_that_was_replaced_gets_no_further_number(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fenced(_: JournalWriter) -> None:
+        raise Fenced("over")
+
+    with script.attempt() as job:
+        numbers(job)
+        with monkeypatch.context() as patch:
+            patch.setattr(JournalWriter, "check_not_fenced", fenced)
+            with pytest.raises(Fenced):
+                job.txn("rows")
 
 
 def test_retry_repeats_the_numbers_with_and_without_a_checkpoint(script: Script) -> None:

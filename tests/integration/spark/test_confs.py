@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -138,6 +139,25 @@ def confs(spark: SparkSession, values: dict[str, str], hadoop: dict[str, str]) -
         for name, value in hadoop.items():
             stack.enter_context(hadoop_conf(spark, name, value))
         yield
+
+
+def test_two_threads_take_turns_with_a_conf_that_both_set(spark: SparkSession) -> None:
+    name, other = "spark.sql.sources.useV1SourceList", "spark.sql.parquet.binaryAsString"
+    before = [spark.conf.get(name), spark.conf.get(other)]
+    inside = threading.Event()
+
+    def reads() -> None:
+        with overridden(spark, {name: "parquet", other: "true"}):
+            inside.set()
+
+    with overridden(spark, {name: "orc"}):
+        reader = threading.Thread(target=reads)
+        reader.start()
+        assert not inside.wait(0.2)
+        assert spark.conf.get(name) == "orc"
+    reader.join(60)
+    assert inside.is_set()
+    assert [spark.conf.get(name), spark.conf.get(other)] == before
 
 
 def each(together: dict[str, dict[str, str]], groups: dict[str, dict[str, str]]) -> list[Any]:

@@ -39,6 +39,14 @@ def test_hashes_of_keys_never_change(spark: SparkSession) -> None:
     assert found == GOLDEN
 
 
+@pytest.mark.parametrize("name", ["a`b", "a.b", "a b"])
+def test_key_may_have_any_name(spark: SparkSession, name: str) -> None:
+    rows = spark.range(3).toDF(name)
+    of = rows.schema[name].dataType
+    plain = rows.toDF("id").select(key_group([("id", of)], 128)).collect()
+    assert rows.select(key_group([(name, of)], 128)).collect() == plain
+
+
 @pytest.mark.parametrize("files", [1, 2, 7, 40])
 def test_each_partition_has_the_rows_of_its_groups(spark: SparkSession, files: int) -> None:
     rows = spark.range(500)

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.errors import InvalidConfig, StoreUnavailable
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.metadata import QUERY, VALUE, LoopDetail, StateSnapshot
@@ -133,6 +133,19 @@ def test_script_that_ends_the_process_gets_an_answer(run: Preflighted) -> None:
         run.fail(SystemExit(0))
     assert set(run.written()) == {"clean", "totals"}
     assert run.copies.objects == {}
+
+
+def test_answer_and_error_are_not_lost_if_copies_cannot_be_deleted(
+    run: Preflighted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(_: str) -> NoReturn:
+        raise StoreUnavailable("503 slow down")
+
+    monkeypatch.setattr(run.copies, "delete_under", unavailable)
+    run.fail(ValueError("no such column"))
+    with pytest.raises(Over):
+        run.finish()
+    assert set(run.written()) == {"clean", "totals"}
 
 
 def test_error_of_the_script_is_the_answer(run: Preflighted) -> None:

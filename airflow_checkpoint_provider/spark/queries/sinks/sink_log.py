@@ -75,11 +75,12 @@ class HadoopFolder:
             return
         self._files.mkdirs(path.getParent())
         stream = self._managers.create(path.getParent(), self._conf).createAtomic(path, False)
-        stream.write(text.encode())
         try:
+            stream.write(text.encode())
             stream.close()
         except Py4JJavaError as error:
             if not _is(error, "org.apache.hadoop.fs.FileAlreadyExistsException"):
+                stream.cancel()
                 raise
 
     def copy(self, key: str, new: str) -> None:

@@ -127,7 +127,8 @@ class KafkaSources:
                 " Look at the brokers and at the options of the source, and try again"
             ) from None
         finally:
-            stream.stop()
+            with contextlib.suppress(Py4JJavaError):  # it would hide the error above
+                stream.stop()
 
     def _offsets(self, found: Any) -> Offsets:
         return kafka_offsets(self._text(found)) or {}
