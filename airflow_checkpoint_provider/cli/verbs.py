@@ -289,8 +289,8 @@ _RENAME = _argument(
 _REWIND_SINK = _argument(
     "--rewind-sink",
     action="store_true",
-    help="let queries go back although their sinks hold later rows. Files written since are moved into a folder of the sink (see rewound)."
-    " Restore a Delta or Iceberg table yourself first",
+    help="let the job go back although its sinks hold later rows. Files of a streaming query are moved into a folder of the sink (see"
+    " rewound). Rows that later runs wrote with job.sink are deleted. Restore the Delta or Iceberg table of a query yourself first",
 )
 _QUERY = _argument("query", metavar="QUERY", help="uid of the query, as start_query takes it")
 _FOLDER = _argument(

@@ -43,9 +43,10 @@ class RestoreOperator(JobOperator):
         deletes it when its ``retention`` no longer keeps it.
     :param rename: new uids of states, by their uids in the checkpoint: ``{"totals": "sums"}``. "latest" and "run-start" keep
         earlier renames.
-    :param rewind_sink: let streaming queries go back although their sinks hold later rows. Files written since are moved into a folder
-        of the sink, and can be put back: ``checkpoints rewound``. Restore a Delta or Iceberg table yourself first. Without ``rewind_sink``,
-        such a restore is refused.
+    :param rewind_sink: let the job go back although its sinks hold later rows. Files of a streaming query are moved into a folder of
+        the sink, and can be put back: ``checkpoints rewound``. Rows that later runs wrote with ``job.sink`` are deleted. Restore the
+        Delta or Iceberg table of a query yourself first. Without ``rewind_sink``, such a restore of a query is refused, and
+        ``job.sink`` refuses to open such a sink.
     :param checkpoint_conn_id: as in ``TriggerCheckpointOperator``.
     """
 

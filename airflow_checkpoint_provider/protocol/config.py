@@ -58,8 +58,8 @@ class CheckpointConfig:
     A duration is a number of seconds, a ``timedelta``, or text such as ``"500 ms"``, ``"90 s"``, ``"10 min"``, ``"2 h"`` or
     ``"7 days"``, and at most 365,000 days.
 
-    :param interval: time between two periodic checkpoints while a streaming query runs. Stages need none: each end of a stage is a
-        checkpoint.
+    :param interval: time between two periodic checkpoints while a streaming query runs, and between two barriers of a loop with
+        ``every=None``. Stages need none: each end of a stage is a checkpoint.
     :param min_pause: time that passes at least between the end of a checkpoint and the next periodic one.
     :param timeout: time from the barrier until a checkpoint is sealed. Later it is aborted as expired. It does not count from the
         trigger: a batch stage may run for two hours before it can acknowledge.
@@ -68,8 +68,8 @@ class CheckpointConfig:
         failure.
     :param mode: ``"exactly_once"``: a checkpoint waits until each query has read all rows of the queries before it
         (``start_query(after=...)``). ``"at_least_once"``: it does not wait, and a restore may write rows twice.
-    :param aligned_timeout: the longest time of that wait. Then the checkpoint holds a copy of the rows in flight. None: no limit
-        but ``timeout``.
+    :param aligned_timeout: the longest time of that wait. Then the checkpoint names the files of the rows in flight, and a savepoint
+        copies them. None: no limit but ``timeout``.
     :param retention: which completed checkpoints are kept while the history lives: ``KeepLatest(n)``, ``KeepWithin(days=7)``,
         ``KeepAll()``; ``a | b`` keeps what one of them keeps, ``a & b`` what both keep. After its end only the age part or
         ``KeepAll()`` applies.

@@ -4,6 +4,7 @@ from airflow_checkpoint_provider.spark import versions  # noqa: F401 - first: it
 from airflow_checkpoint_provider.spark.job import CheckpointedJob
 from airflow_checkpoint_provider.spark.job_run import CheckpointRef
 from airflow_checkpoint_provider.spark.loops.frame import Frame
+from airflow_checkpoint_provider.spark.loops.keyed import KeyedState
 from airflow_checkpoint_provider.spark.open_checkpoint import OpenedCheckpoint, open_checkpoint
 from airflow_checkpoint_provider.spark.queries.query import Query
 from airflow_checkpoint_provider.spark.queries.sinks.batch import batch_sink
@@ -30,6 +31,7 @@ __all__ = [
     "IcebergSink",
     "InitializationContext",
     "JdbcSink",
+    "KeyedState",
     "OpenSink",
     "OpenedCheckpoint",
     "Prepared",

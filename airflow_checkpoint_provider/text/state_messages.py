@@ -20,7 +20,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
     "CKP121": "A stage was computed again although its rows were stored. The line says what changed.",
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
-    "CKP123": "The options interval and min_pause pace only streaming queries. Each end of a stage is a checkpoint.",
+    "CKP123": "The options interval and min_pause pace only streaming queries and loops. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
     "CKP125": "A streaming query begins, or continues from the batch that the line names.",
     "CKP126": "Stages were reused, and the line names what was not compared with the earlier attempt.",
@@ -237,7 +237,7 @@ def not_paced(config: CheckpointConfig) -> list[str]:
     """Say that nothing paces the checkpoints of stages; nothing where both options have their defaults."""
     default = CheckpointConfig()
     paced = (config.interval_s, config.min_pause_s) != (default.interval_s, default.min_pause_s)
-    line = "every end of a stage is a checkpoint: interval and min_pause pace only streaming queries."
+    line = "every end of a stage is a checkpoint: interval and min_pause pace only streaming queries and loops."
     return [coded(line, "CKP123")] if paced else []
 
 

@@ -1,8 +1,8 @@
 """Registered objects: a job's own states and hooks, called at each barrier. Runs in the Spark driver.
 
-Only the script's own thread calls them, at barriers and at the end of ``with``, in the order of their registration. So they
-need no locks. An object that asks for it is notified by a thread of its own. All restored states are read and decoded at
-``with``: a damaged state is refused before any object is called.
+The script's own thread calls them, at barriers and at the end of ``with``, in the order of their registration. So they need no
+locks. ``finish_snapshot`` runs in another thread. An object that asks for it is notified by a thread of its own. All restored
+states are read and decoded at ``with``: a damaged state is refused before any object is called.
 """
 
 from __future__ import annotations

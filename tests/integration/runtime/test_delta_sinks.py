@@ -22,6 +22,7 @@ from tests.support.sparks import INSTALLED
 ROWS = 20
 STORIES = re.findall(r"@story\ndef (\w+)", (JOBS / "delta_sinks.py").read_text())
 Outcomes = dict[str, str]
+PATIENCE = 1200  # seconds for one driver, which tells up to thirty stories
 
 
 def group(title: str) -> str:
@@ -41,7 +42,9 @@ CASES = [
 def told(folder: Path, release: str, of: str) -> Outcomes:
     """What one driver, on a release of Spark, tells of each story of a group."""
     wanted = [title for title in STORIES if group(title) == of]
-    ended = on_delta(folder / f"{release}{of}", "delta_sinks.py", release, STORIES=" ".join(wanted)).run()
+    home = on_delta(folder / f"{release}{of}", "delta_sinks.py", release, STORIES=" ".join(wanted))
+    with home.started() as running:
+        ended = running.wait(PATIENCE)
     assert ended.code == 0, ended.log
     found: Outcomes = ended.result
     return found
@@ -53,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(PATIENCE + 100)
 @pytest.mark.parametrize(("release", "title"), CASES)
 def test_story(folder: Path, release: str, title: str) -> None:
     assert told(folder, release, group(title))[title] == "ok"

@@ -41,6 +41,12 @@ def died(store: LocalStore) -> Recorded:
     return recorded
 
 
+@pytest.fixture(autouse=True)
+def soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``prune`` see the clock of the recorded run: with that of today its history would be over for good."""
+    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-21T04:00:00.000Z")
+
+
 def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and "journal" not in path.parts}
 

@@ -309,6 +309,7 @@ EXPORTS = {  # public names; a name here stays
         "IcebergSink",
         "InitializationContext",
         "JdbcSink",
+        "KeyedState",
         "OpenSink",
         "OpenedCheckpoint",
         "Prepared",

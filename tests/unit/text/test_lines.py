@@ -212,7 +212,9 @@ def test_lines_of_deleted_checkpoints(golden: Golden) -> None:
 @pytest.mark.parametrize("paced", [{"interval": "1 s"}, {"min_pause": "5 min"}, {"interval": 60, "min_pause": 90}])
 def test_interval_and_pause_without_effect_are_logged(paced: dict[str, Any]) -> None:
     (line,) = state_messages.not_paced(CheckpointConfig(**paced))
-    assert line.startswith("every end of a stage is a checkpoint: interval and min_pause pace only streaming queries")
+    assert line.startswith(
+        "every end of a stage is a checkpoint: interval and min_pause pace only streaming queries and loops"
+    )
     assert line.endswith("[CKP123]")
 
 
