@@ -84,8 +84,13 @@ def _check_owner(folder: Path) -> None:
 
 def _in_folder(folder: Path, body: bytes) -> Path:
     target = folder / _name(body)
-    if not target.is_file() or target.read_bytes() != body:
-        _write(target, body)
+    try:
+        if not target.is_file() or target.read_bytes() != body:
+            _write(target, body)
+    except OSError as error:
+        raise StoreMisconfigured(
+            f"{target} cannot be written: {error.strerror}. The driver needs this package there. Let the user of the workers write the folder"
+        ) from error
     return target
 
 
@@ -115,8 +120,12 @@ def _zipped(members: dict[str, bytes]) -> bytes:
 def _write(target: Path, body: bytes) -> None:
     """Write the archive atomically: another task may write the same one, perhaps as another user, who must be able to read it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".")
-    with os.fdopen(handle, "wb") as file:
-        file.write(body)
-        os.fchmod(handle, 0o644)
-    os.replace(temporary, target)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(body)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise

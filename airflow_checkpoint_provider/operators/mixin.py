@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.errors import (
     JobSuspended,
     NotSupportedYet,
     Superseded,
+    typed,
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -259,9 +260,13 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             self.push_launch(context["ti"], launch, attempt)
             self.remember_job(context, launch)
 
-        monitor = functools.partial(
-            follow, launch, ended, log_checkpoints=self._in_cluster, on_attach=on_attach, restarts=self._in_cluster
-        )
+        def monitor() -> None:
+            beyond = self._in_cluster
+            try:
+                follow(launch, ended, log_checkpoints=beyond, on_attach=on_attach, restarts=beyond)
+            except Exception as error:  # noqa: BLE001 - no other code would report an error of this thread
+                launch.log([launch_messages.not_followed(typed(error, "the journal"))])
+
         collector = functools.partial(launch.collect_older_runs, ended)
         named: dict[str, Callable[[], object]] = {"checkpoint-follow": monitor, "checkpoint-garbage": collector}
         threads = [threading.Thread(target=target, name=name, daemon=True) for name, target in named.items()]

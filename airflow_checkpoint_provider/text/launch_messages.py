@@ -152,6 +152,11 @@ def forgotten(application: str | None) -> str:
     return coded(printable(text), "CKP521")
 
 
+def not_followed(error: CheckpointError) -> str:
+    """Say that a task sees no more checkpoints of its driver."""
+    return f"This task still waits for its driver, but logs and measures its checkpoints no more: {error}"
+
+
 def not_awaited(application: str) -> str:
     """Say that an application is killed because nobody waits for it."""
     text = f"spark-submit has ended before the driver of {application} attached, so nobody waits for it on YARN. This task kills it"

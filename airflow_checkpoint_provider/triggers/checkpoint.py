@@ -40,10 +40,10 @@ class Repetition:
 
 
 class RepeatedError:
-    """Logs an error that comes back at each poll, once a minute."""
+    """Logs an error that comes back at each poll: when it has changed, and once a minute while it stays the same."""
 
     def __init__(self, log: Any) -> None:
-        self._log, self._warned, self._began = log, float("-inf"), time.monotonic()
+        self._log, self._repetition, self._began = log, Repetition(), time.monotonic()
 
     @property
     def lasts(self) -> float:
@@ -55,9 +55,7 @@ class RepeatedError:
         self._began = time.monotonic()
 
     def warn(self, error: Exception, note: str) -> None:
-        now = time.monotonic()
-        if now - self._warned >= WARN_EVERY:
-            self._warned = now
+        if self._repetition.due(str(error)):
             self._log.warning("%s; %s", error, note)
 
 

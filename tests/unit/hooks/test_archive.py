@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import stat
@@ -123,6 +124,21 @@ def test_archive_is_not_published_where_other_users_may_write(tmp_path: Path, mo
 def test_missing_place_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreMisconfigured, match=r"code='.*/absent' cannot be used: No such file or directory"):
         publish(f"{tmp_path}/absent", None, "s3://lake/checkpoints")
+
+
+def test_place_that_cannot_be_written_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "code").mkdir(mode=0o755)
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(
+        StoreMisconfigured, match=r"code/airflow_checkpoint_provider-.*cannot be written: No space left"
+    ):
+        publish(f"{tmp_path}/code", None, "s3://lake/checkpoints")
+    assert not list((tmp_path / "code").iterdir())
 
 
 def test_archive_in_a_bucket_is_written_once_and_named_as_the_connection_does(s3: S3Server, bucket: str) -> None:

@@ -16,7 +16,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
-from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.errors import Damaged, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
 from airflow_checkpoint_provider.operators._submitted_job import JOB_KEY
 from airflow_checkpoint_provider.operators.hand_over import HandOver
@@ -143,6 +143,18 @@ def test_launch_is_handed_over_as_confs_and_archive(task: Task, tmp_path: Path) 
     assert operator.handed is not None
     assert operator.handed.archive == archive.as_uri()
     assert (ended["job"], ended["ended"]) == ("etl.job", "finished")
+
+
+def test_thread_that_cannot_follow_any_more_says_so_and_the_task_goes_on(
+    task: Task, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object, **__: object) -> None:
+        raise Damaged("entry 7 has another checksum")
+
+    monkeypatch.setattr("airflow_checkpoint_provider.operators.mixin.follow", damaged)
+    assert task.run(task.finishes)["ended"] == "finished"
+    said = capsys.readouterr().out
+    assert "logs and measures its checkpoints no more: entry 7 has another checksum  [CKP" in said
 
 
 def test_template_fields_are_those_of_the_other_operator_and_those_of_a_job() -> None:
