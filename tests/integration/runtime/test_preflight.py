@@ -144,6 +144,24 @@ def test_files_of_the_checkpoint_are_given_to_the_script(
     assert (version.written, version.read) == (["names"], {uid: uid for uid in version.uids})
 
 
+def test_table_by_key_begins_without_rows_and_numbers_are_those_of_no_run(
+    ran: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with looking(ran, tmp_path, monkeypatch), pytest.raises(SystemExit):
+        keep_a_table(ran)
+
+
+def keep_a_table(script: Script) -> None:
+    rows = script.spark.range(3).withColumn("n", F.lit(1))
+    with script.attempt() as job:
+        table = job.keyed_state("totals", key="id")
+        assert job.keyed_state("declared", key="id", schema="id bigint").df.count() == 0
+        table.upsert(rows)
+        table.delete(script.spark.range(1))
+        assert [row.id for row in table.df.orderBy("id").collect()] == [1, 2]
+        assert job.txn("rows") == {"txnAppId": "preflight", "txnVersion": "1"}
+
+
 DIFFERENT: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "another key": (lambda rows: totals(rows, "id"), "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE]"),
     "another column": (lambda rows: totals(rows, "key", F.max("id")), "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]"),
