@@ -1,4 +1,4 @@
-"""Flink's checkpoint metrics, and those of streaming queries, as gauges of Airflow. Runs in Airflow (worker).
+"""Flink's checkpoint metrics, and those of streaming queries, as gauges of Airflow. Runs in Airflow (worker, triggerer).
 
 Each gauge is sent as ``checkpoint.<name>`` with the job as a tag. If Airflow keeps its legacy names, which backends without
 tags need, it is also sent as ``checkpoint.<job>.<name>``. Those of a mapped item, and of a streaming query, have it as a tag, and as a

@@ -1,1 +1,1 @@
-"""The folder of a file sink: its log, and the files that are moved aside when a query goes back. No journal. Runs anywhere."""
+"""The folder of Spark's file sink of a query: its log, and the files that are moved aside when a query goes back. No journal. Runs anywhere."""

@@ -1,4 +1,4 @@
-"""The log of a file sink: which batches it has, and which files they wrote. Runs anywhere.
+"""The log of Spark's own file sink: which batches of a query it has, and which files they wrote. Runs anywhere.
 
 Spark 4.2 writes ``_spark_metadata/N`` for each batch: a line ``v1``, and a line of JSON for each file. Every tenth entry is ``N.compact``:
 it holds the lines of all entries before it. A reader begins with the newest ``.compact``, and needs every entry after it. If the log has

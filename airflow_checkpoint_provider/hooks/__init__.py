@@ -1,1 +1,1 @@
-"""Hooks, for people who write operators. Runs in Airflow (worker, API server, command line)."""
+"""Hooks, for people who write operators. Runs in Airflow (each process, command line)."""

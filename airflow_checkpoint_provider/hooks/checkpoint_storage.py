@@ -1,4 +1,4 @@
-"""The connection to the checkpoint storage. Runs in Airflow (worker, API server, command line)."""
+"""The connection to the checkpoint storage. Runs in Airflow (each process, command line)."""
 
 from __future__ import annotations
 

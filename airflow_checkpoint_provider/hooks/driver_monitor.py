@@ -75,7 +75,7 @@ class DriverMonitor:
 
     @property
     def saw_driver(self) -> bool:
-        """Return whether a look has seen the driver attached."""
+        """Return whether a poll has seen the driver attached."""
         return self._driver is not None
 
     def poll(self) -> AttemptRecord | None:
@@ -178,7 +178,7 @@ def follow(
             if not restarts and monitor.silent_for >= launch.beats.still:
                 return monitor.ended_attempt()
             stop.wait(min(POLL, launch.beats.every))
-        if not monitor.saw_driver:  # it may have attached and ended since the last look
+        if not monitor.saw_driver:  # it may have attached and ended since the last poll
             monitor.poll()
         return monitor.attempt
     finally:

@@ -1,4 +1,4 @@
-"""Settings of S3 from a connection. Runs in Airflow (worker, API server, command line).
+"""Settings of S3 from a connection. Runs in Airflow (each process, command line).
 
 The names are those of Airflow's ``aws`` connection, so an ``aws`` connection with a ``root`` works too.
 """

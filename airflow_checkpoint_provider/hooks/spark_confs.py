@@ -1,4 +1,4 @@
-"""The confs that ``spark-submit`` has besides its options, by its own order of precedence. Runs in Airflow (worker)."""
+"""The confs that ``spark-submit`` has besides its options, by its own order of precedence. Runs anywhere; reads files."""
 
 from __future__ import annotations
 

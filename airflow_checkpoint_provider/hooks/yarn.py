@@ -1,4 +1,4 @@
-"""What YARN's resource manager says of an application, by its REST API. It knows no Spark provider. Runs in Airflow (triggerer)."""
+"""What YARN's resource manager says of an application, by its REST API. It knows no Spark provider. Runs in Airflow (worker, triggerer)."""
 
 from __future__ import annotations
 

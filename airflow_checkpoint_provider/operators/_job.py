@@ -36,7 +36,7 @@ class JobReference:
 class JobOperator(KillGuard):
     """Base of the tasks that work on a job.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection are used; no
+    :param job: the task of the same DAG that submits the job (its job id, scope and connection are used; no
         dependency is created), or a job id: the history that all runs of that job share.
     :param run: with a job id: the run whose history is meant, if each run has its own, e.g. ``"{{ run_id }}"``. (templated)
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator. If it does not

@@ -31,7 +31,7 @@ class TriggerCheckpointOperator(RequestOperator):
     The XCom is ``{"job", "scope", "id", "pointer"}``. A retry returns the checkpoint of the try before it, unless that was
     aborted; a clear requests another one.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG (its job id, scope and connection are used; no
+    :param job: the task of the same DAG that submits the job (its job id, scope and connection are used; no
         dependency is created), or a job id: the history that all runs of that job share.
     :param run: with a job id: the run whose history is meant, if each run has its own, e.g. ``"{{ run_id }}"``. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)

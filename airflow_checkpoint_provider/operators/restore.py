@@ -34,7 +34,7 @@ class RestoreOperator(JobOperator):
 
     The XCom is ``{"job", "scope", "branch", "next_start"}``.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param restore: "latest", "run-start" (where the job's newest run started), "none", an id such as "chk-7", a pointer to a

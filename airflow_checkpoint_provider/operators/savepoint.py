@@ -126,7 +126,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
     savepoint of the try before it, unless that was aborted; if it was disposed of since, the retry fails. A clear requests
     another one.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param target: folder, as an absolute path or a URI, in which each savepoint gets its own directory. By default
@@ -218,7 +218,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     The XCom is ``{"job", "scope", "id", "pointer"}``, which ``RestoreOperator`` takes. A retry finds the same stop. So does a
     clear while the job is suspended by it.
 
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param target: as in ``TriggerSavepointOperator``. (templated)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class CheckpointRetryPolicy(RetryPolicy):
     """Fails a task early if its tries complete no newer checkpoint; otherwise Airflow's own rule decides.
 
-    It is for ``retry_policy=`` of a ``CheckpointedSparkSubmitOperator``. Airflow lets no policy give more tries than ``retries=``, so write
+    It is for ``retry_policy=`` of a task that submits a checkpointed job. Airflow lets no policy give more tries than ``retries=``, so write
     a large number there. A try that completes a newer checkpoint begins the count anew, and so does a clear of the task, and a restore. The
     journal is counted, so a try whose worker was lost counts, too. A driver that a later try adopts counts once. If the journal cannot be
     read, Airflow's own rule decides, and the log says so (CKP511).

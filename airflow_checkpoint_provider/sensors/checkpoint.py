@@ -40,7 +40,7 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     or of the newest checkpoint that counted.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)
-    :param job: the ``CheckpointedSparkSubmitOperator`` of the same DAG, or a job id: the history that its runs share.
+    :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param after: with ``job``: count the checkpoints with a higher id than this checkpoint or savepoint: the output of the task

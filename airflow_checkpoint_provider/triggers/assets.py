@@ -48,7 +48,7 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
     the next poll, when Airflow has stored it. Then a triggerer that is lost in between loses no event.
 
     :param job: the id of a job whose runs share one history.
-    :param kinds: "checkpoint", "savepoint", or both.
+    :param kinds: one or more of "savepoint", "checkpoint" and "commit".
     :param checkpoint_conn_id: connection by which the triggerer finds the store.
     :param item: of a mapped job: the item.
     """

@@ -213,7 +213,7 @@ class Savepoints:
         return False
 
     def _stop(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
-        """Try until the outcome is known: the script must not go on if the suspension may have been written."""
+        """Take the savepoint of a stop. Try until its outcome is known: the script must not go on if the suspension may have been written."""
         deadline = time.monotonic() + savepoint.timeout_s
         self._take(savepoint, snapshots)
         while self._status(savepoint) == PENDING and not self._closing.wait(RETRY_PAUSE):

@@ -103,7 +103,7 @@ class CheckpointTask:
         return self._tokens or frozenset()
 
     def _take_own(self, snapshots: BarrierSnapshots) -> None:
-        """Retry while the store fails and the script does not wait: the next barrier may be hours away."""
+        """Take the barrier's own checkpoint. Retry while the store fails and the script does not wait: the next barrier may be hours away."""
         pause, tried = FIRST_WAIT, False
         while True:
             outcome = self._read_outcome(snapshots)

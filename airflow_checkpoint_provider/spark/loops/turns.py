@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.spark.loops.pace import Pace
 
 @dataclass(eq=False)
 class Loop:
-    """A loop of the script, and how far it is. ``kind`` is that of its state. ``path`` is the identity of its newest barrier."""
+    """A loop of the script, and how far it is. ``kind`` is that of its state."""
 
     uid: str
     kind: str
@@ -39,7 +39,7 @@ class Loop:
     at_barrier: set[str] = field(default_factory=set)  # uids of what it had built at the newest barrier
     writes_before: dict[str, int] = field(default_factory=dict)
     own_values: set[str] = field(default_factory=set)  # uids of the values that its turns have set
-    effects: bool = False  # the present turn has changed a value or a frame
+    effects: bool = False  # the present turn has changed a value or a frame, or has written to a sink
     skipped: list[str] = field(default_factory=list)  # items of a history that were done before
 
     @property

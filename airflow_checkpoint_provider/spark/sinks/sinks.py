@@ -320,7 +320,7 @@ class Sinks:
         return numbers.application(self._attempt.journal.state.incarnation, uid, self._states.run), state.writes
 
     def _claim_numbers(self, uid: str) -> SinkState:
-        """Raise ``RowsStand`` if the run starts over, and has written already, or may have."""
+        """Open the numbers of ``uid`` as a sink. Raise ``RowsStand`` if the run starts over, and has written already, or may have."""
         state = self.claim(uid, numbers.Numbers(uid), gated=False)
         record = self._attempt.journal.state.sink(uid)
         again = record.run == self._states.run or self._attempt.run.generation > 0
@@ -352,7 +352,7 @@ class Sinks:
             self._hold_back(state)
 
     def _hold_back(self, state: SinkState) -> None:
-        """Numbers of ``txn`` are not held back: their rows are seen at once."""
+        """Set the version after which rows are held back. Numbers of ``txn`` are not held back: their rows are seen at once."""
         with state.lock:
             state.held_back_after = (
                 state.version if self._holds_back and state.sink.kind != numbers.Numbers.kind else None

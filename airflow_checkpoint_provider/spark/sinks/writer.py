@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, Check] = {**UID, "sink": _sink, "gated": flag}
 
 
 class SinkWriter:
-    """A sink that takes no rows: that of a preflight."""
+    """A sink in the hands of the script, see ``CheckpointedJob.sink``. This class takes no rows: it is the sink of a preflight."""
 
     def write(self, df: DataFrame) -> None:
         """Compute the rows of ``df`` now, and hold them ready in the target. The next completed checkpoint publishes them.

@@ -1,4 +1,4 @@
-"""The modules that a script imports, by its syntax tree, also those of its modules. Runs anywhere.
+"""The modules that a script imports, by its syntax tree, also those of its modules. Runs in the Spark driver.
 
 A module is looked up in the given sources only: the script's folder, ``--py-files``, and other folders where nothing is installed.
 """

@@ -1,4 +1,4 @@
-"""Say in one short line for the log what changed between two plans. Runs anywhere.
+"""Say in one short line for the log what changed between two plans. Runs in the Spark driver.
 
 It never ends a stage: if the stored plan cannot be read, the line only says that nothing can be compared.
 """
