@@ -191,14 +191,14 @@ def forget(store: Store, text: str, approval: Approval) -> Report:
 
 def _disposed_before(store: Store, preview: Disposed, approval: Approval) -> Report:
     """Finish the deletion of a savepoint, whose first deletion may have been killed. Needs no approval."""
-    first_disposal = ""
+    lines = list[str]()
     try:
         open_savepoint(preview.pointer, store)
     except SavepointDisposed as error:
-        first_disposal = error.message.partition(";")[0]
+        lines = [f"{preview.pointer} was disposed of at {error.about['at']} by {error.about['by']}"]
     if not approval.dry_run:
         savepoint.dispose(store, str(preview.pointer), entry_author().owner, utc_now())
-    return _to_dispose(preview, [first_disposal])
+    return _to_dispose(preview, lines)
 
 
 def _to_dispose(preview: Disposed, lines: list[str]) -> Report:
