@@ -301,7 +301,9 @@ class PostgresTable:
         self._take_out(database, transaction, options)
         insert = insertion(self._target, staging, transaction.prepared["columns"], options)
         run = [f"{transaction.run} {name}"] if options.run_column else []
-        self._end(database, name, COMMITTED, database.execute(insert, *run))
+        rows = database.execute(insert, *run)
+        update = f"update {self._commits} set outcome = ?, rows = ?, at = clock_timestamp() where transaction = ?"
+        database.execute(update, COMMITTED, rows, name)
 
     def _take_out(self, database: Database, transaction: Transaction, options: Options) -> None:
         """Delete the rows that the transaction replaces, and note whose they were."""
@@ -315,10 +317,6 @@ class PostgresTable:
                 values = (f"{transaction.run} {name}" for name in names)
                 database.execute(f"delete from {self._target} where {quoted(column)} in ({marks})", *values)
             database.execute(f"{replaced} and transaction in ({marks})", self._name, *names)
-
-    def _end(self, database: Database, name: str, outcome: str, rows: int) -> None:
-        update = f"update {self._commits} set outcome = ?, rows = ?, at = clock_timestamp() where transaction = ?"
-        database.execute(update, outcome, rows, name)
 
     def abort(self, names: Collection[str]) -> tuple[str, ...]:
         """See to it that no transaction of ``names`` is ever committed, and drop its table. Return those that are committed already."""

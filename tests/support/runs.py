@@ -163,10 +163,17 @@ class Home:
 
     # -- drivers -----------------------------------------------------------------------------------------------------
 
-    def run(self, crash: Crash | None = None, *, submit: bool = False, confs: Mapping[str, str] | None = None) -> Ended:
+    def run(
+        self,
+        crash: Crash | None = None,
+        *,
+        submit: bool = False,
+        confs: Mapping[str, str] | None = None,
+        patience: float = PATIENCE,
+    ) -> Ended:
         """One driver, from its start to its end; alone, unless ``confs`` hold a launch."""
         with self.started(crash, submit=submit, confs=confs) as running:
-            return running.wait()
+            return running.wait(patience)
 
     def killed(self, point: str, *, confs: Mapping[str, str] | None = None) -> Ended:
         """One driver that is killed with -9 at that point."""

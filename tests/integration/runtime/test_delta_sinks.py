@@ -43,8 +43,7 @@ def told(folder: Path, release: str, of: str) -> Outcomes:
     """What one driver, on a release of Spark, tells of each story of a group."""
     wanted = [title for title in STORIES if group(title) == of]
     home = on_delta(folder / f"{release}{of}", "delta_sinks.py", release, STORIES=" ".join(wanted))
-    with home.started() as running:
-        ended = running.wait(PATIENCE)
+    ended = home.run(patience=PATIENCE)
     assert ended.code == 0, ended.log
     found: Outcomes = ended.result
     return found

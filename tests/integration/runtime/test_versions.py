@@ -68,8 +68,7 @@ def iceberg(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 def succeeded(home: Home) -> Ended:
-    with home.started() as running:
-        ended = running.wait(1200)
+    ended = home.run(patience=1200)
     assert ended.code == 0, ended.log
     return ended
 
