@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from airflow_checkpoint_provider.errors import (
     OverwrittenSince,
     RowsStand,
     SinkMoved,
-    StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
@@ -39,6 +38,7 @@ from tests.support.sink_stories import (
     TUESDAY,
     Steps,
     name,
+    overwritten_though_the_clean_up_fails,
     prepared,
     refused,
     spark,
@@ -171,18 +171,8 @@ def leftovers_of_another_run_are_aborted(path: str) -> None:
 
 @story
 def overwrite_since_is_told_though_the_clean_up_fails(path: str) -> None:
-    """A commit that was tried again would find the abort, and the job would end without its rows."""
     monday, tuesday = opened(path, mode="overwrite"), opened(path, TUESDAY, mode="overwrite")
-    late = prepared(monday, 1, 1)
-    assert tuesday.commit(prepared(tuesday, 2, 2))
-    abort = monday.abort
-
-    def fails(names: Collection[str]) -> tuple[str, ...]:
-        abort(names)
-        raise StoreUnavailable("503 slow down")
-
-    monday.abort = fails  # type: ignore[method-assign]
-    refused(OverwrittenSince, "a run that began later has overwritten it", lambda: monday.commit(late))
+    overwritten_though_the_clean_up_fails(monday, tuesday)
     assert ids(path) == [2]
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,6 @@ from airflow_checkpoint_provider.errors import (
     OverwrittenSince,
     RowsStand,
     SinkMoved,
-    StoreUnavailable,
     WrongUse,
 )
 from airflow_checkpoint_provider.protocol.transactions import Transaction
@@ -32,6 +31,7 @@ from tests.support.sink_stories import (
     TUESDAY,
     Steps,
     name,
+    overwritten_though_the_clean_up_fails,
     prepared,
     refused,
     spark,
@@ -194,18 +194,8 @@ def branches_of_others_do_not_matter(table: str) -> None:
 
 @story
 def overwrite_since_is_told_though_the_clean_up_fails(table: str) -> None:
-    """A commit that was tried again would find the abort, and the job would end without its rows."""
     monday, tuesday = opened(made(table), mode="overwrite"), opened(table, TUESDAY, mode="overwrite")
-    late = prepared(monday, 1, 1)
-    assert tuesday.commit(prepared(tuesday, 2, 2))
-    abort = monday.abort
-
-    def fails(names: Collection[str]) -> tuple[str, ...]:
-        abort(names)
-        raise StoreUnavailable("503 slow down")
-
-    monday.abort = fails  # type: ignore[method-assign]
-    refused(OverwrittenSince, "a run that began later has overwritten it", lambda: monday.commit(late))
+    overwritten_though_the_clean_up_fails(monday, tuesday)
     assert ids(table) == [2]
 
 

@@ -6,14 +6,14 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.errors import CheckpointError, OverwrittenSince, StoreUnavailable
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.spark import OpenSink, SinkContext
 
@@ -73,6 +73,22 @@ def refused(kind: type[CheckpointError], text: str, act: Callable[[], object]) -
     else:
         raise AssertionError("it was not refused")
     assert text in found, found
+
+
+def overwritten_though_the_clean_up_fails(monday: OpenSink, tuesday: OpenSink) -> None:
+    """Let Monday's commit be refused, although it cannot clean up: a commit that was tried again would find the abort, and the job would
+    end without its rows.
+    """
+    late = prepared(monday, 1, 1)
+    assert tuesday.commit(prepared(tuesday, 2, 2))
+    abort = monday.abort
+
+    def fails(names: Collection[str]) -> tuple[str, ...]:
+        abort(names)
+        raise StoreUnavailable("503 slow down")
+
+    monday.abort = fails  # type: ignore[method-assign]
+    refused(OverwrittenSince, "a run that began later has overwritten it", lambda: monday.commit(late))
 
 
 class Steps:
