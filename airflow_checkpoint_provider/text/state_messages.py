@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot, kind_in_words
-from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, rewound
 from airflow_checkpoint_provider.text.units import batch, coded, day_and_time, duration, plural, size, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -22,14 +18,11 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP122": "The plan of a stage is sorted, but a stage does not keep the order of rows.",
     "CKP123": "The options interval and min_pause pace only streaming queries and loops. Each end of a stage is a checkpoint.",
     "CKP124": "The script failed at a stored file. The driver has read the file once more, and the line says what it found.",
-    "CKP125": "A streaming query begins, or continues from the batch that the line names.",
     "CKP126": "Stages were reused, and the line names what was not compared with the earlier attempt.",
     "CKP127": "The inputs of a stage have other files, or another version, than when its rows were stored. The rows were used.",
     "CKP128": "A reused stage holds values that Spark drew. A stage that shares them gets the same ones, other rows do not.",
     "CKP129": "The metrics of an Observation are not there if its stage is reused: its get raises an error.",
-    "CKP142": "A streaming query is not started yet. The savepoint holds it where it stands, without a drain.",
-    "CKP143": "A query went back. The files that its sink has got since were moved into a folder of the sink, and can be put back.",
-    "CKP144": "A query writes to another sink, and repeats a batch there that its earlier sink may hold, too.",
+    "CKP164": "A registered object raised an error, or has not returned, when the outcome was known. The job continues.",
     "CKP426": "Some restored state was not used in this run and was kept.",
     "CKP427": "Some restored state was not used in this run and was dropped. The line says why.",
     "CKP428": "A reused stage had stored another value than the script has set. The line has both, and says which one counts.",
@@ -155,66 +148,6 @@ def _observation(name: str) -> str:
     return f"Observation '{name}'" if name else "Observation"
 
 
-def query_begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:
-    """Say which batch of a query is next. ``newest`` is the newest completed checkpoint, for comparison."""
-    if begun < 0:
-        return coded(f"query '{uid}' starts from its beginning", "CKP125")
-    needed = f". Newest checkpoint: chk-{newest.id} (not needed)" if newest else ""
-    if begun == committed:
-        return coded(f"query '{uid}' continues after batch {committed}{needed}", "CKP125")
-    again = f"repeats batch {begun}, which an earlier attempt began and did not commit: it reads the same offsets"
-    return coded(f"query '{uid}' {again}{needed}", "CKP125")
-
-
-def batch_in_two_sinks(uid: str, batch: int, old: str, new: str) -> str:
-    """Say that a begun batch is written to a new sink, and that its rows may lie in the old one."""
-    text = (
-        f"query '{uid}' writes to {new} from batch {batch} on. An earlier attempt began that batch and did not commit it, so {old} may hold"
-        " its rows, too. Look for them before you read both together"
-    )
-    return coded(printable(text), "CKP144")
-
-
-def query_restored(uid: str, batch: int, begun: int, where: str) -> str:
-    """Say from which batch of a checkpoint a query goes on."""
-    again = f"; batch {begun} had begun, and runs again with the same offsets" if begun > batch else ""
-    return coded(f"query '{uid}' continues after batch {batch} of {where}{again}", "CKP125")
-
-
-def query_adopted(uid: str, uri: str, state: State) -> str:
-    """Say that a query is taken over from a location of its own, and how to undo that."""
-    back = f"`{command('release', Name(state.job), Name(uid), *item_option(state), '--to', 'FOLDER', '--adopted', uri, state=state)}` undoes this"
-    return coded(
-        f"query '{uid}' is taken over from {uri}. If it still runs there, it ends before its next batch. {back}",
-        "CKP125",
-    )
-
-
-def query_reads_again(uid: str, edge: Edge) -> str:
-    """Say that rows will be doubled, because the checkpoint was taken at least once."""
-    text = f"query '{uid}' had read {plural(edge.ahead, 'file')} of '{edge.upstream}' that are not in the checkpoint (mode=\"at_least_once\")."
-    return coded(f"{text} '{edge.upstream}' writes their rows again, and '{uid}' reads them twice", "CKP125")
-
-
-def query_rescaled(uid: str, before: int, after: int, rows: str) -> str:
-    """Say that the state of a query has another number of partitions. ``rows`` describes the content of its stores."""
-    text = f"query '{uid}' has its state in {after} partitions, {before} before. Spark reads the same rows: {rows}"
-    return coded(text, "CKP125")
-
-
-def query_goes_back(uid: str, batch: int, where: str, next_number: int) -> str:
-    """Say to which batch of a checkpoint a query goes back."""
-    numbers = f"Its next batch is {next_number}, because no number is used twice"
-    return coded(f"query '{uid}' goes back to batch {batch} of {where}. {numbers}", "CKP125")
-
-
-def rows_moved_aside(uid: str, sink: str, files: int, size_: int, folder: str) -> str:
-    """Say which files were taken out of the sink of a query that went back, and how to undo that."""
-    moved = f"{plural(files, 'file')} ({size(size_)}) of its sink {sink} moved to {folder} in it"
-    back = f"To put them back, stop the job: `{rewound(sink, '--put-back')}`"
-    return coded(f"query '{uid}' goes back: {moved}. {back}", "CKP143")
-
-
 def file_is_whole(uid: str, where: str) -> str:
     """Say that the script could not read a file, and that the file is now as it was written."""
     text = f"state '{uid}': the script failed at {where}. Read again, its size, footer and pages are as they were written, so"
@@ -319,18 +252,11 @@ def _named(states: Sequence[StateSnapshot]) -> str:
     return some([f"{name}{held}" for name, held in zip(names, sizes, strict=True)])
 
 
-def query_held(uid: str, batch: int, begun: int) -> str:
-    """Say where a savepoint holds a query that is not started yet."""
-    where = f"{'before' if batch < 0 else 'after'} batch {max(batch, 0)}"
-    more = f"; batch {begun} had begun" if begun > batch else ""
-    return coded(
-        f"query '{uid}' is not started in this attempt. The savepoint holds it where it stands, {where}{more}", "CKP142"
-    )
+def object_failed(uid: str, call: str, error: str) -> str:
+    """Say that a method of a registered object has raised an error, which changes no outcome."""
+    return coded(f"'{uid}': {call}: {error}; the job continues", "CKP164")
 
 
-def not_drained(uids: Sequence[str]) -> str:
-    """Say which queries a stop did not drain, because they are not started."""
-    names = ", ".join(f"'{uid}'" for uid in uids)
-    return coded(
-        f"not started in this attempt, so not drained: {names}. The savepoint holds them where they stand", "CKP142"
-    )
+def object_hangs(uid: str) -> str:
+    """Say that a registered object is still in its notification at the end of the job."""
+    return coded(f"'{uid}': a notification has not returned. The job ends without waiting for it.", "CKP164")

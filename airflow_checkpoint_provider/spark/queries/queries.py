@@ -47,7 +47,7 @@ from airflow_checkpoint_provider.spark.queries.unstarted import Unstarted
 from airflow_checkpoint_provider.spark.queries.writer import NOTES, examine
 from airflow_checkpoint_provider.spark.state.snapshot import Check, Snapshot
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ class Queries:
             )
         target = examine(self._spark, uid, writer)
         if note := NOTES.get(target.format):
-            say(f"query '{uid}' writes to {target.format}: {note}.")
+            say(query_messages.at_least_once(uid, target.format, note))
         sink = sink_of(self._spark, uid, target, writer)
         refuse_own_rows(uid, sink, path_sources(self._spark, writer))
         refuse_second_writer(uid, sink, self._sinks)
@@ -199,17 +199,17 @@ class Queries:
         state, point = self._attempt.journal.state, self._attempt.restored.point
         if located.gone_back:
             next_number = located.position.committed + 1
-            say(state_messages.query_goes_back(located.uid, located.gone_back.batch, str(point), next_number))
+            say(query_messages.goes_back(located.uid, located.gone_back.batch, str(point), next_number))
         elif restored and restored.query and point and not (located.older or located.chain):
             saved = restored.query
-            say(state_messages.query_restored(located.uid, saved.batch, saved.begun, str(point)))
+            say(query_messages.restored(located.uid, saved.batch, saved.begun, str(point)))
         else:
             newest = next(iter(state.newest_first()), None)
-            say(state_messages.query_begins(located.uid, located.position.begun, located.position.committed, newest))
+            say(query_messages.begins(located.uid, located.position.begun, located.position.committed, newest))
             return
         for edge in restored.query.edges if restored and restored.query else ():
             if edge.ahead:
-                say(state_messages.query_reads_again(located.uid, edge))
+                say(query_messages.reads_again(located.uid, edge))
 
     # -- waiting and ending ------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, set_trigger, trigger_of
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.registered import words
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -105,7 +106,7 @@ class RunningQuery:
                 if not (self.paused or self._stopped.is_set()):
                     self._refuse_to_start_again(starts, committed)
                     self.spark_query.stop()
-                    say(f"query '{self.uid}': an older driver has finished batch {begun}. The query starts again")
+                    say(query_messages.starts_again(self.uid, begun))
                     self.start()
                     starts += 1
 
@@ -142,9 +143,7 @@ class RunningQuery:
         try:
             self._locations.settle(self.located)
         except StoreError as error:
-            say(
-                f"query '{self.uid}': its older locations are kept for now. The next checkpoint tries to give them up: {error}"
-            )
+            say(query_messages.not_settled(self.uid, error))
             return False
         self._settled = True
         return True
@@ -198,7 +197,7 @@ class RunningQuery:
             self.pause()
             drains = self.paused
             if drains:
-                say(f"query '{self.uid}' is drained: it reads the rows that are there now, and ends")
+                say(query_messages.drains(self.uid))
                 self._trigger = trigger_of(self._writer)
                 self._writer.trigger(availableNow=True)
                 self.start()

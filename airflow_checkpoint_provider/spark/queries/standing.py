@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ class StandingSnapshot:
         """
         record = self._record(check)
         if folder is not None and record.query:
-            say(state_messages.query_held(self._uid, record.query.batch, record.query.begun))
+            say(query_messages.held(self._uid, record.query.batch, record.query.begun))
         return StoredSnapshot(record).write(check, folder)
 
     def _record(self, check: Check) -> StateSnapshot:
@@ -108,10 +108,10 @@ class StandingSnapshot:
             return self._snapshot.write(check)
         except UNREADABLE as error:
             standing.leave_out(self._uid)
-            why = f"query '{self._uid}' is not started in this attempt, and cannot be read where it stands: {error}"
             if self._before is None:
+                why = query_messages.cannot_be_read(self._uid, error)
                 raise Declined(f"{why}. The next checkpoint is taken without it") from error
-            say(f"{why}. Checkpoints hold it as the one before")
+            say(query_messages.held_as_before(self._uid, error))
             return self._before
 
     def discard(self) -> None:

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import query_messages
 
 PATIENCE = 60.0  # seconds after a start, in which checkpoints wait for the next one
 
@@ -65,7 +65,7 @@ class Unstarted:
                 f"not started yet, so not drained: {names}. Ask again when they are started, or stop the job without a drain"
             )
         if not_started:
-            say(state_messages.not_drained(sorted(not_started)))
+            say(query_messages.not_drained(sorted(not_started)))
 
     def expected(self, running: Collection[str], states: Mapping[str, StateSnapshot]) -> dict[str, str]:
         """Return the queries that the script may start soon, each with the running one whose rows it reads. ``states`` are those of the
@@ -74,10 +74,7 @@ class Unstarted:
         missing = _readers(running, states)
         if not self.may_start_more():
             for uid in missing.keys() - self._given_up:
-                say(
-                    f"query '{uid}' of the checkpoint is not started, and '{missing[uid]}' runs, whose rows it reads. Checkpoints no longer"
-                    f" wait for '{uid}', and hold it as it was"
-                )
+                say(query_messages.not_awaited(uid, missing[uid]))
             self._given_up |= missing.keys()
         return {uid: upstream for uid, upstream in missing.items() if uid not in self._given_up}
 

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder
 from airflow_checkpoint_provider.spark.state.value import json_copy
+from airflow_checkpoint_provider.text import state_messages
 
 FINISH, RELEASE = "finish_snapshot", "release_snapshot"
 
@@ -72,4 +73,4 @@ class ObjectSnapshot:
                 release(self._prepared)
         except Exception as error:  # noqa: BLE001 - it cannot change the outcome of the checkpoint
             traceback.print_exception(error)
-            say(f"'{self._uid}': {RELEASE}: {self._words(error)}; the job continues")
+            say(state_messages.object_failed(self._uid, RELEASE, self._words(error)))

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.state.finishing import FINISH, ObjectSnapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.spark.state.value import json_copy
+from airflow_checkpoint_provider.text import state_messages
 
 SNAPSHOT = "snapshot_state"
 REQUIRED = (SNAPSHOT, "initialize_state")
@@ -238,7 +239,7 @@ class Registered:
         for uid, obj in objects.items():
             notifier = self._notifiers.get(uid)
             if notifier and not notifier.close(max(0.0, deadline - time.monotonic())):
-                say(f"'{uid}': a notification has not returned. The job ends without waiting for it.")
+                say(state_messages.object_hangs(uid))
             elif close := getattr(obj, CLOSE, None):
                 with self._or_printed(uid, CLOSE):
                     close()
@@ -293,7 +294,7 @@ class Registered:
                 yield
         except Exception as error:  # noqa: BLE001 - the checkpoint has its outcome; an error here cannot change it
             traceback.print_exception(error)
-            say(f"'{uid}': {call}: {words(error)}; the job continues")
+            say(state_messages.object_failed(uid, call, words(error)))
 
     @contextmanager
     def _or_declined(self, uid: str, method: str) -> Iterator[None]:

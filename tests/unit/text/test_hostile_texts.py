@@ -31,6 +31,7 @@ from airflow_checkpoint_provider.text import (
     launch_messages,
     manual_restore,
     messages,
+    query_messages,
     query_progress,
     restore_age,
     restore_story,
@@ -45,6 +46,7 @@ MODULES = (
     launch_messages,
     manual_restore,
     messages,
+    query_messages,
     query_progress,
     restore_story,
     source_messages,
@@ -65,7 +67,7 @@ ELSEWHERE = {  # what becomes of these texts
     *("brief", "refusal_in", "request", "savepoint", "status"),  # a part of another text, or not for people
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: function
+    f"{module.__name__.rpartition('.')[2]}.{name}": function
     for module in MODULES
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
@@ -120,6 +122,7 @@ def values(hint: Any, state: State) -> list[Any]:
         OlderRun: [OlderRun(HOSTILE, (1,), 1, closed=True), OlderRun(HOSTILE, error=ERROR)],
         CheckpointConfig: [CheckpointConfig(interval=1)],
         CheckpointError: [ERROR],
+        Exception: [ERROR],
         str: [HOSTILE, *(run.key for run in state.runs)],
         int: [1, 2],
         float: [1.0],
@@ -143,9 +146,9 @@ def lines(function: Callable[..., Any]) -> Iterator[str]:
 def test_line_of_a_hostile_text_is_one_printable_line(name: str) -> None:
     made = list(lines(FUNCTIONS[name]))
     silent = (
-        "cleared_unchanged",
-        "given_up",
-        "started_again",
+        "restore_story.cleared_unchanged",
+        "restore_story.given_up",
+        "restore_story.started_again",
     )  # of these states and this master
     assert made or name in silent
     assert [line for line in made if not line.isprintable()] == []

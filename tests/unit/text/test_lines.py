@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.metadata import SinkVersion, StateEntry
-from airflow_checkpoint_provider.text import messages, restore_story, state_messages, summary_table
+from airflow_checkpoint_provider.text import messages, query_messages, restore_story, state_messages, summary_table
 from tests.support.garbage import expire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
@@ -223,7 +223,7 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
         id=97, epochs=(1,), branch=0, plan=("",), request=Request(token="t"), timeout_s=1.0, triggered_at=at("01:00:00")
     )
     lines = [
-        state_messages.query_begins("orders", begun, committed, checkpoint)
+        query_messages.begins("orders", begun, committed, checkpoint)
         for begun, committed, checkpoint in ((-1, -1, None), (412, 412, newest), (413, 412, newest), (0, -1, None))
     ]
     assert lines[0] == "query 'orders' starts from its beginning  [CKP125]"
@@ -233,8 +233,8 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
     assert lines[3].endswith("it reads the same offsets  [CKP125]")
     behind = "query 'orders' continues after batch 7 of chk-3"
     again = "batch 8 had begun, and runs again with the same offsets"
-    assert state_messages.query_restored("orders", 7, 7, "chk-3") == f"{behind}  [CKP125]"
-    assert state_messages.query_restored("orders", 7, 8, "chk-3") == f"{behind}; {again}  [CKP125]"
+    assert query_messages.restored("orders", 7, 7, "chk-3") == f"{behind}  [CKP125]"
+    assert query_messages.restored("orders", 7, 8, "chk-3") == f"{behind}; {again}  [CKP125]"
 
 
 @pytest.mark.parametrize(

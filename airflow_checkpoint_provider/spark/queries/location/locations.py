@@ -38,7 +38,7 @@ from airflow_checkpoint_provider.spark.queries.location.restored_links import Li
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink, WayBack
 from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_rows import SourceRows
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import query_messages
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Locations:
         start.sink.check_can_continue(position, _known_sinks(query, start.restored))
         if before and before != start.sink.path and position.begun > position.committed:
             new = start.sink.path or f"its new sink, {start.sink.target.format}"
-            say(state_messages.batch_in_two_sinks(start.uid, position.begun, before, new))
+            say(query_messages.batch_in_two_sinks(start.uid, position.begun, before, new))
 
     def _reading(
         self,
@@ -254,7 +254,7 @@ class Locations:
     def _adopt(self, uid: str, old: Location, own: Location) -> Position:
         """Take over a location from elsewhere."""
         state = self._attempt.journal.state
-        say(state_messages.query_adopted(uid, old.uri, state))
+        say(query_messages.adopted(uid, old.uri, state))
 
         def copy(position: Position) -> Position:
             refuse_fenced(old, uid, state.incarnation)  # another job may have been faster

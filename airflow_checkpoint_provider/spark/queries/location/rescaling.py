@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.location.foreign import long, readable
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.versions import minor_release
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,7 @@ class Rescaling:
                 f"query '{self._uid}': in {self._partitions} partitions its state is not the same: {_told(after)}, before"
                 f" {_told(before)}. Nothing was started. Set {PARTITIONS} to {self._stored} again"
             )
-        return state_messages.query_rescaled(self._uid, self._stored, self._partitions, _told(after))
+        return query_messages.rescaled(self._uid, self._stored, self._partitions, _told(after))
 
     def _rows(self, location: Location, batch: int) -> Rows:
         """Return number and digest of the rows in each state store, as Spark reads them."""

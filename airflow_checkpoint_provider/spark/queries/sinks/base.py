@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.state.snapshot import Check
+from airflow_checkpoint_provider.text import query_messages
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class StreamSink:
         """
         if self.target.format == FOREACH_BATCH:
             raise NotSupportedYet(wording.cannot_be_rewound(self.uid, wording.OWN_FUNCTION))
-        say(f"query '{self.uid}' goes back, and its sink, {self.target.format}, gets the rows since then again")
+        say(query_messages.sink_keeps_rows(self.uid, self.target.format))
         return GoneBack(batch=saved.batch)
 
     def rewind(self, way: WayBack) -> None:
@@ -126,7 +127,7 @@ class CountingSink(StreamSink, ABC):
         if committed <= found <= position.begun or found == committed:
             return
         if found < committed and self.path not in known and self.is_empty():
-            say(f"query '{self.uid}' continues after batch {committed} and writes to {self.path}, which is empty")
+            say(query_messages.new_sink(self.uid, committed, self.path))
             return
         begins = "starts from its beginning" if committed == NOTHING else f"would continue after batch {committed}"
         effect = (

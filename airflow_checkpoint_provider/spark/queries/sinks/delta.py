@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, W
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,9 +49,7 @@ class DeltaStreamSink(CountingSink):
             logged = self.table.logged_batch(self.query_id)
             if logged != NOTHING:
                 self._refuse_taken_back(position)  # a marker would hide that
-                say(
-                    f"query '{self.uid}': the transaction marker of batch {logged} has expired in its table {self.path}; it is written again"
-                )
+                say(query_messages.marker_expired(self.uid, self.path, logged))
                 self._mark(logged)
 
     def newest_file(self, batch: int) -> str | None:

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.sink_log import SinkLog
 from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.state.snapshot import Check
-from airflow_checkpoint_provider.text import state_messages
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +116,7 @@ class FileStreamSink(CountingSink):
         if aside:
             rewinding.move_aside(self.log, aside)
             taken = aside.manifest
-            say(state_messages.rows_moved_aside(self.uid, self.path, len(taken.files), taken.bytes, aside.name))
+            say(query_messages.rows_moved_aside(self.uid, self.path, len(taken.files), taken.bytes, aside.name))
 
     def _cut(self, way: WayBack, name: str, files: Sequence[SinkFile]) -> None:
         """Let the log end with ``way.number``, and name only the files that stay. The manifest names the others, if there are any."""

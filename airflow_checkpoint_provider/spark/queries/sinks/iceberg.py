@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, W
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergTable
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,9 +68,7 @@ class IcebergStreamSink(CountingSink):
                 checkpoint=committed,
             )
         if committed != NOTHING:
-            say(
-                f"query '{self.uid}': the snapshots of its batches have expired in its table {self.path}; a marker for batch {committed} is written"
-            )
+            say(query_messages.snapshots_expired(self.uid, self.path, committed))
             self.mark_batches_written(committed)
 
     def _began(self, batch: int) -> float:
@@ -81,10 +80,7 @@ class IcebergStreamSink(CountingSink):
         written = list(self._table.written(self.query_id))
         for (batch, snapshot), (before, _) in pairwise(written):
             if batch <= before and snapshot.changes_rows:
-                say(
-                    f"query '{self.uid}': its table {self.path} has the rows of batch {batch} twice. An older driver has written them again,"
-                    f" in snapshot {snapshot.id}"
-                )
+                say(query_messages.batch_twice(self.uid, self.path, batch, snapshot.id))
         self._count_on([batch for batch, _ in written])
         super().check_can_continue(position, known)
 

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source, path_sources
+from airflow_checkpoint_provider.text import query_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,10 +28,7 @@ def upstreams(
     found = {upstream: _read_of(uid, upstream, sources, sinks) for upstream in after}
     for upstream, sink in sinks.items():
         if upstream not in after and any(source.path == sink.path for source in sources):
-            say(
-                f"query '{uid}' reads what '{upstream}' writes. Write start_query(..., after=[{upstream!r}]): else a checkpoint holds"
-                " each of them at a moment of its own"
-            )
+            say(query_messages.not_in_after(uid, upstream))
     return found
 
 

@@ -63,7 +63,7 @@ def test_query_that_is_not_started_soon_is_expected_no_longer(time: Time, capsys
         assert found.expected(("a", "b"), CHAIN) == {"c": "b"}
     assert capsys.readouterr().out == (
         "query 'b' of the checkpoint is not started, and 'a' runs, whose rows it reads. Checkpoints no longer wait for 'b', and hold it"
-        " as it was\n"
+        " as it was  [CKP147]\n"
     )
 
 
