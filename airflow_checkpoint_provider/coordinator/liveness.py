@@ -10,16 +10,12 @@ import contextlib
 import math
 import os
 import socket
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import (
-    CheckpointError,
     Damaged,
     FormatTooNew,
     InvalidConfig,
@@ -30,7 +26,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.config import SHORTEST, seconds
 from airflow_checkpoint_provider.protocol.fields import Batch, Number, Rate, Size, Time, TimeOrEmpty, Uid
 from airflow_checkpoint_provider.protocol.keys import Keys, is_attempt_beat
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -191,54 +187,6 @@ def read_beat(store: Store, key: str) -> Beat | None:
     return None
 
 
-class Heart:
-    """A daemon thread that overwrites one beat at an interval. After an error in one beat, the next beat follows."""
-
-    def __init__(self, store: Store, key: str, beat: Beat, beats: Beats | None = None) -> None:
-        self._store, self._key = store, key
-        self._every = (beats or Beats.configured()).every
-        self._beat = replace(beat, process=Process.this())
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="checkpoint-heart", daemon=True)
-
-    def __enter__(self) -> Heart:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        self.pulse()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
-
-    def update(self, change: Callable[[Beat], Beat]) -> None:
-        """Change the next beat."""
-        with self._lock:
-            self._beat = change(self._beat)
-
-    def pulse(self) -> None:
-        """Write a beat now."""
-        with self._lock:
-            self._beat = replace(self._beat, counter=self._beat.counter + 1, at=utc_now())
-            body = checked(self._beat)
-        with contextlib.suppress(CheckpointError, OSError):
-            self._store.overwrite(self._key, body)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            try:
-                self.pulse()
-            except Exception:  # noqa: BLE001 - without beats this driver would be declared dead, and replaced
-                traceback.print_exc()
-
-
 def beat_keys(keys: Keys, state: State) -> Sequence[str]:
     """Return the keys under which the current launch would beat if it were alive; none if its attempt ended."""
     launch = state.current_launch()
@@ -255,16 +203,6 @@ def driver_keys(keys: Keys, state: State) -> Sequence[str]:
     launch = state.current_launch()
     own = keys.launch_beat(launch.number) if launch else ""
     return tuple(key for key in beat_keys(keys, state) if key != own)
-
-
-def follower_heart(store: Store, keys: Keys, launch: int, deferred_at: str) -> Heart:
-    """Return what the follower of a deferred task pulses: its launch is still there, though no driver may have attached yet.
-
-    The process is left out. It serves other tasks, too, and says nothing about this launch: only a beat that moves does.
-    """
-    heart = Heart(store, keys.launch_beat(launch), Beat(launch=launch, activity="deferred", deferred_at=deferred_at))
-    heart.update(lambda beat: replace(beat, process=Process(host=socket.gethostname())))
-    return heart
 
 
 def follower_beat(store: Store, keys: Keys, state: State) -> Beat | None:

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_checkpoint_provider.coordinator.heart import follower_heart
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Liveness, driver_keys, follower_heart, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, driver_keys, read_beat
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.handover import ExitCode

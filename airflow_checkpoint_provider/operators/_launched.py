@@ -14,13 +14,9 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.garbage import collect, unshared
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now
-from airflow_checkpoint_provider.coordinator.liveness import (
-    Beat,
-    Beats,
-    Heart,
-    read_beat,
-)
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, read_beat
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun, collect_older_runs
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.coordinator.restore import Restored

@@ -15,7 +15,8 @@ from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.assignment import check_allowance
-from airflow_checkpoint_provider.coordinator.liveness import Heart, Liveness, driver_keys
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Liveness, driver_keys
 from airflow_checkpoint_provider.errors import (
     AlreadyFinished,
     CheckpointError,

@@ -10,8 +10,9 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_checkpoint_provider import _airflow
+from airflow_checkpoint_provider.coordinator.heart import follower_heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beats, driver_keys, follower_heart
+from airflow_checkpoint_provider.coordinator.liveness import Beats, driver_keys
 from airflow_checkpoint_provider.errors import CheckpointError, StoreDenied, printable
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.driver_monitor import DriverMonitor, OnAttach

@@ -7,8 +7,9 @@ from typing import Any
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Process
 from airflow_checkpoint_provider.coordinator.restore import stored_at
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
 from airflow_checkpoint_provider.protocol import commands as c

@@ -17,7 +17,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from airflow_checkpoint_provider import metrics
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, QueryProgress
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, QueryProgress
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.metrics import EVERY, Gauges, gauges, query_gauges
 from airflow_checkpoint_provider.operators._launch import DriverLaunch

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Heart, QueryProgress
+from airflow_checkpoint_provider.coordinator.liveness import QueryProgress
 from airflow_checkpoint_provider.protocol.part_records import PartsProgress
 from airflow_checkpoint_provider.text import part_messages, query_progress
 

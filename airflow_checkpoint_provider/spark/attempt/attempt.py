@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.spark.attempt.activity import Activity

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Heart
 from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.handover import ExitCode

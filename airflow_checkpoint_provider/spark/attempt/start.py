@@ -12,16 +12,9 @@ from typing import NoReturn
 from airflow_checkpoint_provider import __version__, errors
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import (
-    Beat,
-    Heart,
-    Liveness,
-    Process,
-    RefusedStart,
-    beat_keys,
-    read_beat,
-)
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness, Process, RefusedStart, beat_keys, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Restored, examine, resolve
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Token

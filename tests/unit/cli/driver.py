@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due, target_of
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.cli import lists
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.storage.base import LARGEST
 from airflow_checkpoint_provider.text.units import NONE

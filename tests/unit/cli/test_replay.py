@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat
 from tests.support.acting import Job
 from tests.support.garbage import expire
 from tests.unit.cli.conftest import Command

@@ -18,8 +18,9 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_checkpoint_provider.cli import request, verbs
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat, Process
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Request

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from airflow_checkpoint_provider.coordinator import statistics
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore

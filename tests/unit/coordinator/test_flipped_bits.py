@@ -14,7 +14,8 @@ import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.files import export_pairs, verify
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, read_beat
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, read_beat
 from airflow_checkpoint_provider.coordinator.restore import examine
 from airflow_checkpoint_provider.coordinator.savepoint_target import (
     check_claim,

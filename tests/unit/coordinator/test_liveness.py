@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.liveness import (
     VARIABLE,
     Beat,
     Beats,
-    Heart,
     Liveness,
     Process,
     RefusedStart,
@@ -46,7 +46,8 @@ SHORT = Beats(every=0.02, look=0.3, still=0.6)
 FOREIGN = Process(host="elsewhere", boot_id="another boot", pid_namespace="pid:[1]", pid=os.getpid(), start_ticks="1")
 BEATER = """
 import sys, time
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats
 from airflow_checkpoint_provider.storage import open_store
 with Heart(open_store(sys.argv[1]), sys.argv[2], Beat(epoch=1), Beats(every=0.02)):
     time.sleep(60)
@@ -405,60 +406,6 @@ def test_clock_of_another_host_does_not_count(off: timedelta) -> None:
     with beating(store, KEY, off):
         assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEY])
     assert looked(store) == (False, True)
-
-
-# -- the heart -----------------------------------------------------------------------------------------------------------
-
-
-def test_heart_beats_at_once_and_until_it_is_closed() -> None:
-    store = MemoryStore()
-    with Heart(store, KEY, Beat(epoch=3, activity="starting"), SHORT):
-        first = read_beat(store, KEY)
-        assert first
-        assert (first.counter, first.epoch, first.activity) == (1, 3, "starting")
-        assert first.process == Process.this()
-        assert first.at.endswith("Z")
-        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 3, say="it stands still", every=0.01)
-    last = read_beat(store, KEY)
-    time.sleep(5 * SHORT.every)
-    assert read_beat(store, KEY) == last, "a closed heart stops"
-
-
-def test_next_beat_holds_the_last_update() -> None:
-    store = MemoryStore()
-    heart = Heart(store, KEY, Beat(epoch=3), SHORT)
-    heart.update(lambda beat: replace(beat, activity="stage 'clean'", fraction=0.61, reused=("a", "b")))
-    assert store.objects == {}, "an update is written with the next beat"
-    heart.pulse()
-    found = read_beat(store, KEY)
-    assert found
-    assert (found.activity, found.fraction, found.reused, found.counter) == ("stage 'clean'", 0.61, ("a", "b"), 1)
-
-
-@pytest.mark.parametrize("fault", [Fault.DENIED, Fault.NOT_SENT, Fault.DROPPED])
-def test_heart_goes_on_after_errors_of_the_store(fault: Fault) -> None:
-    """The next beat tries again."""
-    store = FaultyStore(MemoryStore(), lambda call: fault if call.nth < 4 and call.kind == "overwrite" else Fault.NONE)
-    with Heart(store, KEY, Beat(), SHORT):
-        wait_until(lambda: read_beat(store, KEY), say="no beat", every=0.01)
-    assert store.requests["overwrite"] >= 4
-
-
-def test_heart_goes_on_after_an_error_that_nobody_expected(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = MemoryStore()
-    overwrite, errors = store.overwrite, [RuntimeError("of a library")]
-
-    def failing_once(key: str, body: bytes) -> None:
-        if errors and b'"counter":2' in body:
-            raise errors.pop()
-        overwrite(key, body)
-
-    monkeypatch.setattr(store, "overwrite", failing_once)
-    with Heart(store, KEY, Beat(), SHORT):
-        wait_until(lambda: (read_beat(store, KEY) or Beat()).counter > 2, say="it stands still", every=0.01)
-    assert "of a library" in capsys.readouterr().err
 
 
 # -- whose beats ---------------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart, Process
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Process
 from airflow_checkpoint_provider.errors import AlreadyFinished, Fenced, HistoryGone, OneItemTwice, Refused, Superseded
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._launched import LaunchParameters

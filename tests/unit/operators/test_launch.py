@@ -12,8 +12,9 @@ import pytest
 from airflow_checkpoint_provider.coordinator.closing import close
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.hooks.driver_monitor import follow

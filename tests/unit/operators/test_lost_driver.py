@@ -12,7 +12,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Process
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Process
 from airflow_checkpoint_provider.operators import NotifyCheckpointCompleteOperator, TriggerSavepointOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.events import Request

@@ -11,7 +11,8 @@ from airflow.providers.apache import spark
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.operators._base import GENERATION_KEY
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.commands import Restore

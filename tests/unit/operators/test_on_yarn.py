@@ -25,7 +25,8 @@ DRIVER = """#!{python}
 import os, sys, time
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, RefusedStart
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, RefusedStart
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.protocol.keys import Keys

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, Liveness
+from airflow_checkpoint_provider.coordinator.liveness import Beat, Liveness
 from airflow_checkpoint_provider.errors import CommitStateUnknown, StoreDenied, StoreMisconfigured
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import S3Store, s3

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets, Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets
 from airflow_checkpoint_provider.errors import SourceUnavailable
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.liveness import Heart
+from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.errors import SourceMoved
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sources.delta_sources import DeltaSources

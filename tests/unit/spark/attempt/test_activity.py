@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.liveness import Beat, Heart, QueryProgress, read_beat
+from airflow_checkpoint_provider.coordinator.heart import Heart
+from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress, read_beat
 from airflow_checkpoint_provider.protocol.part_records import PartsProgress
 from airflow_checkpoint_provider.spark.attempt.activity import Activity
 from airflow_checkpoint_provider.storage import MemoryStore
