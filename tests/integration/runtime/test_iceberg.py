@@ -192,7 +192,7 @@ def test_zombie_that_slept_in_the_middle_of_its_commit_writes_its_batch_again(jo
         assert ended.result["ids"] == expected(FILES)
         zombie.send(signal.SIGCONT)
         assert zombie.wait().code == 79, zombie.said()
-    assert job.lake.batches() == [0, 1, 2, 3, 1]
+    assert job.lake.batches() == [0, 1, 2, 3, 1], zombie.said()
     assert job.lake.snapshots()[-1]["summary"]["total-records"] == str((FILES + 2) * ROWS)
     add_files(source(job.home), FILES, FILES + 1)
     onwards = job.home.run()
