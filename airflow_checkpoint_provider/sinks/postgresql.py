@@ -27,7 +27,6 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.postgresql_names import (
-    APPEND,
     COLUMNS,
     COMMITS,
     OVERWRITE,
@@ -368,6 +367,23 @@ class PostgresTable:
             rows = database.rows(f"{query} order by number", self._name, by.history, by.run, by.uid)
         return tuple(name for (name,) in rows)
 
+    def untold(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return those committed transactions of this run whose rows are there, and the run column does not tell them from others.
+
+        A person may have deleted the rows of a transaction. They are taken to be there if the target has any row that no transaction has marked.
+        """
+        if not (column := self._options.run_column):
+            return ()
+        marked, run = f"select 1 from {self._target} where {quoted(column)} = ?", self._by.run
+        known = f"select run || ' ' || transaction from {self._commits} where target = ? and run is not null"
+        others = (
+            f"select 1 from {self._target} where {quoted(column)} is null or {quoted(column)} not in ({known}) limit 1"
+        )
+        wrote = f"select 1 from {self._commits} where transaction = ? and rows > 0 and not exists ({marked})"
+        with self._transactions() as database:
+            found = tuple(name for name in names if database.rows(wrote, name, f"{run} {name}"))
+            return found if found and database.rows(others, self._name) else ()
+
     def later(self, version: int) -> tuple[tuple[str, int, str], ...]:
         """Return the committed transactions of this history's sink after ``version``: name, version, run.
 
@@ -383,22 +399,24 @@ class PostgresTable:
 
     def take_out(self, names: Collection[str]) -> None:
         """Delete the rows of committed transactions of this sink. Raises ``NotSupportedYet`` if nothing tells them from others."""
-        options = self._options
-        if options.mode == APPEND and not options.run_column:
-            raise NotSupportedYet(
-                f"{self._shown}: nothing tells which rows of {self._given} are those of {len(names)} transactions. Delete them, and set their"
-                f" outcome in {self._commits} to '{REPLACED}'; with run_column= the sink does that"
-            )
+        end = f"update {self._commits} set outcome = '{REPLACED}' where transaction = ? and outcome = '{COMMITTED}' returning run, mode, rows"
         with self._transactions() as database:
             database.rows(f"select 1 from {self._commits} where transaction = ? for update", self._lock)
             for name in sorted(names):
-                end = f"update {self._commits} set outcome = '{REPLACED}' where transaction = ? and outcome = '{COMMITTED}' returning run"
-                for (run,) in database.rows(end, name):
-                    if options.run_column:
-                        condition = f" where {quoted(options.run_column)} = ?"
-                        database.execute(f"delete from {self._target}{condition}", f"{run} {name}")
-                    else:  # of an overwrite: nothing else is there
-                        database.execute(f"delete from {self._target}")
+                for run, mode, rows in database.rows(end, name):
+                    if not self._delete(database, f"{run} {name}", mode) and rows:
+                        raise NotSupportedYet(
+                            f"{self._shown}: nothing tells which rows of {self._given} are those of {len(names)} transactions. Delete them, and"
+                            f" set their outcome in {self._commits} to '{REPLACED}'; with run_column= the sink does that"
+                        )
+
+    def _delete(self, database: Database, mark: str, mode: str) -> int:
+        """Delete the rows of a transaction that was committed with ``mode``. Return their number: 0 if nothing tells them from others."""
+        if column := self._options.run_column:
+            return database.execute(f"delete from {self._target} where {quoted(column)} = ?", mark)
+        if mode == self._options.mode == OVERWRITE:  # nothing else is there
+            return database.execute(f"delete from {self._target}")
+        return 0
 
     def leftovers(self) -> tuple[tuple[str, str], ...]:
         """Return the transactions that are prepared and not ended, of any run, each with the URI of its history."""

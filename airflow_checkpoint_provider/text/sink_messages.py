@@ -252,8 +252,8 @@ def rows_stand(uid: str, target: str, count: int) -> str:
     """Return the text of the error for a run that would append its rows a second time."""
     return (
         f"sink '{uid}': {target} holds {plural(count, 'write')} of this run, and the run is computed again. They would be there twice. Nothing"
-        " was computed. Remove these rows, and clear the task again; or let the sink replace them: run_column=..., or"
-        ' mode="overwrite"'
+        ' was computed. Remove these rows, and clear the task again. With run_column=..., or mode="overwrite", a sink replaces the rows that'
+        " it writes from then on"
     )
 
 
@@ -261,6 +261,6 @@ def computed_again(uid: str, target: str, held: Transaction, why: str) -> str:
     """Return the text of the error for a committed write whose rows are computed again."""
     return (
         f"sink '{uid}': write {held.write + 1} of this run, {plural(held.rows, 'row')}, is committed to {target}, and it would be done again:"
-        f" {why}. The rows would be there twice. Bring the script back as it was; or let the sink replace them: run_column=..., or"
-        ' mode="overwrite"'
+        f' {why}. The rows would be there twice. Bring the script back as it was. With run_column=..., or mode="overwrite", a sink replaces'
+        " the rows that it writes from then on"
     )

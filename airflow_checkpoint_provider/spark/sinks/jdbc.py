@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, NotSupportedYet, StoreError
+from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, NotSupportedYet, RowsStand, StoreError
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.postgresql import PostgresTable, StagedTable
@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.spark.sinks.jdbc_connection import (
 )
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
+from airflow_checkpoint_provider.text import sink_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -113,7 +114,7 @@ class OpenJdbcSink(OpenSink):
     """A table that one run writes to."""
 
     def __init__(self, sink: JdbcSink, context: SinkContext) -> None:
-        self._context, self._spark = context, context.spark
+        self._context, self._spark, self._target = context, context.spark, sink.target
         self._properties = {"driver": DRIVER, **(sink.properties or {}), "url": sink.url}
         self._shown = sink.url.partition("?")[0]
         self._clean = without_secrets(sink.url, self._properties, self._shown)
@@ -175,7 +176,10 @@ class OpenJdbcSink(OpenSink):
         return self._table.position()
 
     def standing(self) -> tuple[str, ...]:
-        return self._table.standing()
+        names = self._table.standing()
+        if bare := self._table.untold(names):
+            raise RowsStand(sink_messages.rows_without_column(self._context.uid, self._target, len(bare)))
+        return names
 
     def later(self, version: int) -> Sequence[Committed]:
         return [Committed(*row) for row in self._table.later(version)]

@@ -164,6 +164,18 @@ def test_cleared_run_is_refused_if_its_rows_cannot_be_told(
     assert lab.rows() == [0, 1, 2]
 
 
+def test_run_column_that_comes_later_is_refused_while_rows_of_the_run_lack_it(
+    script: Script, launched: Launch, launches: Launches, lab: Lab, capsys: CaptureFixture
+) -> None:
+    """It would delete no row, and the rows would be there twice."""
+    with launched(launches.plan()) as job:
+        job.sink("report", lab.sink()).write(job.spark.range(3))
+    with pytest.raises(SystemExit, match="3"), launched(launches.plan(generation=1)) as job:
+        job.sink("report", lab.sink(run_column="run"))
+    assert "holds 1 write of this run without run_column" in capsys.readouterr().err
+    assert lab.rows() == [0, 1, 2]
+
+
 @pytest.mark.slow  # test_cleared_run_is_refused_if_its_rows_cannot_be_told names the way
 def test_run_whose_rows_were_removed_by_hand_appends_again(
     script: Script, launched: Launch, launches: Launches, lab: Lab

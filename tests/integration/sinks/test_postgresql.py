@@ -133,6 +133,35 @@ def test_rows_are_published_as_they_were_prepared(target: Target) -> None:
     assert writer == [f"{MONDAY.history}|{MONDAY.run}|{MONDAY.uid}"]
 
 
+def test_rows_from_before_the_run_column_are_untold(target: Target) -> None:
+    """Until they are deleted: a person's rows, or those of another run, are no reason for a refusal."""
+    before = target.open()
+    before.commit(target.prepare(before, FIRST, (1, "a")))
+    other = target.open(TUESDAY, WITH_RUN)
+    other.commit(target.prepare(other, name_of(9), (9, "z")))
+    table = target.open(replace(MONDAY, generation=1), WITH_RUN)
+    table.commit(target.prepare(table, SECOND, (2, "b")))
+    assert before.untold([FIRST]) == ()  # such a sink replaces nothing
+    assert table.untold(table.standing()) == (FIRST,)
+    target.sql(f"delete from {target.schema}.rows where id = 2")
+    assert table.untold(table.standing()) == (FIRST, SECOND)
+    target.sql(f"delete from {target.schema}.rows where id = 1")
+    assert table.untold(table.standing()) == ()
+
+
+@pytest.mark.parametrize("later", [WITH_RUN, OVERWRITES])
+def test_rows_that_later_options_do_not_tell_are_not_taken_out(target: Target, later: Options) -> None:
+    """An overwrite takes out all rows of the table, but only if an overwrite has written them."""
+    before = target.open()
+    before.commit(target.prepare(before, FIRST, (1, "a")))
+    other = target.open(TUESDAY)
+    other.commit(target.prepare(other, name_of(9), (9, "z")))
+    with pytest.raises(NotSupportedYet, match="nothing tells which rows"):
+        target.open(options=later).take_out([FIRST])
+    assert target.rows() == ["1a", "9z"]
+    assert target.outcomes()[FIRST] == "committed"
+
+
 @pytest.mark.parametrize(("options", "left"), [(WITH_RUN, ["1a", "9z"]), (OVERWRITES, [])])
 def test_job_goes_back(target: Target, options: Options, left: list[str]) -> None:
     table = target.open(options=options)
