@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
+from airflow_checkpoint_provider.protocol import sink_transitions
 from airflow_checkpoint_provider.protocol.checkpoint_records import Claim
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Branch, EndRecord, Launch, Run
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord, Released
@@ -42,6 +43,7 @@ def close_history(state: State, event: e.HistoryClosed) -> State:
         next_id=state.next_id,
         last_epoch=state.last_epoch,
         next_file_set=state.next_file_set,
+        sinks=sink_transitions.close(state),
         closing=Closing(reason=event.reason, done=True),
         extra=merged_extra(state, event),
     )

@@ -36,6 +36,16 @@ def confirm(state: State, checkpoint: Checkpoint) -> State:
     return _change(state, checkpoint, note)
 
 
+def close(state: State) -> tuple[SinkRecord, ...]:
+    """Return what a closed history keeps of its sinks: their versions, so that none is used twice in a target."""
+    return tuple(
+        SinkRecord(
+            uid=sink.uid, version=sink.version, due=sink.confirmed, confirmed=sink.confirmed, closed=sink.version
+        )
+        for sink in state.sinks
+    )
+
+
 def _publishes(checkpoint: Checkpoint, held: SinkVersion) -> bool:
     """Return whether a checkpoint publishes writes. Numbers that the script itself writes with are no transactions."""
     return held.transactions > 0 and (checkpoint.request.gated or not held.gated)

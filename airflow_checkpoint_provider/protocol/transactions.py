@@ -74,6 +74,7 @@ class SinkRecord(Record):
 
     ``version`` is the newest in a completed checkpoint, which the attempt ``epoch`` has acknowledged. ``due`` is the newest that is to be
     committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed. ``run`` has made the newest one.
+    ``closed`` was the newest when the history was closed: a run that starts from nothing since goes back to none before it.
     """
 
     uid: Uid
@@ -84,6 +85,7 @@ class SinkRecord(Record):
     confirmed: Size = 0
     target: str = added("")
     run: str = added("")
+    closed: Size = added(0)
 
     @property
     def uncommitted(self) -> int:

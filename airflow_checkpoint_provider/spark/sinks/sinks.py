@@ -237,10 +237,12 @@ class Sinks:
         """Take out the rows that other runs have committed after the restore point, if the restore allows that.
 
         Raises ``SinkMoved`` if it does not: they would be there twice when those runs are run again. Rows of this run are replaced. A
-        version above the newest one in the journal is that of an attempt on this branch.
+        version above the newest one in the journal is that of an attempt on this branch. What was written before the history was closed
+        stays, unless the restore point is older.
         """
         journal = self._attempt.journal.state
         newest, run = journal.sink(state.uid).version, self._states.run
+        version = version or journal.sink(state.uid).closed
         later = [
             found
             for found in (state.opened.later(version) if newest > version else ())

@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.coordinator import closing
+from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import (
     CommitFailed,
     InvalidConfig,
@@ -20,6 +22,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     WrongUse,
 )
+from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, OpenSink, Prepared, Sink, SinkContext
 from tests.integration.runtime.conftest import Launch, Script
@@ -217,6 +220,29 @@ def test_rows_of_later_runs_are_taken_out_on_the_way_back(script: Script, out: P
         job.sink("report", FileSink(out)).write(job.spark.range(10, 11))
     assert rows_of(script.spark, out) == [0, 10]
     assert script.coordinator().state.sink("report").version == 4, "no version is used twice"
+
+
+def test_rows_from_before_the_history_was_closed_stay(
+    script: Script, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their runs are over for good: nobody runs them again. A run that starts from nothing goes back behind none of them."""
+    for number in (0, 1):
+        with script.attempt() as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(number, number + 1))
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_checkpoint_provider.protocol.lifetime._needed", lambda *_: None)
+        closing.close(coordinator := script.coordinator(), c.CloseHistory(reason="given up", now=utc_now()))
+    assert coordinator.state.closed
+    keeping = CheckpointConfig(retention=KeepAll())
+    for number in (2, 3):
+        with script.attempt(checkpointing=keeping) as job:
+            job.sink("report", FileSink(out)).write(job.spark.range(number, number + 1))
+    first = script.coordinator().state.newest_first()[-1]
+    source = change.RestoreSource(f"chk-{first.id}", rewind_sink=True)
+    change.restore(script.coordinator().store, "job", None, source, change.Approval(yes=True))
+    with script.attempt() as job:
+        job.sink("report", FileSink(out))
+    assert rows_of(script.spark, out) == [0, 1, 2]
 
 
 def test_job_that_goes_back_is_refused_if_nobody_allows_to_take_rows_out(script: Script, out: Path) -> None:

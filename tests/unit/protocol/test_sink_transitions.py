@@ -40,6 +40,14 @@ def test_writes_of_a_completed_checkpoint_are_due() -> None:
     assert (found.version, found.due, found.due_epoch, found.confirmed, found.uncommitted) == (2, 2, 1, 0, 2)
 
 
+def test_closed_history_keeps_versions_and_nothing_that_is_due() -> None:
+    state = sink_transitions.complete(State(), checkpoint(2))
+    state = sink_transitions.complete(sink_transitions.confirm(state, checkpoint(2)), checkpoint(3))
+    assert state.sink("report").uncommitted == 1
+    (kept,) = sink_transitions.close(state)
+    assert kept == SinkRecord(uid="report", version=3, due=2, confirmed=2, closed=3)
+
+
 def test_confirmed_writes_are_not_due_any_more() -> None:
     state = sink_transitions.complete(State(), checkpoint(2))
     state = sink_transitions.confirm(state, checkpoint(2))
