@@ -31,6 +31,7 @@ from tests.integration.runtime.chains import (
 from tests.integration.runtime.goings_back import restore, saved
 from tests.integration.runtime.streams import (
     ending,
+    has_committed,
     holding,
     locations,
     running_forever,
@@ -155,10 +156,10 @@ def test_query_goes_back_when_its_author_has_restored_the_table(table: Home, tmp
     running_forever(table)
     add_files(source(table), 0, 1)
     with table.started() as killed:
-        wait_until(has_batch(table, 0), 300, killed.said)
+        wait_until(has_committed(table, 0), 300, killed.said)
         number = saved(table, killed)
         add_files(source(table), *range(2, FILES))
-        wait_until(has_batch(table, 3), 300, killed.said)
+        wait_until(has_committed(table, 3), 300, killed.said)
         killed.send(signal.SIGKILL)
         killed.wait()
     ending(table)
@@ -192,7 +193,7 @@ def test_retry_goes_on_behind_a_way_back_though_others_have_written_since(
     running_forever(table)
     add_files(source(table), 0, 1)
     with table.started() as killed:
-        wait_until(has_batch(table, 0), 300, killed.said)
+        wait_until(has_committed(table, 0), 300, killed.said)
         number = saved(table, killed)
         add_files(source(table), 2, 3)
         wait_until(has_batch(table, 1), 300, killed.said)

@@ -211,7 +211,7 @@ def test_query_goes_back_when_its_author_has_rolled_the_table_back(job: Job, tmp
         wait_until(has_committed(job.home, 0), 300, killed.said)
         number = saved(job.home, killed)
         add_files(source(job.home), *range(2, FILES))
-        wait_until(job.has_batch(3), 300, killed.said)
+        wait_until(has_committed(job.home, 3), 300, killed.said)
         killed.send(signal.SIGKILL)
         killed.wait()
     ending(job.home)
