@@ -109,8 +109,9 @@ class FileSinkLog:
         """Return the newest file of the sink when ``batch`` was written; None if it had none. Raises ``Damaged``."""
         entries = self._entries()
         for number in range(batch, NOTHING, -1):
-            last = self._read(self._entry(entries, number), at_most=TAIL)[-1:]
-            if last or entries[number].endswith(COMPACT):
+            entry = self._entry(entries, number)
+            last = self._read(entry, at_most=TAIL)[-1:]
+            if last or entry.endswith(COMPACT):
                 return last[0].path if last else None
         return None
 
@@ -152,9 +153,11 @@ class FileSinkLog:
         return entries_among(self.files_of.names(LOG))
 
     def _entry(self, entries: dict[int, str], number: int) -> str:
-        if number not in entries:
+        """Return the name of an entry. The listing of a folder may lack an entry that was put meanwhile, so a missing one is looked for again."""
+        name = entries.get(number) or self._entries().get(number)
+        if name is None:
             raise self._lacks(number)
-        return entries[number]
+        return name
 
     def _lacks(self, number: int) -> Damaged:
         return Damaged(f"{self.folder}/{LOG}/{number} is missing; somebody or something deleted it")

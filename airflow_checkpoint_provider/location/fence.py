@@ -60,7 +60,9 @@ def newest_batch(location: Location) -> tuple[int, bool]:
     numbers = location.batches(OFFSETS)
     if not numbers:
         return NOTHING, False
-    if numbers[-2:-1] not in ([], [numbers[-1] - 1]):
+    before = location.name(f"{OFFSETS}/{numbers[-1] - 1}")
+    # The listing of a folder may lack a batch that began meanwhile
+    if numbers[-2:-1] not in ([], [numbers[-1] - 1]) and location.store.read(before) is None:
         raise Damaged(
             f"{location.name(OFFSETS)}/{numbers[-1]} follows {numbers[-2]}, and Spark leaves out no batch. If somebody put it there, delete it"
         )

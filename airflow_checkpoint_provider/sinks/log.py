@@ -10,16 +10,19 @@ driver of another run.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged, StoreError, TooLarge
 from airflow_checkpoint_provider.protocol.fields import FileName, Size, TransactionName, Uid
 from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, known_kind
 from airflow_checkpoint_provider.storage.base import Put, Store, put
+
+log = logging.getLogger(__name__)
 
 LOG = "_checkpoints"
 BEGIN, COMMIT, ABORT, REMOVE = "begin", "commit", "abort", "remove"
@@ -130,13 +133,19 @@ class CommitLog:
         if not self._contents.n:
             self._contents = self._newest_snapshot()
         for number in self._numbers(self._contents.n):
-            if number != self._contents.n + 1:
-                raise Damaged(
-                    f"{self.store.uri}/{entry_key(self._contents.n + 1)} is missing, and {number:020d} is there. Somebody or something"
-                    " deleted a part of the log. Bring it back; else write to another path"
-                )
-            self._contents = self._contents.after(self.entry(number))
+            while self._contents.n < number:
+                self._contents = self._contents.after(self._next(number))
         return self._contents
+
+    def _next(self, listed: int) -> LogEntry:
+        """Return the next entry. ``listed`` is there: the listing of a folder may lack an entry before it that was put meanwhile."""
+        number = self._contents.n + 1
+        if number != listed and self.store.read(entry_key(number)) is None:
+            raise Damaged(
+                f"{self.store.uri}/{entry_key(number)} is missing, and {listed:020d} is there. Somebody or something deleted a part of the"
+                " log. Bring it back; else write to another path"
+            )
+        return self.entry(number)
 
     def since(self, base: int) -> Iterator[tuple[int, LogEntry]]:
         """Yield the entries after ``base`` up to those that were read, with their numbers."""
@@ -162,14 +171,19 @@ class CommitLog:
                 )
             if outcome is Put.STORED:
                 self._entries[number], self._contents = entry, contents.after(entry)
+                self._put_snapshot()
                 return number
         return self._contents.n
 
-    def put_snapshot(self) -> None:
-        """Put the contents beside their entry, so that a reader needs few requests. Every writer would put the same bytes."""
-        if self._contents.n % SNAPSHOT_EVERY == 0:
-            key = f"{entry_key(self._contents.n)}.snapshot"
+    def _put_snapshot(self) -> None:
+        """Put the contents beside every 50th entry, so that a reader needs few requests. Without a snapshot it reads the entries."""
+        if self._contents.n % SNAPSHOT_EVERY:
+            return
+        key = f"{entry_key(self._contents.n)}.snapshot"
+        try:
             put(self.store, key, checked(self._contents), patience=self._patience)
+        except (StoreError, TooLarge) as error:
+            log.warning("%s/%s was not written, so each reader reads more entries: %s", self.store.uri, key, error)
 
     def _newest_snapshot(self) -> Contents:
         names = [match for match in map(_SNAPSHOT.fullmatch, self._names()) if match]

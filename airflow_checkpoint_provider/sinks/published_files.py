@@ -111,7 +111,6 @@ class PublishedFiles:
                 done
             ):  # or somebody has deleted what was staged. Later, people may delete rows of the target as they like
                 self._refuse_lost(number, entry, [file.name for file in entry.added[:1]])
-            self.log.put_snapshot()
         else:
             self._delete_staged([transaction.name])
         return True

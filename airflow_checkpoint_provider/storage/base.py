@@ -113,7 +113,10 @@ class Store(Protocol):
         """Delete everything below ``prefix/``, also hidden files and empty directories."""
 
     def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """Yield the objects below ``prefix/`` (``""``: all) with keys greater than ``after``, in byte order, without hidden ones."""
+        """Yield the objects below ``prefix/`` (``""``: all) with keys greater than ``after``, in byte order, without hidden ones.
+
+        An object that is put meanwhile may be missing, also if a later one is there: a folder is no snapshot.
+        """
 
     def hidden(self, prefix: str) -> Iterator[str]:
         """Yield the keys of the hidden objects directly below ``prefix/``: a name that begins with a dot. Spark writes such objects."""

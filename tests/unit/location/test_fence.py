@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,24 @@ def test_fence_takes_the_number_of_the_next_batch(batches: int, tmp_path: Path) 
         assert body is not None
         assert body.startswith(UNREADABLE)
         assert newest_batch(old) == (batches - 1, True)
+
+
+class SlowFolder(MemoryStore):
+    """A folder whose listings lack a batch that began while they were read."""
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        return (found for found in super().list(prefix, after) if found.key != f"{KEY}/offsets/3")
+
+
+def test_batch_that_a_listing_lacks_is_no_gap() -> None:
+    assert newest_batch(location(SlowFolder(), 5)) == (4, False)
+
+
+def test_batch_that_is_missing_is_an_error() -> None:
+    old = location(MemoryStore(), 5)
+    old.store.delete([old.name("offsets/3")])
+    with pytest.raises(Damaged, match="follows 2"):
+        newest_batch(old)
 
 
 def test_second_process_takes_the_fence_of_the_first() -> None:

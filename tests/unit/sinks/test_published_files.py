@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from airflow_checkpoint_provider.sinks.log import CommitLog
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
+from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.faults import Call, Fault, FaultyStore, Killed
 from tests.support.targets import MONDAY, TUESDAY, files_of, left, name_of, staged, visible
 
@@ -185,6 +187,24 @@ def test_missing_entry_of_the_log_is_an_error(store: Store) -> None:
         files_of(store)
 
 
+class SlowFolder(MemoryStore):
+    """A folder whose listings lack an entry that was put while they were read."""
+
+    missed = "_checkpoints/00000000000000000002"
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        return (found for found in super().list(prefix, after) if found.key != self.missed)
+
+
+def test_entry_that_a_listing_lacks_is_read() -> None:
+    store = SlowFolder()
+    files = files_of(store)
+    for number in range(1, 4):
+        files.commit(staged(files, name_of(number), str(number)))
+    assert CommitLog(store).read() == files.log.read()
+    assert visible(store) == ["1", "2", "3"]
+
+
 @pytest.fixture
 def snapshot_every(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let the log make a snapshot after a few entries."""
@@ -202,6 +222,32 @@ def test_long_log_is_read_from_its_snapshot(store: Store, snapshot_every: int) -
     assert len(contents.files) == snapshot_every + 2
     assert counted.requests["read"] == 4  # the snapshot, and three entries after it
     assert contents == files.log.read()
+
+
+def test_abort_changes_nothing_about_the_snapshots(store: Store, snapshot_every: int) -> None:
+    """Each run writes once: without an abort, every even entry is a commit."""
+    for number in range(1, snapshot_every + 1):
+        files = files_of(store, replace(MONDAY, run=f"run {number}"))
+        if number == 1:
+            files.abort([name_of(99)], 0)
+        files.commit(staged(files, name_of(number), str(number)))
+    counted = FaultyStore(store)
+    assert CommitLog(counted).read().n == 2 * snapshot_every + 1
+    assert counted.requests["read"] == 2  # the second snapshot, and the entry after it
+
+
+def test_commit_is_done_though_its_snapshot_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, snapshot_every: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds nothing that the entries do not."""
+    monkeypatch.setattr("airflow_checkpoint_provider.storage.base.LARGEST", 2_000)
+    store = MemoryStore()
+    files = files_of(store)
+    for number in range(1, snapshot_every + 3):
+        assert files.commit(staged(files, name_of(number), str(number)))
+    assert len(visible(store)) == snapshot_every + 2
+    (line,) = caplog.messages
+    assert "00010.snapshot was not written, so each reader reads more entries: " in line
 
 
 def test_old_transaction_is_found_before_the_snapshot(store: Store, snapshot_every: int) -> None:
