@@ -32,7 +32,6 @@ from airflow_checkpoint_provider.protocol.updates import (
     bounded,
     counted,
     merged_extra,
-    remember,
     swap,
 )
 
@@ -90,9 +89,27 @@ def trigger(state: State, event: e.CheckpointTriggered) -> State:
     state = replace(
         _take_from_queue(state, event.request.token),
         next_id=event.id + 1,
-        requests=remember(state.requests, event.request.token, event.id),
+        requests=_remember(state, event.request.token, event.id),
     )
     return _list(state, (*state.checkpoints, checkpoint))
+
+
+def _remember(state: State, token: str, number: int) -> dict[str, int]:
+    """Add the token of a request. If there are too many, forget first those of barriers and the timer, which nobody repeats, and last those
+    of pending checkpoints: a task that asks again would get a second checkpoint.
+    """
+    requests = state.requests | {token: number}
+    if len(requests) <= KEPT_TOKENS:
+        return requests
+    listed = {checkpoint.id: checkpoint for checkpoint in state.checkpoints}
+
+    def worth(request: tuple[str, int]) -> tuple[bool, bool, int, str]:
+        text, of = request
+        checkpoint = listed.get(of)
+        own = checkpoint is not None and checkpoint.request.origin in (BARRIER, PERIODIC)
+        return of == number or (checkpoint is not None and checkpoint.status == PENDING), not own, of, text
+
+    return dict(sorted(requests.items(), key=worth)[-KEPT_TOKENS:])
 
 
 def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
@@ -100,8 +117,7 @@ def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:
 
     The latest completed checkpoint, savepoint and failed checkpoint stay listed, because the statistics name them.
 
-    The requests of barriers and of the timer are forgotten with their checkpoints: nobody repeats them, and a thousand would push
-    out the requests of tasks and people.
+    The requests of barriers and of the timer are forgotten with their checkpoints: nobody repeats them.
     """
     old, _ = bounded(tuple(checkpoint for checkpoint in checkpoints if checkpoint.status in OVER))
     dropped = [checkpoint for checkpoint in old if not _is_latest(checkpoint, checkpoints)]

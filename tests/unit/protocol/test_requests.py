@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.coordinator.entry import LARGEST_EVENTS, events_size
+from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import requests, updates
 from airflow_checkpoint_provider.protocol.checkpoint_records import QueuedRequest
 from airflow_checkpoint_provider.protocol.commands import DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.kinds import BARRIER
 from airflow_checkpoint_provider.protocol.state import State
 from tests.support.histories import History, at, launch, refusal
 
@@ -321,6 +323,17 @@ def test_entry_triggers_at_most_sixteen_queued_requests() -> None:
     assert (len(pending(history.state)), len(waiting(history.state))) == (16, 4)
     history.do(c.Abort(id=2, reason="declined"))
     assert (len(pending(history.state)), len(waiting(history.state))) == (19, 0)
+
+
+def test_token_of_a_pending_checkpoint_is_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task may ask again until the checkpoint has its outcome, however many others are completed meanwhile."""
+    monkeypatch.setattr("airflow_checkpoint_provider.protocol.checkpoint_transitions.KEPT_TOKENS", 4)
+    history = running(retention=KeepAll())
+    waits_at_its_gate = history.triggered("a task's", gated=True, origin="task")
+    history.completed(number=history.triggered("a person's", origin="cli"))
+    for number in range(6):
+        history.completed(number=history.triggered(f"barrier {number}", origin=BARRIER))
+    assert history.state.requests == {"a task's": waits_at_its_gate, "a person's": 2, "barrier 4": 7, "barrier 5": 8}
 
 
 def test_full_queue_is_dropped_in_one_entry() -> None:
