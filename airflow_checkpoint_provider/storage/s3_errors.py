@@ -137,6 +137,7 @@ _ACTIONS = {
     "read": "s3:GetObject",
     "delete": "s3:DeleteObject",
     "copy": "s3:PutObject (and s3:GetObject on what is copied)",
+    "end uploads below": "s3:AbortMultipartUpload (and s3:ListBucketMultipartUploads on the bucket)",
 }
 
 
@@ -146,7 +147,7 @@ def meaning(error: Exception) -> Meaning:
 
 
 def explain(error: Exception, doing: str, root: str, key: str) -> StoreError:
-    """Return the store's error, with what to do. ``doing`` is read, write, copy, delete or list; ``root``: ``bucket/prefix``."""
+    """Return the store's error, with what to do. ``doing`` is a key of ``_ACTIONS``, or list; ``root``: ``bucket/prefix``."""
     outcome, advice = _find(error)
     text = f"cannot {doing} s3://{'/'.join(filter(None, (root, key)))}: {_text_of(error)}"
     return _class(outcome)(f"{text}. {advice or _permission(error, doing, root)}")

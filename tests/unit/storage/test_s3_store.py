@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,31 @@ def test_keys_are_deleted_singly_without_batch_deletion(
     proxy.hurt("POST", r"\?delete", Harm.ERROR_BEFORE, times=9, status=status, code=code)
     hurt_store.delete([*filled, "absent"])
     assert keys(hurt_store) == []
+
+
+# -- uploads -------------------------------------------------------------------------------------------------------------
+
+
+def begin_upload(store: S3Store, key: str) -> None:
+    client: Any = s3_module.clients(store.settings).patient
+    client.create_multipart_upload(Bucket=store.bucket, Key=f"{store.prefix}{key}")
+
+
+def test_upload_that_another_process_ends_first_has_ended(hurt_store: S3Store, proxy: FaultProxy) -> None:
+    """A request whose answer was lost is sent again, and the second answer is the same."""
+    begin_upload(hurt_store, "rows/part-0")
+    proxy.hurt("DELETE", "uploadId", Harm.ERROR_BEFORE, status=404, code="NoSuchUpload")
+    hurt_store.end_uploads(["rows/part-0"])
+
+
+@pytest.mark.parametrize(("method", "where"), [("GET", "uploads"), ("DELETE", "uploadId")])
+def test_missing_right_to_end_uploads_is_named(hurt_store: S3Store, proxy: FaultProxy, method: str, where: str) -> None:
+    begin_upload(hurt_store, "rows/part-0")
+    proxy.hurt(method, where, Harm.ERROR_BEFORE, status=403, code="AccessDenied")
+    with pytest.raises(
+        StoreDenied, match=r"cannot end uploads below s3://.*: AccessDenied.*Allow s3:AbortMultipartUpload"
+    ):
+        hurt_store.end_uploads(["rows/part-0"])
 
 
 # -- clients -------------------------------------------------------------------------------------------------------------
