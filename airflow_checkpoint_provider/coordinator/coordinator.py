@@ -114,6 +114,8 @@ class Coordinator:
         counting = (
             self._read_acknowledgement(stored, ack.id, ack.application) if outcome is Put.EXISTS and stored else ack
         )
+        pending = {ack.id, *(checkpoint.id for checkpoint in self.state.pending)}
+        self._own = {key: own for key, own in self._own.items() if key[0] in pending}
         self._own[ack.id, ack.application] = counting
         return counting
 

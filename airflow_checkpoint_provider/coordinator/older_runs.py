@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import age_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import CheckpointError, typed
+from airflow_checkpoint_provider.errors import CheckpointError, StoreError, typed
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
 from airflow_checkpoint_provider.protocol.keys import (
@@ -80,7 +80,7 @@ def collect_older_runs(
     """Collect the garbage of the job's runs, and close histories that are due, except ``own``, a prefix.
 
     ``stop`` is called between two histories. Raises only if the histories cannot be listed; a history that cannot be
-    read is reported with its error.
+    read, or registrations that cannot be deleted, are reported with their error.
 
     A heartbeat that may be a living driver's is read twice: with its history, and after a ``pause`` of a minute,
     which may return early. A driver is lost only if its beat stood still for all of that minute.
@@ -89,7 +89,10 @@ def collect_older_runs(
     liveness, undecided = Liveness(store), list[Coordinator]()
     listed = _listed(store, job, own)
     for run in listed.closed_runs:
-        indexes.forget(store, run)
+        try:
+            indexes.forget(store, run)
+        except StoreError as error:  # it must not keep the histories from being collected
+            yield OlderRun(run.removeprefix(f"{runs_folder(job)}/"), error=error)
     for histories in (listed.holding, listed.others):
         for prefix in _sample(histories):
             if stop():
@@ -132,28 +135,31 @@ class _Listed:
 def _listed(store: Store, job: str, own: str) -> _Listed:
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    registered, run = list[str](), ""
-    for key in _some_keys(store, runs_folder(job)):
-        if (found := _INDEXES.match(key)) and (run := found[1]) not in registered[-1:]:
-            registered.append(run)
-        match = _KEY.fullmatch(key)
-        if match:
-            run = _run_of(match["history"])
-        if not match or match["history"] == own:
-            continue
-        names = parts.setdefault(match["history"], set())
-        if match["part"] == "journal" and match["rest"].isdecimal() and int(match["rest"]) % SEGMENT == 0:
-            boundaries[match["history"]] = boundaries.get(match["history"], 0) + 1
-        else:
-            names.add(match["part"])
+    registered, cut = list[str](), set[str]()
+    for keys in _some_keys(store, runs_folder(job)):
+        run = ""
+        for key in keys:
+            if (found := _INDEXES.match(key)) and (run := found[1]) not in registered[-1:]:
+                registered.append(run)
+            match = _KEY.fullmatch(key)
+            if match:
+                run = _run_of(match["history"])
+            if not match or match["history"] == own:
+                continue
+            names = parts.setdefault(match["history"], set())
+            if match["part"] == "journal" and match["rest"].isdecimal() and int(match["rest"]) % SEGMENT == 0:
+                boundaries[match["history"]] = boundaries.get(match["history"], 0) + 1
+            else:
+                names.add(match["part"])
+        cut.add(run)
     histories = sorted(
         (history for history in parts if parts[history] or boundaries.get(history) == 1),
         key=lambda history: (time_in(history) or "~", history),
     )
     holding = [history for history in histories if parts[history] - {"journal", "heartbeat"}]
     others = [history for history in histories if history not in set(holding)]
-    # Of the last run that was listed, a history may be open that was not listed. A run without any history is just beginning.
-    busy = {run, _run_of(own), *map(_run_of, histories)}
+    # Of the last run of a listing, a history may be open that was not listed. A run without any history is just beginning.
+    busy = {*cut, _run_of(own), *map(_run_of, histories)}
     closed = set(map(_run_of, parts)) - busy
     return _Listed(holding, others, [each for each in registered if each in closed])
 
@@ -163,14 +169,14 @@ def _run_of(prefix: str) -> str:
     return prefix.partition(f"/{ITEMS}/")[0]
 
 
-def _some_keys(store: Store, prefix: str) -> Iterator[str]:
+def _some_keys(store: Store, prefix: str) -> Iterator[list[str]]:
     """Yield the first ``LISTED`` keys below ``prefix``. If there are more, yield as many from a random later run on: else closed histories
     would hide the later ones for ever.
     """
     first = [*islice(_keys(store, prefix), LISTED)]
-    yield from first
+    yield first
     if len(first) == LISTED:
-        yield from islice(_keys(store, prefix, _random_run(store, prefix, first[-1])), LISTED)
+        yield [*islice(_keys(store, prefix, _random_run(store, prefix, first[-1])), LISTED)]
 
 
 def _random_run(store: Store, prefix: str, after: str) -> str:

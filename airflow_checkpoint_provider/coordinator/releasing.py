@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
-from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, JobAlreadyRunning, Refused, StoreDenied
 from airflow_checkpoint_provider.location.copying import chain_at, copy_position, fetch_state
 from airflow_checkpoint_provider.location.fence import FenceEntry, fence, fence_entry_of, reached
 from airflow_checkpoint_provider.location.files import Location, Position, location_at
@@ -139,10 +139,15 @@ class Release:
 def refuse_living(coordinator: Coordinator, liveness: Liveness, undone: str) -> None:
     """Raise ``JobAlreadyRunning``, which says what was ``undone``, if a driver of an attempt that is over may still write a batch."""
     state = coordinator.state
-    for attempt in _not_heard_of(state):
-        if liveness.wait([coordinator.keys.attempt_beat(attempt.epoch)]):
+    drivers: dict[tuple[str, ...], AttemptRecord] = {
+        (coordinator.keys.attempt_beat(attempt.epoch),): attempt for attempt in _not_heard_of(state)
+    }
+    for keys, alive in liveness.wait_for_each(drivers).items():
+        if isinstance(alive, StoreDenied):
+            raise alive
+        if alive:
             raise JobAlreadyRunning(
-                f"the driver of attempt {attempt.epoch} of {state.job} still lives; {undone}. Wait until it has ended, or end it"
+                f"the driver of attempt {drivers[keys].epoch} of {state.job} still lives; {undone}. Wait until it has ended, or end it"
             )
 
 

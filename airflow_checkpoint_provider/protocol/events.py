@@ -228,7 +228,7 @@ class RequestDropped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDropped(Event):
-    """All queued requests of attempts that are over are dropped, or all requests because the job was suspended."""
+    """All queued requests of attempts that are over are dropped, or all requests because the job was suspended or told to stop."""
 
     reason: str
 
@@ -270,7 +270,7 @@ class CheckpointAborted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CommitsConfirmed(Event):
-    """Every participant was told that checkpoint ``id`` is completed. Written only where the request asks for it."""
+    """Every participant was told that checkpoint ``id`` is completed. Written if the request asks for it, or sinks have committed."""
 
     id: Number
 

@@ -45,6 +45,38 @@ def test_leftovers_alone_are_reported() -> None:
     assert sweep(store, day(2)) == [OlderRun(RUN, leftovers=1)]
 
 
+def closed_run(store: MemoryStore, name: str) -> str:
+    """Make what is left of a closed run whose map indexes were registered. Return the key of a registration."""
+    prefix = History(JOB, name).prefix
+    for boundary in (0, 64):
+        store.create(f"{prefix}/journal/{boundary:016d}", b"stub")
+    store.create(key := f"{prefix}/indexes/{name}/load.task/0/000001", b"x")
+    return key
+
+
+def test_registration_that_cannot_be_deleted_is_reported_and_keeps_no_run_from_being_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    stays, goes = closed_run(store, "a"), closed_run(store, "b")
+    ran(store, "scheduled__2026-11-21")
+    refuse_to_delete(store, "/runs/a/indexes", monkeypatch)
+    denied, collected = sweep(store, day(40))
+    assert (denied.run, type(denied.error), collected.run) == ("a", StoreDenied, "scheduled__2026-11-21")
+    assert stays in store.objects
+    assert goes not in store.objects
+
+
+def test_registrations_of_a_run_in_which_the_listing_was_cut_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history of it may be open that was not listed."""
+    store = MemoryStore()
+    cut = closed_run(store, "a")
+    ran(store, "b")
+    monkeypatch.setattr(older_runs, "LISTED", 3)
+    sweep(store, day(40))
+    assert cut in store.objects
+
+
 def test_leftover_that_cannot_be_deleted_is_reported_and_keeps_no_history_open(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     keys = ran(store, outcome="finished", checkpoints=0).keys
