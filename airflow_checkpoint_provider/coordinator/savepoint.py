@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow_checkpoint_provider.coordinator import savepoint_target
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
@@ -35,6 +35,8 @@ from airflow_checkpoint_provider.protocol.keys import JOBS, History, Pointer, Sa
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store, exists
+
+ABANDONED = timedelta(days=1)  # a claim without its restore
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     except SavepointDisposed:
         return _finish(home, pointer, by, now, dry_run=dry_run)
     # Its own history has forgotten a claimed savepoint.
-    left = _is_left_by_its_owner(home, savepoint)
+    left = _is_left_by_its_owner(home, savepoint, now)
     origin = _own_history(home, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)
@@ -176,9 +178,9 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     return disposed
 
 
-def _is_left_by_its_owner(home: Store, savepoint: Savepoint) -> bool:
-    """Return whether a history in ``home`` that does not exist any more has claimed the savepoint. Raises ``AlreadyClaimed`` for any other
-    owner, which may exist elsewhere.
+def _is_left_by_its_owner(home: Store, savepoint: Savepoint, now: str) -> bool:
+    """Return whether the savepoint was claimed for a history in ``home`` that is gone or closed, or that never got the claim: its restore was
+    killed before its entry. Raises ``AlreadyClaimed`` for any other owner, which may exist elsewhere.
     """
     try:
         savepoint_target.check_claim(savepoint.store, savepoint.pointer, DISPOSAL)
@@ -186,10 +188,18 @@ def _is_left_by_its_owner(home: Store, savepoint: Savepoint) -> bool:
         root, begin, path = claimed.about["owner"].rpartition(f"/{JOBS}/")
         with contextlib.suppress(InvalidName):
             prefix = check_prefix(f"{begin}{path}".removeprefix("/"))
-            if root == home.uri and open_history(home, prefix).journal.catch_up().n < 0:
-                return True
+            if root == home.uri:
+                owner = open_history(home, prefix).journal.catch_up()
+                if owner.n < 0 or owner.closed or _is_abandoned(owner, savepoint.pointer, claimed.about["at"], now):
+                    return True
         raise
     return False
+
+
+def _is_abandoned(owner: State, pointer: SavepointPointer, claimed_at: str, now: str) -> bool:
+    """Return whether no restore has followed a claim for a day. Until then somebody may repeat it."""
+    listed = any(claim.pointer == str(pointer) for claim in owner.claims)
+    return not listed and datetime.fromisoformat(now) - datetime.fromisoformat(claimed_at) > ABANDONED
 
 
 @dataclass(frozen=True)

@@ -241,8 +241,8 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
     advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
     if owner == DISPOSAL:
         advice = (
-            f"That deletes it when its retention keeps it no more. If {lock.owner} does not exist any more, write"
-            " --root with its root before the verb"
+            "That deletes it when its retention keeps it no more; if its restore was given up, dispose of it a day later. If"
+            f" {lock.owner} does not exist any more, write --root with its root before the verb"
         )
     raise errors.AlreadyClaimed(
         f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}", owner=lock.owner, by=lock.by, at=lock.at

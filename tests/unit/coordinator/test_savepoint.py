@@ -283,6 +283,23 @@ def test_claim_locks_out_other_claims_and_disposals(second: Act) -> None:
     assert opened(claiming, pointer)
 
 
+def test_savepoint_whose_claim_no_restore_followed_is_disposed_of_a_day_later() -> None:
+    """The restore was killed between its claim and its entry, and nobody repeated it."""
+    pointer, owner = published(driver(MemoryStore())), another_history(KeepLatest(1))
+    savepoint.claim(owner, pointer, "ann", "2026-11-20T10:00:00Z")
+    with pytest.raises(AlreadyClaimed, match="dispose of it a day later"):
+        savepoint.dispose(owner.store, str(pointer), "ann", "2026-11-21T09:59:00Z")
+    savepoint.dispose(owner.store, str(pointer), "ann", "2026-11-21T10:01:00Z")
+    assert left(pointer) == ["_claimed", "_metadata"]
+
+
+def test_savepoint_that_a_restore_has_claimed_stays_with_its_owner() -> None:
+    pointer, owner = published(driver(MemoryStore())), another_history(KeepLatest(1))
+    claimed(owner, pointer)
+    with pytest.raises(AlreadyClaimed):
+        savepoint.dispose(owner.store, str(pointer), "ann", "2126-11-21T10:01:00Z")
+
+
 def another_job(beside: Coordinator) -> Coordinator:
     """Return another job with its history in the same store."""
     coordinator = Coordinator(Journal(beside.store, Keys("jobs/other/job"), By("other", "", "")))
