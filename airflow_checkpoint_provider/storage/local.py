@@ -8,6 +8,7 @@ driver's and Airflow's user can share a root that both may write: files below it
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import time
@@ -39,6 +40,8 @@ from airflow_checkpoint_provider.storage.directories import (
     scan,
     sync,
 )
+
+log = logging.getLogger(__name__)
 
 TEMPORARY = ".tmp-"
 LEFT_OVER = 24 * 3600  # seconds after which a temporary file is taken for a killed writer's
@@ -84,7 +87,10 @@ class LocalStore(StoreBase):
             if outcome is Put.STORED:
                 try:
                     sync(folder)
-                except OSError:  # everybody sees it, but perhaps not after a power cut
+                except OSError as error:  # everybody sees it, so nobody tries again
+                    log.warning(
+                        "%s: its folder cannot be synced, so a power cut may lose it: %s", self._path(key), error
+                    )
                     return Put.UNKNOWN
             return outcome
 

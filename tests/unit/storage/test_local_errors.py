@@ -110,9 +110,13 @@ def test_link_with_a_lost_answer_is_stored(store: LocalStore, refuse: Refuse, co
     assert left(store) == ["0", "1"]
 
 
-def test_put_without_a_synced_folder_is_unknown_until_it_is_read(store: LocalStore, refuse: Refuse) -> None:
+def test_put_without_a_synced_folder_is_unknown_until_it_is_read(
+    store: LocalStore, refuse: Refuse, caplog: pytest.LogCaptureFixture
+) -> None:
     refuse("fsync", errno.EIO, on="/journal")
     assert store.create("journal/1", b"x") is Put.UNKNOWN
+    (line,) = caplog.messages
+    assert "journal/1: its folder cannot be synced, so a power cut may lose it: " in line
     assert put(store, "journal/1", b"x") == (Put.STORED, b"x")
 
 
