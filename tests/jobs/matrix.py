@@ -23,6 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.attempt import watch
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -108,6 +109,8 @@ def main(job: CheckpointedJob, out: str) -> None:
 if __name__ == "__main__":
     if os.environ.get("STREAM_BLIND"):
         watch.POLL = 86_400.0
+        # Its first look for leftovers may come late, and reads the journal
+        Checkpointer.remove_garbage = lambda self: None  # type: ignore[method-assign]
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "2 s"))
     root = sys.argv[2] if len(sys.argv) > 2 else None
     if forks := os.environ.get("STREAM_FORKS", "").split():

@@ -31,6 +31,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.spark import CheckpointedJob, batch_sink
 from airflow_checkpoint_provider.spark.attempt import watch
+from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 
 SCHEMA = "id long, key string"
 FILES_A_BATCH = "2"
@@ -201,6 +202,8 @@ if __name__ == "__main__":
         sys.exit()
     if os.environ.get("STREAM_BLIND"):
         watch.POLL = 86_400.0
+        # Its first look for leftovers may come late, and reads the journal
+        Checkpointer.remove_garbage = lambda self: None  # type: ignore[method-assign]
     config = CheckpointConfig(interval=os.environ.get("STREAM_INTERVAL", "1 d"))
     root, restore = sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("STREAM_RESTORE", "latest")
     with CheckpointedJob(checkpointing=config, root=root, restore=restore) as running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,11 @@ import pytest
 
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.coordinator.restore import verified
-from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, SinkMoved, WrongUse
+from airflow_checkpoint_provider.errors import Damaged, NotInstalled, NotSupportedYet, SinkMoved, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Script
+from tests.jobs.matrix import Totals
 from tests.support.streams import add_files, expected, rows_in
 
 if TYPE_CHECKING:
@@ -271,3 +273,12 @@ def test_state_that_is_in_one_partition_goes_on(script: Script, tmp_path: Path, 
         script.spark.conf.unset(name)
     assert counts[-1] == len(expected(4))
     assert len(rows_in(tmp_path / "out")) == 40
+
+
+def test_transform_with_state_without_protobuf_is_refused(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with script.attempt() as job:
+        buckets = job.spark.readStream.format("rate").load().groupBy("value")
+        rows = buckets.transformWithState(Totals(), "value long", "Append", "None")
+        with pytest.raises(NotInstalled, match="Install protobuf"):
+            job.start_query("totals", rows.writeStream.format("console"))

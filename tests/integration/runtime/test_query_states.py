@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.errors import NotInstalled
-from tests.integration.runtime.conftest import Script
 from tests.integration.runtime.rounds import Rounds
-from tests.jobs.matrix import FEW, Totals
+from tests.jobs.matrix import FEW
 from tests.support.runs import Home
 from tests.support.s3server import S3Server
 
@@ -46,12 +44,3 @@ def test_queries_stay_exact_through_many_kills_and_sleeps(matrix: Home, part: in
             rounds.hurt(signal.SIGSTOP, blind=number % 2 == part % 2, saved=False)
         rounds.finish()
         rounds.check_forks()
-
-
-def test_transform_with_state_without_protobuf_is_refused(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    with script.attempt() as job:
-        buckets = job.spark.readStream.format("rate").load().groupBy("value")
-        rows = buckets.transformWithState(Totals(), "value long", "Append", "None")
-        with pytest.raises(NotInstalled, match="Install protobuf"):
-            job.start_query("totals", rows.writeStream.format("console"))

@@ -18,15 +18,20 @@ from tests.support.drivers import environment, started, submit, wait_for_line
 from tests.support.processes import alive, command
 from tests.support.waiting import wait_until
 
+JVM = """
+from pyspark.java_gateway import launch_gateway
+jvm = launch_gateway().jvm
+pid = jvm.java.lang.ProcessHandle.current().pid()
+"""
+CHILD = """
+import subprocess
+pid = subprocess.Popen(["sleep", "600"]).pid
+"""
 WATCHED = """
 import os, signal
-from pyspark.java_gateway import launch_gateway
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.process.exits import leave
 from airflow_checkpoint_provider.spark.process.watchdog import Watchdog
-
-jvm = launch_gateway().jvm
-pid = jvm.java.lang.ProcessHandle.current().pid()
 
 def say(*words):
     print(*words, flush=True)
@@ -57,9 +62,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def _script(tmp_path: Path, *parts: str) -> Path:
+def _script(tmp_path: Path, *parts: str, watched: str = JVM) -> Path:
     path = tmp_path / "app.py"
-    path.write_text("".join(map(textwrap.dedent, (WATCHED, *parts))))
+    path.write_text("".join(map(textwrap.dedent, (watched, WATCHED, *parts))))
     return path
 
 
@@ -113,7 +118,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_stop_restores_the_handler_of_sigterm(tmp_path: Path, log: Path) -> None:
-    with started([sys.executable, str(_script(tmp_path, STOPPED))], log) as process:
+    with started([sys.executable, str(_script(tmp_path, STOPPED, watched=CHILD))], log) as process:
         assert process.wait(60) == -signal.SIGTERM
     assert "STOPPED True" in log.read_text().splitlines()
 
