@@ -152,7 +152,10 @@ def test_dispose_is_refused_for_a_claimed_savepoint(saved: Checkpoint, store: Lo
         done = checkpoints("dispose", str(saved.target), *options)
         assert (done.code, done.out) == (3, "")
         assert "was claimed for another history at" in done.err
-        assert "That deletes it when its retention keeps it no more. If " in done.err
+        assert (
+            "That deletes it when its retention keeps it no more; if its restore was given up, dispose of it a day later. If "
+            in done.err
+        )
 
 
 def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints: Command) -> None:
