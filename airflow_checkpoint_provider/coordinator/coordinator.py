@@ -114,8 +114,7 @@ class Coordinator:
         counting = (
             self._read_acknowledgement(stored, ack.id, ack.application) if outcome is Put.EXISTS and stored else ack
         )
-        pending = {ack.id, *(checkpoint.id for checkpoint in self.state.pending)}
-        self._own = {key: own for key, own in self._own.items() if key[0] in pending}
+        self._forget_over()
         self._own[ack.id, ack.application] = counting
         return counting
 
@@ -144,8 +143,13 @@ class Coordinator:
                 f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it"
             )
         answer = self._completed(number, seal, body, finalize)
-        self._own = {key: ack for key, ack in self._own.items() if key[0] != number}
+        self._forget_over()
         return answer
+
+    def _forget_over(self) -> None:
+        """Forget the acknowledgements of checkpoints that have their outcome."""
+        pending = {checkpoint.id for checkpoint in self.state.pending}
+        self._own = {key: ack for key, ack in self._own.items() if key[0] in pending}
 
     def _completed(self, number: int, seal: Seal, body: bytes, finalize: bool) -> Answer:
         """Write the entry."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 
 from airflow_checkpoint_provider.coordinator import indexes
 from airflow_checkpoint_provider.coordinator.closing import close_if_due, collect_and_close
@@ -135,23 +135,19 @@ class _Listed:
 def _listed(store: Store, job: str, own: str) -> _Listed:
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
-    registered, cut = list[str](), set[str]()
-    for keys in _some_keys(store, runs_folder(job)):
-        run = ""
-        for key in keys:
-            if (found := _INDEXES.match(key)) and (run := found[1]) not in registered[-1:]:
-                registered.append(run)
-            match = _KEY.fullmatch(key)
-            if match:
-                run = _run_of(match["history"])
-            if not match or match["history"] == own:
-                continue
-            names = parts.setdefault(match["history"], set())
-            if match["part"] == "journal" and match["rest"].isdecimal() and int(match["rest"]) % SEGMENT == 0:
-                boundaries[match["history"]] = boundaries.get(match["history"], 0) + 1
-            else:
-                names.add(match["part"])
-        cut.add(run)
+    registered = list[str]()
+    listings = _some_keys(store, runs_folder(job))
+    for key in chain.from_iterable(listings):
+        if (found := _INDEXES.match(key)) and found[1] not in registered[-1:]:
+            registered.append(found[1])
+        match = _KEY.fullmatch(key)
+        if not match or match["history"] == own:
+            continue
+        names = parts.setdefault(match["history"], set())
+        if match["part"] == "journal" and match["rest"].isdecimal() and int(match["rest"]) % SEGMENT == 0:
+            boundaries[match["history"]] = boundaries.get(match["history"], 0) + 1
+        else:
+            names.add(match["part"])
     histories = sorted(
         (history for history in parts if parts[history] or boundaries.get(history) == 1),
         key=lambda history: (time_in(history) or "~", history),
@@ -159,6 +155,8 @@ def _listed(store: Store, job: str, own: str) -> _Listed:
     holding = [history for history in histories if parts[history] - {"journal", "heartbeat"}]
     others = [history for history in histories if history not in set(holding)]
     # Of the last run of a listing, a history may be open that was not listed. A run without any history is just beginning.
+    ends = [keys[-1] for keys in listings if keys]
+    cut = {run for run in registered if any(key.startswith(f"{run}/") for key in ends)}
     busy = {*cut, _run_of(own), *map(_run_of, histories)}
     closed = set(map(_run_of, parts)) - busy
     return _Listed(holding, others, [each for each in registered if each in closed])
@@ -169,14 +167,14 @@ def _run_of(prefix: str) -> str:
     return prefix.partition(f"/{ITEMS}/")[0]
 
 
-def _some_keys(store: Store, prefix: str) -> Iterator[list[str]]:
-    """Yield the first ``LISTED`` keys below ``prefix``. If there are more, yield as many from a random later run on: else closed histories
-    would hide the later ones for ever.
+def _some_keys(store: Store, prefix: str) -> list[list[str]]:
+    """Return the first ``LISTED`` keys below ``prefix``. If there are more, return as many from a random later run on, too: else closed
+    histories would hide the later ones for ever.
     """
     first = [*islice(_keys(store, prefix), LISTED)]
-    yield first
-    if len(first) == LISTED:
-        yield [*islice(_keys(store, prefix, _random_run(store, prefix, first[-1])), LISTED)]
+    if len(first) < LISTED:
+        return [first]
+    return [first, [*islice(_keys(store, prefix, _random_run(store, prefix, first[-1])), LISTED)]]
 
 
 def _random_run(store: Store, prefix: str, after: str) -> str:

@@ -32,6 +32,7 @@ from airflow_checkpoint_provider.protocol.updates import (
     bounded,
     counted,
     merged_extra,
+    remember,
     swap,
 )
 
@@ -86,30 +87,15 @@ def trigger(state: State, event: e.CheckpointTriggered) -> State:
         queued_at=event.queued_at,
         extra=event.extra,
     )
+    # Nobody repeats a request of its own. A task that asks again for a pending checkpoint must not get a second one
+    own = {old.id for old in state.checkpoints if old.request.origin in (BARRIER, PERIODIC)}
+    pending = {event.id, *(old.id for old in state.pending)}
     state = replace(
         _take_from_queue(state, event.request.token),
         next_id=event.id + 1,
-        requests=_remember(state, event.request.token, event.id),
+        requests=remember(state.requests, event.request.token, event.id, first=own, last=pending),
     )
     return _list(state, (*state.checkpoints, checkpoint))
-
-
-def _remember(state: State, token: str, number: int) -> dict[str, int]:
-    """Add the token of a request. If there are too many, forget first those of barriers and the timer, which nobody repeats, and last those
-    of pending checkpoints: a task that asks again would get a second checkpoint.
-    """
-    requests = state.requests | {token: number}
-    if len(requests) <= KEPT_TOKENS:
-        return requests
-    listed = {checkpoint.id: checkpoint for checkpoint in state.checkpoints}
-
-    def worth(request: tuple[str, int]) -> tuple[bool, bool, int, str]:
-        text, of = request
-        checkpoint = listed.get(of)
-        own = checkpoint is not None and checkpoint.request.origin in (BARRIER, PERIODIC)
-        return of == number or (checkpoint is not None and checkpoint.status == PENDING), not own, of, text
-
-    return dict(sorted(requests.items(), key=worth)[-KEPT_TOKENS:])
 
 
 def _list(state: State, checkpoints: tuple[Checkpoint, ...]) -> State:

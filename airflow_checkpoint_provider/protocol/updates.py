@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.protocol import events as e
@@ -16,12 +17,21 @@ def bounded(records: tuple[T, ...]) -> tuple[tuple[T, ...], tuple[T, ...]]:
     return records[:-KEPT_RECORDS], records[-KEPT_RECORDS:]
 
 
-def remember(tokens: dict[str, int], text: str, number: int) -> dict[str, int]:
-    """Add a token, and keep those with the highest numbers: a snapshot does not keep the order of a dict."""
+def remember(
+    tokens: dict[str, int], text: str, number: int, *, first: Collection[int] = (), last: Collection[int] = ()
+) -> dict[str, int]:
+    """Add a token, and keep those with the highest numbers: a snapshot does not keep the order of a dict. If there are too many, the numbers
+    ``first`` are forgotten at first, and ``last`` at last.
+    """
     tokens = tokens | {text: number}
     if len(tokens) <= KEPT_TOKENS:
         return tokens
-    return dict(sorted(tokens.items(), key=lambda token: (token[1], token[0]))[-KEPT_TOKENS:])
+
+    def worth(token: tuple[str, int]) -> tuple[bool, bool, int, str]:
+        text, number = token
+        return number in last, number not in first, number, text
+
+    return dict(sorted(tokens.items(), key=worth)[-KEPT_TOKENS:])
 
 
 def swap(records: tuple[T, ...], old: T | None, new: T) -> tuple[T, ...]:

@@ -372,7 +372,8 @@ class PostgresTable:
 
         A person may have deleted the rows of a transaction. They are taken to be there if the target has any row that no transaction has marked.
         """
-        if not (column := self._options.run_column):
+        column = self._options.run_column
+        if not column or not names:
             return ()
         marked, run = f"select 1 from {self._target} where {quoted(column)} = ?", self._by.run
         known = f"select run || ' ' || transaction from {self._commits} where target = ? and run is not null"

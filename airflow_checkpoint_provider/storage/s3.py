@@ -182,13 +182,10 @@ class S3Store(StoreBase):
         with self._explained("end uploads below", ""):
             pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.prefix)
             for upload in (found for page in pages for found in page.get("Uploads", ())):
-                if upload["Key"] in ended:
-                    with suppress(
-                        client.exceptions.NoSuchUpload
-                    ):  # another process has ended it, or the answer was lost
-                        client.abort_multipart_upload(
-                            Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                        )
+                if upload["Key"] not in ended:
+                    continue
+                with suppress(client.exceptions.NoSuchUpload):  # another process has ended it, or the answer was lost
+                    client.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
     def delete(self, keys: Iterable[str]) -> None:
         self._delete(map(self._at, keys))

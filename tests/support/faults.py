@@ -20,7 +20,7 @@ from typing import NoReturn, TypeVar
 from unittest import mock
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
-from airflow_checkpoint_provider.storage import base
+from airflow_checkpoint_provider.storage import MemoryStore, base
 from airflow_checkpoint_provider.storage.base import Listed, Put, Store
 
 T = TypeVar("T")
@@ -71,6 +71,17 @@ def nth(faults: Mapping[int, Fault], kind: str = "create") -> Plan:
 def always(fault: Fault, kind: str = "create") -> Plan:
     """The plan that hurts every request of one kind."""
     return lambda call: fault if call.kind == kind else Fault.NONE
+
+
+class SlowFolder(MemoryStore):
+    """A folder that is read slowly: the next ``looks`` listings lack the object ``missed``, which was put meanwhile."""
+
+    missed, looks = "", 0
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        missed = self.missed if self.looks else ""
+        self.looks = max(0, self.looks - 1)
+        return (found for found in super().list(prefix, after) if found.key != missed)
 
 
 class FaultyStore:

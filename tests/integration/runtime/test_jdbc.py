@@ -153,26 +153,27 @@ def test_cleared_run_replaces_the_rows_of_its_earlier_pass(
     assert lab.rows() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        ({}, "holds 1 write of this run"),
+        ({"run_column": "run"}, "holds 1 write of this run without run_column"),  # it would delete no row
+    ],
+)
 def test_cleared_run_is_refused_if_its_rows_cannot_be_told(
-    script: Script, launched: Launch, launches: Launches, lab: Lab, capsys: CaptureFixture
+    script: Script,
+    launched: Launch,
+    launches: Launches,
+    lab: Lab,
+    capsys: CaptureFixture,
+    later: dict[str, Any],
+    why: str,
 ) -> None:
     with launched(launches.plan()) as job:
         job.sink("report", lab.sink()).write(job.spark.range(3))
     with pytest.raises(SystemExit, match="3"), launched(launches.plan(generation=1)) as job:
-        job.sink("report", lab.sink())
-    assert "holds 1 write of this run" in capsys.readouterr().err
-    assert lab.rows() == [0, 1, 2]
-
-
-def test_run_column_that_comes_later_is_refused_while_rows_of_the_run_lack_it(
-    script: Script, launched: Launch, launches: Launches, lab: Lab, capsys: CaptureFixture
-) -> None:
-    """It would delete no row, and the rows would be there twice."""
-    with launched(launches.plan()) as job:
-        job.sink("report", lab.sink()).write(job.spark.range(3))
-    with pytest.raises(SystemExit, match="3"), launched(launches.plan(generation=1)) as job:
-        job.sink("report", lab.sink(run_column="run"))
-    assert "holds 1 write of this run without run_column" in capsys.readouterr().err
+        job.sink("report", lab.sink(**later))
+    assert why in capsys.readouterr().err
     assert lab.rows() == [0, 1, 2]
 
 

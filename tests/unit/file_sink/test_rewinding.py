@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, Refused, SinkMoved, StoreUnavailable
@@ -11,8 +9,7 @@ from airflow_checkpoint_provider.file_sink.log import LOG, FileSinkLog
 from airflow_checkpoint_provider.file_sink.rewinding import Aside, all_aside, forget, move_aside, put_back, remove
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from airflow_checkpoint_provider.storage.base import Listed
-from tests.support.faults import Call, Fault, FaultyStore, Killed, Plan, served
+from tests.support.faults import Call, Fault, FaultyStore, Killed, Plan, SlowFolder, served
 from tests.support.sinks import FOLDER, folder_in, named_by, rows_of, saved_at, sink_in, way_back, write_batch
 
 BATCHES, SAVED = 9, 4
@@ -30,22 +27,13 @@ def store() -> MemoryStore:
     return store
 
 
-class SlowFolder(MemoryStore):
-    """A folder whose first listing lacks an entry that was put while it was read."""
-
-    missed = f"{FOLDER}/{LOG}/7"
-
-    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        missed, self.missed = self.missed, ""
-        return (found for found in super().list(prefix, after) if found.key != missed)
-
-
 def test_entry_that_a_listing_lacks_is_looked_for_again() -> None:
     store = SlowFolder()
     for batch in range(BATCHES):
         write_batch(store, batch)
-    store.missed = SlowFolder.missed
+    store.missed, store.looks = f"{FOLDER}/{LOG}/7", 1
     assert named_by(store) == ALL
+    assert store.looks == 0
 
 
 def decided_way(store: Store) -> WayBack:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.location.fence import (
 from airflow_checkpoint_provider.location.files import OFFSETS, UNREADABLE, Location
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
 from airflow_checkpoint_provider.storage.base import Listed
-from tests.support.faults import Call, Fault, FaultyStore, Killed
+from tests.support.faults import Call, Fault, FaultyStore, Killed, SlowFolder
 
 KEY = "jobs/orders/job/query/rows/1-abc"
 MINE = FenceEntry("1ncarnation", "rows", "nonce", "attempt 2 of orders")
@@ -49,15 +49,11 @@ def test_fence_takes_the_number_of_the_next_batch(batches: int, tmp_path: Path) 
         assert newest_batch(old) == (batches - 1, True)
 
 
-class SlowFolder(MemoryStore):
-    """A folder whose listings lack a batch that began while they were read."""
-
-    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        return (found for found in super().list(prefix, after) if found.key != f"{KEY}/offsets/3")
-
-
 def test_batch_that_a_listing_lacks_is_no_gap() -> None:
-    assert newest_batch(location(SlowFolder(), 5)) == (4, False)
+    old = location(store := SlowFolder(), 5)
+    store.missed, store.looks = old.name("offsets/3"), 1
+    assert newest_batch(old) == (4, False)
+    assert store.looks == 0
 
 
 def test_batch_that_is_missing_is_an_error() -> None:

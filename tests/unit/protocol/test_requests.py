@@ -327,7 +327,7 @@ def test_entry_triggers_at_most_sixteen_queued_requests() -> None:
 
 def test_token_of_a_pending_checkpoint_is_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task may ask again until the checkpoint has its outcome, however many others are completed meanwhile."""
-    monkeypatch.setattr("airflow_checkpoint_provider.protocol.checkpoint_transitions.KEPT_TOKENS", 4)
+    monkeypatch.setattr(updates, "KEPT_TOKENS", 4)
     history = running(retention=KeepAll())
     waits_at_its_gate = history.triggered("a task's", gated=True, origin="task")
     history.completed(number=history.triggered("a person's", origin="cli"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from airflow_checkpoint_provider.sinks.log import CommitLog
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
-from airflow_checkpoint_provider.storage.base import Listed
-from tests.support.faults import Call, Fault, FaultyStore, Killed
+from tests.support.faults import Call, Fault, FaultyStore, Killed, SlowFolder
 from tests.support.targets import MONDAY, TUESDAY, files_of, left, name_of, staged, visible
 
 
@@ -187,17 +185,9 @@ def test_missing_entry_of_the_log_is_an_error(store: Store) -> None:
         files_of(store)
 
 
-class SlowFolder(MemoryStore):
-    """A folder whose listings lack an entry that was put while they were read."""
-
-    missed = "_checkpoints/00000000000000000002"
-
-    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        return (found for found in super().list(prefix, after) if found.key != self.missed)
-
-
 def test_entry_that_a_listing_lacks_is_read() -> None:
     store = SlowFolder()
+    store.missed, store.looks = "_checkpoints/00000000000000000002", 1_000
     files = files_of(store)
     for number in range(1, 4):
         files.commit(staged(files, name_of(number), str(number)))
