@@ -64,7 +64,7 @@ def test_worker_lost_after_the_end_of_the_driver_submits_nothing(lab: Lab) -> No
     assert run.state.retained == ()
 
 
-@pytest.mark.slow  # test_launch.py of the operators replaces such a driver, test_living.py fences one
+@pytest.mark.slow  # test_launch.py of the operators replaces such a driver, test_loop_kills.py fences one
 def test_living_driver_is_fenced_if_not_durable(lab: Lab) -> None:
     run = lab.at_two("fences")
     jvm = run.jvm()

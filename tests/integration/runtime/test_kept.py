@@ -82,7 +82,7 @@ def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
     assert passed == {point for point in POINTS if point.startswith("files/")}
 
 
-@pytest.mark.slow  # test_living.py: an attempt that was replaced writes nothing
+@pytest.mark.slow  # test_loop_kills.py: an attempt that was replaced writes nothing
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", ASLEEP)
 def test_driver_that_slept_changes_no_file_after_it_was_replaced(home: Home, point: str) -> None:

@@ -94,7 +94,7 @@ def survive(home: Home, *points: str) -> None:
     assert computed(ended) == COMPUTED - kept
 
 
-@pytest.mark.slow  # test_parts.py: retries in one process; test_published.py kills a driver
+@pytest.mark.slow  # test_parts.py: retries in one process; test_loop_kills.py kills a driver
 @pytest.mark.timeout(1800)
 def test_each_part_is_computed_once_after_a_kill(in_parts: Home) -> None:
     survive(in_parts, "stage/days.3/writing")
@@ -123,7 +123,7 @@ def test_each_part_is_computed_once_after_a_kill_at_each_step(in_parts: Home, po
     survive(in_parts, point)
 
 
-@pytest.mark.slow  # the first one; zombies of stages are in test_living
+@pytest.mark.slow  # the first one; zombies of stages are in test_loop_kills
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", ["stage/days.3/writing", "stage/days.3/rows-written", "checkpoint/4/acknowledged"])
 def test_zombie_that_writes_a_part_beside_its_successor_changes_nothing(in_parts: Home, point: str) -> None:

@@ -37,11 +37,12 @@ def lingering(running: Running) -> int:
 # -- zombies -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_loop_kills.py lets a driver sleep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("stage/named/writing", id="writing rows", marks=pytest.mark.slow),
+        pytest.param("stage/named/writing", id="writing rows"),
         pytest.param("checkpoint/1/acknowledged", id="before sealing"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The driver of a job with loops is killed at each of their steps: rows, values, frames and numbers are those of an undisturbed run."""
+"""Drivers of a job with loops sleep, or are killed at each of their steps: rows, values, frames and numbers are those of an undisturbed
+run.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from tests.integration.runtime.savepoint_requests import ask, found, resume, whole
 from tests.support.launches import Launches
 from tests.support.runs import PATIENCE, Home
 from tests.support.waiting import wait_until
 
-OVER = 79
 TURN, BARRIER = ("before", "finished"), ("before", "frames-written", "taken-over", "begun")
 POINTS = [
     *(f"loop/rank/turn-{number}/{step}" for number in range(1, 6) for step in TURN),
@@ -69,6 +71,11 @@ def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
     return Home(tmp_path / "home", "looped.py", s3=s3)
 
 
+@pytest.fixture
+def launches(home: Home) -> Launches:
+    return Launches(home.store)
+
+
 def is_once(home: Home, turns: int) -> None:
     """Readers see each row at most once, and no row that the run does not come to."""
     for sink, rows in published(turns).items():
@@ -97,21 +104,35 @@ def survive(home: Home, *points: str, turns: int = 5) -> None:
     check(home, turns)
 
 
-@pytest.mark.timeout(600)
-def test_run_with_loops_survives_a_kill(home: Home) -> None:
-    """In the middle of its second and last turn, whose stage is stored."""
+@pytest.mark.timeout(900)
+def test_run_with_loops_survives_a_sleep_and_a_kill(home: Home, launches: Launches) -> None:
+    """The first driver sleeps before its rows are published. The second one dies in the last turn, whose stage is stored."""
     home.env |= {"TURNS": "2", "EVERY": "1"}
-    survive(home, "stage/sums-1/rows-counted", turns=2)
+    with home.started(("stop", "sink/commit-1/before-publication"), confs=launches.plan(1)) as asleep:
+        wait_until(asleep.is_stopped, PATIENCE, asleep.said)
+        home.killed("stage/sums-1/rows-counted", confs=launches.plan(2))
+        is_once(home, turns=2)
+        assert home.run(confs=launches.plan(3)).result == {"turns": 2, "ranks": rank(2)}
+        check(home, turns=2)
+        before = launches.state()
+        asleep.send(signal.SIGCONT)
+        ended = asleep.wait()
+    assert ended.code == ExitCode.OVER, ended.log
+    assert "FENCED: attempt 1 of etl.totals was replaced by attempt 3" in ended.log
+    assert "RESULT" not in ended.log
+    assert launches.state() == before, "writes of a replaced driver do not count"
+    assert launches.ends() == [(None, None), (None, None), ("finished", 0)]
+    check(home, turns=2)
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_a_kill
+@pytest.mark.slow  # test_run_with_loops_survives_a_sleep_and_a_kill
 @pytest.mark.timeout(600)
 def test_run_with_loops_survives_two_kills(home: Home) -> None:
     """In the middle of a turn whose stage is stored, and between the barrier of an item and its checkpoint."""
     survive(home, *CHAIN)
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_a_kill
+@pytest.mark.slow  # test_run_with_loops_survives_a_sleep_and_a_kill
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("home", "point"),
@@ -122,7 +143,7 @@ def test_run_with_loops_survives_a_kill_at_any_step(home: Home, point: str) -> N
     survive(home, point)
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_a_kill
+@pytest.mark.slow  # test_run_with_loops_survives_a_sleep_and_a_kill
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("every", [1, 3, 10])
 def test_run_with_loops_survives_a_chain_of_kills(home: Home, every: int) -> None:
@@ -132,7 +153,7 @@ def test_run_with_loops_survives_a_chain_of_kills(home: Home, every: int) -> Non
     )
 
 
-@pytest.mark.slow  # test_run_with_loops_survives_a_kill
+@pytest.mark.slow  # test_run_with_loops_survives_a_sleep_and_a_kill
 @pytest.mark.timeout(600)
 def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
     points = home.folder / "points"
@@ -144,13 +165,12 @@ def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
     check(home)
 
 
-@pytest.mark.slow  # test_published.py lets a driver sleep
+@pytest.mark.slow  # test_run_with_loops_survives_a_sleep_and_a_kill
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "point", ["loop/rank/turn-3/before", "loop/rank/barrier-2/taken-over", "loop/days/barrier-1/before"]
 )
-def test_driver_that_slept_changes_nothing_after_it_was_replaced(home: Home, point: str) -> None:
-    launches = Launches(home.store)
+def test_driver_that_slept_changes_nothing_after_it_was_replaced(home: Home, launches: Launches, point: str) -> None:
     with home.started(("stop", point), confs=launches.plan(1)) as asleep:
         wait_until(asleep.is_stopped, PATIENCE, asleep.said)
         successor = home.run(confs=launches.plan(2))
@@ -172,7 +192,7 @@ def test_stop_is_served_at_the_end_of_a_turn(home: Home) -> None:
     with home.started() as running:
         number = ask(home, running, "suspend_savepoint", lambda _: "TURN 3" in running.said())
         stopped = running.wait()
-    assert stopped.code == OVER, stopped.log
+    assert stopped.code == ExitCode.OVER, stopped.log
     assert f"savepoint {found(home, number).target}" in stopped.log
     assert whole(home, number) == {"ranks", "rank", "turns"}
     resume(home)
@@ -192,7 +212,7 @@ def test_stop_in_the_middle_of_a_turn_holds_the_loop_as_it_was_stored(home: Home
         number = ask(home, running, "suspend_savepoint")
         running.send(signal.SIGCONT)
         stopped = running.wait()
-    assert stopped.code == OVER, stopped.log
+    assert stopped.code == ExitCode.OVER, stopped.log
     assert whole(home, number) >= {"edges", "history", "sums-0", "sums-2"}
     resume(home)
     ended = home.run()

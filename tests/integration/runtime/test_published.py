@@ -25,8 +25,7 @@ POINTS = [
 ORDERS = sorted(({"id": number} for number in range(2_000)), key=str)
 REPORT = [{"shop": 0, "count": 667}, {"shop": 1, "count": 667}, {"shop": 2, "count": 666}]
 YESTERDAY = 1_800  # orders
-FIRST = "sink/commit-1/before-publication"
-CHAIN = ("sink/write-1/rows-written", FIRST)
+CHAIN = ("sink/write-1/rows-written", "sink/commit-1/before-publication")
 IN_S3 = [point for point in POINTS if point.startswith(("sink/write-3", "sink/commit-"))]
 
 
@@ -64,24 +63,17 @@ def survive(home: Home, *points: str) -> None:
     check(home)
 
 
-@pytest.mark.slow  # the next one, [local-sink/commit-1/before-publication]
+@pytest.mark.slow  # test_loop_kills.py kills a driver and lets one sleep; test_sinks.py: retries in one process
 @pytest.mark.timeout(600)
 def test_rows_are_published_once_after_kills(home: Home) -> None:
     survive(home, *CHAIN)
 
 
+@pytest.mark.slow  # as the one above
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("home", "point"),
-    [
-        ("local", FIRST),
-        *(  # the first: what is written is acknowledged, and nobody has seen it
-            pytest.param(store, point, marks=pytest.mark.slow)
-            for store, points in (("local", POINTS), ("s3", IN_S3))
-            for point in points
-            if (store, point) != ("local", FIRST)
-        ),
-    ],
+    [*(("local", point) for point in POINTS), *(("s3", point) for point in IN_S3)],
     indirect=["home"],
 )
 def test_rows_are_published_once_after_a_kill_at_any_step(home: Home, point: str) -> None:
@@ -102,7 +94,7 @@ def test_steps_are_all_steps_of_an_undisturbed_run(home: Home) -> None:
 # -- drivers that sleep ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # test_sleepers.py sleeps before each request of a commit, test_living.py lets a driver sleep
+@pytest.mark.slow  # test_sleepers.py sleeps before each request of a commit, test_loop_kills.py lets a driver sleep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", [point for point in POINTS if point.startswith(("sink/write", "sink/commit"))])
 def test_driver_that_slept_publishes_nothing_after_it_was_replaced(home: Home, launches: Launches, point: str) -> None:

@@ -101,7 +101,7 @@ def test_killed_query_goes_on_exactly(stream: Home, state: str) -> None:
 
 
 @EVERYWHERE
-@pytest.mark.slow  # the model lets zombies of queries run at each moment, test_living lets one of stages
+@pytest.mark.slow  # the model lets zombies of queries run at each moment, test_loop_kills lets one of stages
 @pytest.mark.parametrize("sink", ["", "batch_sink"])
 @pytest.mark.parametrize(
     "skipped",

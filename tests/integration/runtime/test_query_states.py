@@ -22,7 +22,7 @@ def matrix(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     return home
 
 
-@pytest.mark.slow  # test_first_stream kills a query, test_living lets a driver sleep
+@pytest.mark.slow  # test_first_stream kills a query, test_loop_kills lets a driver sleep
 @pytest.mark.timeout(1800)
 def test_queries_stay_exact_through_a_kill_and_a_sleep(matrix: Home) -> None:
     with Rounds(matrix, seed=1, queries=FEW) as rounds:
