@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import shlex
@@ -56,6 +57,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+@functools.cache  # it has hundreds of arguments
 def parser() -> argparse.ArgumentParser:
     top = _Parser("checkpoints", description=f"{HELP} With Airflow: `airflow checkpoints`.", epilog=EXITS)
     top.add_argument("--root", metavar="URI", help="root of the checkpoint storage (default: ./checkpoints)")

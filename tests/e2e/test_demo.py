@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.storage import S3Store
-from tests.e2e.shown import is_shown
+from tests.e2e.shown import UNDISTURBED, digest, is_shown
 from tests.support import demo
 
 pytestmark = [
@@ -20,6 +20,8 @@ def told_by(folder: Path, capsys: pytest.CaptureFixture[str], s3: S3Store | None
     demo.run(folder, s3)
     told = capsys.readouterr().out
     is_shown(told)
+    assert "The reports are equal: 239 rows" in told
+    assert digest(folder / "alone") == UNDISTURBED
     return told
 
 

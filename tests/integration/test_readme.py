@@ -87,22 +87,17 @@ def data(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(600)
-def test_job_of_the_diff_has_the_result_of_the_plain_job(data: Path) -> None:
+def test_job_of_the_diff_has_the_result_of_the_plain_job(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both in the session of the tests."""
+    monkeypatch.setattr(CheckpointedJob, "_finished", False)
+    monkeypatch.chdir(data)
     reports = {}
     for sign in "-+":
         script = data / f"side_{'before' if sign == '-' else 'after'}.py"
         out = data / script.stem
         preamble = PREAMBLE.format(src=str(data / "src"), weather=str(data / "weather"), out=str(out))
         script.write_text(preamble + changed(blocks("diff")[1], sign))
-        if sign == "-":
-            runpy.run_path(str(script))  # in the session of the tests
-        else:
-            command = submit(data, script)
-            ended = subprocess.run(
-                command, cwd=data, env=environment(), capture_output=True, text=True, timeout=300, check=False
-            )
-            assert ended.returncode == 0, ended.stdout + ended.stderr
+        runpy.run_path(str(script), run_name="__main__")
         reports[sign] = sorted(map(str, pyarrow.parquet.read_table(out).to_pylist()))
     assert reports["-"] == reports["+"] != []
     assert list((data / "checkpoints" / "jobs" / "side_after").rglob("_metadata"))
