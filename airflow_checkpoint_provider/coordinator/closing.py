@@ -16,7 +16,6 @@ from airflow_checkpoint_provider.coordinator.entry import closed_stub
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import CheckpointError, StillNeeded
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.keys import beat_number, is_attempt_beat
 from airflow_checkpoint_provider.protocol.lifetime import why
 from airflow_checkpoint_provider.protocol.state import State
 
@@ -77,17 +76,10 @@ def delete_leftovers(coordinator: Coordinator) -> None:
     """
     journal = coordinator.journal
     garbage.remove_orphans(garbage.unshared(coordinator))
-    _delete_beats(coordinator)
+    compaction.delete_beats(journal, journal.state.last_epoch, journal.state.next_launch - 1)
     compaction.delete_entries(journal, 0, journal.state.n // journal.segment)
     _make_stubs(journal)
     journal.wrote_boundary = False
-
-
-def _delete_beats(coordinator: Coordinator) -> None:
-    state, store = coordinator.state, coordinator.store
-    keys = [listed.key for listed in store.list(coordinator.keys.heartbeats)]
-    bounds = {True: state.last_epoch, False: state.next_launch - 1}
-    store.delete([key for key in keys if (number := beat_number(key)) and number <= bounds[is_attempt_beat(key)]])
 
 
 def _make_stubs(journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""How the old entries of a journal are deleted. Runs anywhere."""
+"""How the old entries of a journal are deleted, and the heartbeats that no entry needs. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from itertools import takewhile
 
 from airflow_checkpoint_provider.coordinator.entry import Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.protocol.keys import beat_number, is_attempt_beat
 
 KEPT_SNAPSHOTS = 4  # boundaries of the journal that keep their snapshots
 
 
 def compact(journal: Journal) -> None:
-    """Delete the entries of old segments, oldest first, void entries included; then replace their boundaries by stubs.
+    """Delete the entries of old segments, oldest first, void entries included; then replace their boundaries by stubs. Delete the
+    heartbeats of the attempts and launches that the journal does not list any more.
 
     A segment's entries may be deleted once the next boundary has been seen: every later reader starts from that boundary's
     snapshot. One more segment is kept, so that a slow reader seldom has to start again. Boundaries are never deleted: a stub
@@ -24,7 +26,24 @@ def compact(journal: Journal) -> None:
         if segment <= last - KEPT_SNAPSHOTS:
             make_stub(journal, segment)
             journal.compacted = segment + 1
+    _delete_unlisted_beats(journal)
     journal.wrote_boundary = journal.state.n // journal.segment > last  # another thread wrote one meanwhile
+
+
+def _delete_unlisted_beats(journal: Journal) -> None:
+    attempts, launches = journal.state.attempts, journal.state.launches
+    epoch, launch = attempts[0].epoch if attempts else 1, launches[0].number if launches else 1
+    if epoch > 1 or launch > 1:
+        delete_beats(journal, epoch - 1, launch - 1)
+
+
+def delete_beats(journal: Journal, epoch: int, launch: int) -> None:
+    """Delete the heartbeats of attempts up to ``epoch`` and of launches up to ``launch``."""
+    keys = [listed.key for listed in journal.store.list(journal.keys.heartbeats)]
+    bounds = {True: epoch, False: launch}
+    journal.store.delete(
+        [key for key in keys if (number := beat_number(key)) and number <= bounds[is_attempt_beat(key)]]
+    )
 
 
 def uncompacted(journal: Journal, end: int) -> list[int]:

@@ -13,12 +13,13 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import OtherIncarnation, StoreUnavailable
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol import updates
 from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.acknowledgements import bystander, driver, take
-from tests.support.faults import Fault, FaultyStore, Killed, served
+from tests.support.faults import Call, Fault, FaultyStore, Killed, served
 from tests.support.garbage import expire
 from tests.support.histories import at, clear, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw, write, written
@@ -146,9 +147,10 @@ def test_compaction_leaves_no_entry_if_the_store_lists_in_another_order() -> Non
 
 
 def test_compaction_costs_the_same_for_long_histories() -> None:
-    """A compaction looks at the newest stub, lists three segments, and deletes the entries of one."""
+    """A compaction looks at the newest stub, lists three segments, and deletes the entries of one. Once launches are no longer
+    listed, it also lists the heartbeats."""
     costs = []
-    for segments in (10, 100):
+    for segments in (10, 100, 200):
         store = FaultyStore(written(segments * SHORT, segment=SHORT))
         journal = open_journal(store, segment=SHORT)
         journal.catch_up()
@@ -157,7 +159,8 @@ def test_compaction_costs_the_same_for_long_histories() -> None:
         store.requests.clear()
         compact(journal)
         costs.append(dict(store.requests))
-    assert costs[0] == costs[1] == {"read": 1, "list": 3, "delete": 3, "overwrite": 1}
+    assert costs[0] == {"read": 1, "list": 3, "delete": 3, "overwrite": 1}
+    assert costs[1] == costs[2] == {"read": 1, "list": 4, "delete": 4, "overwrite": 1}
 
 
 # -- who compacts --------------------------------------------------------------------------------------------------------
@@ -270,3 +273,38 @@ def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> t
     open_journal(store).catch_up()
     newest = max(n for n in numbers(inner) if n % SEGMENT == 0)
     return requests, store.requests.total() - (coordinator.state.n - newest), len(inner.objects[KEYS.entry(newest)])
+
+
+def test_heartbeats_of_attempts_and_launches_that_are_not_listed_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history that is never closed would keep two objects of each launch."""
+    monkeypatch.setattr(updates, "KEPT_RECORDS", 2)
+    store = MemoryStore()
+    for number in range(1, 7):
+        driver(store, number)
+        for key in (KEYS.attempt_beat(number), KEYS.launch_beat(number), KEYS.driver_beat(number)):
+            store.create(key, b"{}")
+    journal = open_journal(store)
+    journal.catch_up()
+    compact(journal)
+    left = {KEYS.attempt_beat(n) for n in (5, 6)} | {
+        beat(n) for n in (5, 6) for beat in (KEYS.launch_beat, KEYS.driver_beat)
+    }
+    assert {key for key in store.objects if "/heartbeat/" in key} == left
+    write(journal, 1)
+
+
+def test_short_history_costs_no_listing_of_heartbeats() -> None:
+    store = FaultyStore(MemoryStore())
+    listed: list[str] = []
+
+    def plan(call: Call) -> Fault:
+        if call.kind == "list":
+            listed.append(call.key)
+        return Fault.NONE
+
+    driver(store, 1)
+    store.plan = plan
+    journal = open_journal(store)
+    journal.catch_up()
+    compact(journal)
+    assert KEYS.heartbeats not in listed
