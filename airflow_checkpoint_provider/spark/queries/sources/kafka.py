@@ -97,7 +97,7 @@ class KafkaSources:
     def _show(self, runs: Callable[[], bool], heart: Heart) -> None:
         with contextlib.suppress(Exception):  # a JVM that is ending may raise anything; the watchdog handles its end
             while runs():
-                with contextlib.suppress(SourceUnavailable):  # the last known offsets stay, with their time
+                with contextlib.suppress(Exception):  # the last known offsets stay, with their time
                     found = self._earliest()
                     heart.update(functools.partial(_with, found=found))
                     heart.pulse()  # the query may end before the next beat
