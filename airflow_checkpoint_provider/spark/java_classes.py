@@ -43,9 +43,19 @@ def scala_seq(spark: SparkSession, items: Iterable[Any]) -> Any:
     return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(list(items))
 
 
+def scala_items(sequence: Any) -> list[Any]:
+    """Return the items of a sequence of Scala's."""
+    return [sequence.apply(number) for number in range(sequence.size())]
+
+
 def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Any:
     """Return a map of Scala's."""
     return java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(dict(items))
+
+
+def scala_pairs(scala_map: Any) -> list[tuple[str, str]]:
+    """Return names and values of a map of Scala's."""
+    return [(str(pair._1()), str(pair._2())) for pair in scala_items(scala_map.toList())]
 
 
 def frame_of(spark: SparkSession, plan: Any) -> Any:

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import NotInstalled, NotSupportedYet, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG
-from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items, scala_pairs
 from airflow_checkpoint_provider.spark.queries.batch_function import batch_function, java_fields
 from airflow_checkpoint_provider.spark.versions import TRIED, minor_release, untried
 
@@ -206,15 +206,10 @@ def empty_like(writer: DataStreamWriter) -> DataFrameWriter:
     fields, rows = java_fields(writer._jwrite), writer._df
     options = {name: value for name, value in _options(fields).items() if name not in OF_STREAM}
     columns = fields["partitioningColumns"]
-    names = [columns.get().apply(number) for number in range(columns.get().size())] if columns.isDefined() else []
+    names = scala_items(columns.get()) if columns.isDefined() else []
     return rows.sparkSession.createDataFrame([], rows.schema).write.options(**options).partitionBy(*names)
 
 
 def _options(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the options of a writer with ``fields``, with their names in lower case."""
-    return {str(name).lower(): str(value) for name, value in _pairs(fields["extraOptions"])}
-
-
-def _pairs(scala_map: Any) -> list[tuple[str, str]]:
-    entries = scala_map.toList()
-    return [(entries.apply(index)._1(), entries.apply(index)._2()) for index in range(entries.size())]
+    return {name.lower(): value for name, value in scala_pairs(fields["extraOptions"])}

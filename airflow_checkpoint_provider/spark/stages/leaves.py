@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,10 +104,8 @@ def _options(options: dict[str, str], *more: str) -> dict[str, Any]:
 
 def nodes(plan: Any) -> Iterator[Any]:
     """Yield the leaves of a plan and of its subqueries."""
-    below = plan.subqueriesAll()
-    for root in (plan, *(below.apply(i) for i in range(below.size()))):
-        leaves = root.collectLeaves()
-        yield from (leaves.apply(i) for i in range(leaves.size()))
+    for root in (plan, *scala_items(plan.subqueriesAll())):
+        yield from scala_items(root.collectLeaves())
 
 
 def root_paths(relation: Any) -> list[str]:

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.location.foreign import loads, readable
 from airflow_checkpoint_provider.protocol.metadata import Metrics
-from airflow_checkpoint_provider.spark.java_classes import await_future, java_class, scala_seq
+from airflow_checkpoint_provider.spark.java_classes import await_future, java_class, scala_items, scala_seq
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages.plan import UUID, Plan
 from airflow_checkpoint_provider.text import state_messages
@@ -64,9 +64,9 @@ class Observed:
     @cached_property
     def schema(self) -> Any:
         """Return Spark's type of the row of metrics."""
-        schema, metrics = java_class(self.spark, "org.apache.spark.sql.types.StructType")(), self.node.metrics()
-        for i in range(metrics.size()):
-            schema = schema.add(metrics.apply(i).name(), metrics.apply(i).dataType())
+        schema = java_class(self.spark, "org.apache.spark.sql.types.StructType")()
+        for metric in scala_items(self.node.metrics()):
+            schema = schema.add(metric.name(), metric.dataType())
         return schema
 
     # -- a stage that is computed ------------------------------------------------------------------------------------
@@ -197,13 +197,12 @@ def _nodes(df: DataFrame, plan: Plan) -> Iterator[tuple[tuple[str, int], Any]]:
     if NODE not in plan.text:
         return
     root = df._jdf.queryExecution().analyzed()
-    below = root.subqueriesAll()
-    nodes = [root, *(below.apply(i) for i in range(below.size()))]
+    nodes = [root, *scala_items(root.subqueriesAll())]
     while nodes:
         node = nodes.pop()
         if node.getClass().getSimpleName() == NODE:
             yield (node.name(), node.dataframeId()), node
-        nodes += [node.children().apply(i) for i in range(node.children().size())]
+        nodes += scala_items(node.children())
 
 
 def _waiting(df: DataFrame) -> dict[tuple[str, int], Any]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,10 +75,9 @@ def checkpointed(plan: Any) -> tuple[int, ...]:
 
 
 def _rdds(plan: Any) -> Iterator[Any]:
-    leaves = plan.collectLeaves()
-    for i in range(leaves.size()):
-        if leaves.apply(i).getClass().getSimpleName() == "LogicalRDD":
-            yield leaves.apply(i).rdd()
+    for leaf in scala_items(plan.collectLeaves()):
+        if leaf.getClass().getSimpleName() == "LogicalRDD":
+            yield leaf.rdd()
 
 
 def _numbering(spark: SparkSession, rdd: Any) -> Iterable[str]:
@@ -98,5 +97,4 @@ def _numbering(spark: SparkSession, rdd: Any) -> Iterable[str]:
             function.setAccessible(True)
             code = bytes(function.get(rdd).command().toArray(byte))
             yield from (match[match.lastindex or 0].decode() for match in RDD_METHODS.finditer(code))
-        dependencies = rdd.dependencies()
-        waiting += [dependencies.apply(i).rdd() for i in range(dependencies.size())]
+        waiting += [dependency.rdd() for dependency in scala_items(rdd.dependencies())]

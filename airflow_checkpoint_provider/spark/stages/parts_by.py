@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType
 
 from airflow_checkpoint_provider.errors import NotInParts
-from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class, scala_none, scala_seq
+from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class, scala_items, scala_none, scala_seq
 from airflow_checkpoint_provider.spark.sql_names import quoted
 from airflow_checkpoint_provider.spark.stages.leaves import Leaves, class_name
 
@@ -34,7 +34,7 @@ def column_values(uid: str, df: DataFrame, by: str) -> list[Any]:
     spark = df.sparkSession
     nothing = scala_seq(spark, [])
     folders = location.listFiles(nothing, nothing)
-    rows = scala_seq(spark, (folder.values() for folder in _each(folders)))
+    rows = scala_seq(spark, (folder.values() for folder in scala_items(folders)))
     attributes = java_class(spark, "org.apache.spark.sql.catalyst.types.DataTypeUtils").toAttributes(schema)
     table = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.LocalRelation")(
         attributes, rows, False, scala_none(spark)
@@ -72,26 +72,23 @@ def refuse_unpruned(uid: str, df: DataFrame, by: str, value: Any) -> None:
 
 def _conditions(plan: Any) -> set[str]:
     """Return the conditions by which a plan's scans leave out folders."""
-    leaves = plan.collectLeaves()
-    scans = [leaves.apply(i) for i in range(leaves.size()) if class_name(leaves.apply(i)) == SCAN]
-    filters = [scan.partitionFilters() for scan in scans]
-    found = [each.apply(i) for each in filters for i in range(each.size())]
+    scans = [leaf for leaf in scala_items(plan.collectLeaves()) if class_name(leaf) == SCAN]
+    found = [condition for scan in scans for condition in scala_items(scan.partitionFilters())]
     return {condition.toString() for condition in found if class_name(condition) in CONDITIONS}
 
 
 def _source(uid: str, df: DataFrame, by: str) -> Any:
     """Return the relation of files of which ``by`` is a partition column, unchanged up to the frame."""
     plan = df._jdf.queryExecution().commandExecuted()
-    leaves = plan.collectLeaves()
-    first = leaves.apply(0)
-    if leaves.size() != 1 or class_name(first) != "LogicalRelation":
+    first, *others = scala_items(plan.collectLeaves())
+    if others or class_name(first) != "LogicalRelation":
         raise _no_column(uid, by, f"its plan reads {class_name(first)}, not one folder or table of files")
     relation = first.relation()
     if not Leaves(df.sparkSession, {}).is_of_files(relation):
         raise _no_column(uid, by, f"its plan reads {class_name(relation)}, not a folder or a table of files")
     names = list(relation.partitionSchema().fieldNames())
-    ids = {_id(field): field.name() for field in _each(first.output()) if field.name() in names}
-    given = [_id(field) for field in _each(plan.output()) if field.name() == by]
+    ids = {_id(field): field.name() for field in scala_items(first.output()) if field.name() in names}
+    given = [_id(field) for field in scala_items(plan.output()) if field.name() == by]
     if len(given) != 1 or ids.get(given[0]) != by:
         columns = ", ".join(names) or "none"
         raise _no_column(uid, by, f"it is not a partition column of the source, unchanged (the source has {columns})")
@@ -114,10 +111,6 @@ def _is_exact(kind: DataType) -> bool:
 
 def _id(attribute: Any) -> int:
     return int(attribute.exprId().id())
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(i) for i in range(sequence.size())]
 
 
 def _frame(df: DataFrame, plan: Any) -> DataFrame:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import NotInParts
-from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
 from airflow_checkpoint_provider.spark.stages.leaves import class_name
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 
@@ -77,13 +77,11 @@ def _in_the_way(uid: str, what: str, advice: str) -> NotInParts:
 
 def each(plan: Any) -> Iterator[Any]:
     """Yield the nodes of a plan and of its subqueries, each before those below it."""
-    below = plan.subqueriesAll()
-    waiting = [*(below.apply(i) for i in range(below.size())), plan]
+    waiting = [*scala_items(plan.subqueriesAll()), plan]
     while waiting:
         node = waiting.pop()
         yield node
-        children = node.children()
-        waiting += [children.apply(i) for i in range(children.size())]
+        waiting += scala_items(node.children())
 
 
 def _expressions(df: DataFrame, plan: Any) -> Iterator[Any]:
@@ -92,8 +90,7 @@ def _expressions(df: DataFrame, plan: Any) -> Iterator[Any]:
     if plan.deterministic() and not plan.containsPattern(patterns.AGGREGATE_EXPRESSION()):
         return
     for node in each(plan):
-        found = node.expressions()
-        yield from (inner for i in range(found.size()) for inner in _inside(found.apply(i)))
+        yield from (inner for found in scala_items(node.expressions()) for inner in _inside(found))
 
 
 def _inside(expression: Any, *, ordered: bool = False) -> Iterator[Any]:
@@ -103,7 +100,6 @@ def _inside(expression: Any, *, ordered: bool = False) -> Iterator[Any]:
         return
     if name in EXPRESSIONS and not (ordered or (name == "ListAgg" and expression.orderExpressions().nonEmpty())):
         yield expression
-    children = expression.children()
     ordered = name in ORDERED or (ordered and name == "AggregateExpression")
-    for i in range(children.size()):
-        yield from _inside(children.apply(i), ordered=ordered)
+    for child in scala_items(expression.children()):
+        yield from _inside(child, ordered=ordered)

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.file_sink.log import COMPACT
 from airflow_checkpoint_provider.location.files import NOTHING, Location
 from airflow_checkpoint_provider.location.foreign import NUMBER
 from airflow_checkpoint_provider.location.source_files import source_entry
+from airflow_checkpoint_provider.spark.java_classes import scala_items, scala_pairs
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Source:
 def streaming_leaves(writer: DataStreamWriter) -> list[Any]:
     """Return the leaves of a query's plan that are streams, as Spark's own objects. The number of each is that of its offset."""
     rows: Any = writer._df
-    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-    return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    return [leaf for leaf in scala_items(rows._jdf.queryExecution().analyzed().collectLeaves()) if leaf.isStreaming()]
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,7 @@ def _options(leaf: Any) -> dict[str, str]:
     """Return the options of a leaf of a plan, with their names in lower case, if it is a source of Spark's older kind."""
     if leaf.getClass().getSimpleName() != OLDER_KIND:
         return {}
-    entries = leaf.dataSource().options().toList()
-    pairs = (entries.apply(number) for number in range(entries.size()))
-    return {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
+    return {name.lower(): value for name, value in scala_pairs(leaf.dataSource().options())}
 
 
 class SourceLog:

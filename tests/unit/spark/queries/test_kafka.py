@@ -22,7 +22,7 @@ FOUND = EarliestOffsets(uid="orders", at="2026-11-20T00:00:00.000Z", sources={"0
     "error", [SourceUnavailable("no broker answers"), RuntimeError("an answer that nobody expects")]
 )
 def test_question_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    answers = [error, FOUND]
+    answers: list[Exception | EarliestOffsets] = [error, FOUND]
 
     def ask(_: KafkaSources) -> EarliestOffsets:
         answer = answers.pop(0)
