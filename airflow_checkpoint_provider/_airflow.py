@@ -139,15 +139,16 @@ def _secrets_backends() -> list[Any]:
 def _ask_api_server(conn_id: str) -> Connection | None:
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTICount
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetTaskStates
     from airflow.sdk.execution_time.context import _process_connection_result_conn
 
     answer = task_runner.SUPERVISOR_COMMS.send(GetConnection(conn_id=conn_id))
     if isinstance(answer, ErrorResponse) and answer.error is ErrorType.CONNECTION_NOT_FOUND:
-        # The API server says so too when its database does not answer. To this question it then answers with an error.
-        counted = task_runner.SUPERVISOR_COMMS.send(GetTICount(dag_id=conn_id))
-        if isinstance(counted, ErrorResponse):
-            raise AirflowRuntimeError(counted)
+        # The API server says so too when its database does not answer. To this question it then answers with an error. Tasks, triggers
+        # and the DAG processor all know its answer.
+        states = task_runner.SUPERVISOR_COMMS.send(GetTaskStates(dag_id=conn_id, run_ids=[conn_id]))
+        if isinstance(states, ErrorResponse):
+            raise AirflowRuntimeError(states)
         return None
     return _process_connection_result_conn(answer)
 

@@ -35,7 +35,7 @@ def jobs(store: Store, limit: int, now: str) -> Report:
     newest: list[FoundHistory] = []
     errors: list[CheckpointError] = []
     for job in histories.jobs(store):
-        all_of = histories.histories(store, job, limit)
+        all_of = histories.histories(store, job, histories.NEWEST)
         errors += all_of.unreadable
         newest += [_most_urgent(all_of.found)] if all_of.found else []
     newest.sort(key=on_call, reverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from airflow_checkpoint_provider.coordinator.entry import READER
 from airflow_checkpoint_provider.coordinator.journal import Journal
@@ -25,6 +26,7 @@ from airflow_checkpoint_provider.protocol.lifetime import last_moved
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
+NEWEST = 5  # histories of a job that are read to find the one that moved last
 ATTEMPTS = 5  # whose heartbeats are read
 
 
@@ -135,15 +137,12 @@ def all_prefixes(store: Store, job: str) -> Iterator[str]:
 
 
 def run_prefixes(store: Store, job: str) -> list[str]:
-    """Return the prefixes of the histories of a job's runs, the newest first, by the times in their names."""
+    """Return the prefixes of the histories of a job's runs, the newest first, by the times in their names. A run without a time may be
+    the newest, too, so one of them stands before each run with a time."""
     base = runs_folder(check_job_id(job))
-    return [f"{base}/{run}" for run in sorted(store.folders(base), key=_position, reverse=True)]
-
-
-def _position(token: str) -> tuple[bool, str]:
-    """Return the key to sort runs by. A run without a time in its name may be the newest."""
-    time = time_in(token)
-    return (time is None, time or token)
+    runs = sorted(store.folders(base), key=lambda run: time_in(run) or run, reverse=True)
+    dated, undated = ([run for run in runs if bool(time_in(run)) is has_time] for has_time in (True, False))
+    return [f"{base}/{run}" for pair in zip_longest(undated, dated) for run in pair if run is not None]
 
 
 def read(store: Store, prefix: str) -> FoundHistory | None:

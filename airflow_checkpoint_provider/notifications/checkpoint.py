@@ -38,7 +38,7 @@ class CheckpointNotifier(BaseNotifier):
         if not callable(send) or isinstance(send, type):
             raise InvalidConfig(
                 f"send={send!r}: write a notifier, such as SmtpNotifier(to=..., subject='{{{{ checkpoint_subject }}}}',"
-                " html_content='<pre>{{ checkpoint_text }}</pre>'), or a function that takes the text"
+                " html_content='<pre>{{ checkpoint_text | e }}</pre>'), or a function that takes the text"
             )
         self.send = send
 

@@ -69,9 +69,9 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
             )
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= KEPT_RECORDS:
             raise InvalidConfig(f"count={count!r}: write a whole number from 1 to {KEPT_RECORDS}")
-        if checkpoint is not None and (after is not None or count != 1):
+        if checkpoint is not None and (after is not None or count != 1 or self.item is not None):
             raise InvalidConfig(
-                "after= and count= need job=: they choose which checkpoints of a job count, and how many are needed"
+                "after=, count= and item= need job=: they choose which checkpoints of a job count, and how many are needed"
             )
         self.by_job = job is not None
         self.checkpoint, self.after, self.count = checkpoint, after, count

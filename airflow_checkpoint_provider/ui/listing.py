@@ -7,6 +7,7 @@ import itertools
 import logging
 from dataclasses import replace
 
+from airflow_checkpoint_provider.coordinator.histories import NEWEST
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
 from airflow_checkpoint_provider.hooks.references import HistoryReference
@@ -22,7 +23,6 @@ from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPag
 
 _log = logging.getLogger(__name__)
 
-RUNS = 5  # newest histories of a job that are read
 ITEMS = 100  # histories of items that are read, of the newest run
 JOBS = 200  # of a connection that are read
 MORE = "more jobs"  # for users who may not know how many there are
@@ -102,7 +102,7 @@ def _broken(job: str, error: CheckpointError) -> BrokenRow:
 async def _histories(polls: Polls, connection: str, job: str) -> list[HistoryReading | CheckpointError]:
     """Return the history that all runs share and those of the newest runs, the last changed first, and errors for the others."""
     try:
-        newest, *older = ((await polls.runs(connection, job)) or [History(job).prefix])[:RUNS]
+        newest, *older = ((await polls.runs(connection, job)) or [History(job).prefix])[:NEWEST]
         shared = History(job).prefix
         items = (await polls.items(connection, shared))[:ITEMS]
     except CheckpointError as error:

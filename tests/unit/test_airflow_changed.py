@@ -12,10 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.dag_processing.processor import ToDagProcessor
+from airflow.jobs.triggerer_job_runner import ToTriggerRunner
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time import comms, task_runner
+from pydantic import TypeAdapter
 
 from airflow_checkpoint_provider import _airflow, metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
@@ -30,7 +33,7 @@ TASK = "airflow.sdk.execution_time"
 CONNECTIONS = [  # what the look-up in a task needs
     f"{TASK}.comms.ErrorResponse",
     f"{TASK}.comms.GetConnection",
-    f"{TASK}.comms.GetTICount",
+    f"{TASK}.comms.GetTaskStates",
     f"{TASK}.context._mask_connection_secrets",
     f"{TASK}.context._preset_connections",
     f"{TASK}.context._process_connection_result_conn",
@@ -55,15 +58,26 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
 
 
-class Supervisor:
-    """Answers a task as the supervisor does. ``lake`` exists; whether ``nowhere`` does, it says only while the ``database`` answers."""
+ANSWERS = {"task": comms.ToTask, "trigger": ToTriggerRunner, "DAG processor": ToDagProcessor}
+"""The answers that each kind of process can read."""
 
-    def __init__(self, database: bool) -> None:
-        self.database = database
+
+class Supervisor:
+    """Answers a process as its supervisor does. ``lake`` exists; whether ``nowhere`` does, it says only while the ``database`` answers."""
+
+    def __init__(self, database: bool, process: str = "task") -> None:
+        self.database, self.answers = database, TypeAdapter[Any](ANSWERS[process])
 
     def send(self, asked: Any) -> Any:
-        if isinstance(asked, comms.GetTICount):
-            return comms.TICount(count=0) if self.database else comms.ErrorResponse(error=ErrorType.API_SERVER_ERROR)
+        return self.answers.validate_python(self._answer(asked).model_dump(by_alias=True))
+
+    def _answer(self, asked: Any) -> Any:
+        if isinstance(asked, comms.GetTaskStates):
+            return (
+                comms.TaskStatesResult(task_states={})
+                if self.database
+                else comms.ErrorResponse(error=ErrorType.API_SERVER_ERROR)
+            )
         if asked.conn_id != "lake":
             return comms.ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND)
         nothing = dict.fromkeys(("schema", "login", "password", "port", "extra"))
@@ -73,21 +87,22 @@ class Supervisor:
 
 
 @pytest.fixture
-def in_task(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Return a function that makes this process one of a task, whose database answers or not."""
-    return lambda database: monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(database), raising=False)
+def in_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that makes this process one of a task, or of another kind, whose database answers or not."""
+    return lambda *how: monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(*how), raising=False)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-def test_unchanged_airflow_tells_absent_from_unreadable(in_task: Callable[[bool], None]) -> None:
-    in_task(True)
+@pytest.mark.parametrize("process", ANSWERS)
+def test_unchanged_airflow_tells_absent_from_unreadable(in_task: Callable[..., None], process: str) -> None:
+    in_task(True, process)
     found = find_connection("lake")
     assert found is not None
     assert found.host == "far"
     assert find_connection("nowhere") is None
-    in_task(False)
+    in_task(False, process)
     with pytest.raises(ConnectionUnreadable, match="API server, database and secrets backends"):
         find_connection("nowhere")
 
@@ -95,7 +110,7 @@ def test_unchanged_airflow_tells_absent_from_unreadable(in_task: Callable[[bool]
 @connections
 @gone_or_changed
 def test_connection_is_found_in_the_public_way(
-    name: str, replacement: object, in_task: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+    name: str, replacement: object, in_task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_task(True)
     replace(monkeypatch, name, replacement)
@@ -107,7 +122,7 @@ def test_connection_is_found_in_the_public_way(
 @connections
 @gone_or_changed
 def test_unreadable_connection_is_never_taken_for_an_absent_one(
-    name: str, replacement: object, in_task: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+    name: str, replacement: object, in_task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_task(False)
     replace(monkeypatch, name, replacement)
@@ -117,7 +132,7 @@ def test_unreadable_connection_is_never_taken_for_an_absent_one(
 
 @pytest.mark.parametrize("name", CONNECTIONS[:-1])
 def test_absent_connection_is_refused_with_the_name_that_is_gone(
-    name: str, in_task: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+    name: str, in_task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_task(True)
     replace(monkeypatch, name)
@@ -126,7 +141,7 @@ def test_absent_connection_is_refused_with_the_name_that_is_gone(
 
 
 def test_another_backend_of_the_api_server_is_not_believed(
-    in_task: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+    in_task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may say "absent" when it cannot read."""
     in_task(False)

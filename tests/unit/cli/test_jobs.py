@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.cli import lists
+from airflow_checkpoint_provider.coordinator import histories
 from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Beat
 from airflow_checkpoint_provider.storage import LocalStore
@@ -139,6 +140,29 @@ def test_limit_leaves_out_older_jobs(lake: LocalStore, checkpoints: Command) -> 
     done = checkpoints("jobs", "--limit", "1", "-o", "plain")
     assert [line.split("\t")[0] for line in done.lines] == [FLIGHTS]
     assert done.err == "1 older job left out; see --limit\n"
+
+
+@pytest.mark.parametrize("limit", ["1", "20"])
+def test_jobs_reads_a_few_runs_of_each_job(
+    store: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """However many lines a person wants to see."""
+    for hour in range(10):
+        recorded = Recorded(store, scope=f"scheduled__2026-11-20T{hour:02d}:00:00+00:00")
+        recorded.started(f"{hour:02d}:00:00")
+    read, histories_read = histories.read, list[str]()
+    monkeypatch.setattr(histories, "read", lambda store, prefix: histories_read.append(prefix) or read(store, prefix))
+    (found,) = json.loads(checkpoints("jobs", "-o", "json", "--limit", limit).out)
+    assert found["run"] == "scheduled__2026-11-20T09:00:00+00:00"
+    assert len(histories_read) == 6, "the shared one and five of runs"
+
+
+def test_runs_without_a_time_in_their_names_hide_no_newer_run(store: LocalStore, checkpoints: Command) -> None:
+    names = [*(f"backfill of customer {number}" for number in range(8)), "scheduled__2026-11-20T20:00:00+00:00"]
+    for hour, run in enumerate(names):
+        Recorded(store, scope=run).started(f"{hour:02d}:00:00")
+    (found,) = json.loads(checkpoints("jobs", "-o", "json").out)
+    assert found["run"] == names[-1]
 
 
 @pytest.mark.parametrize("name", ["lost+found", "_temporary", "my job", ".Trash", "ä"])

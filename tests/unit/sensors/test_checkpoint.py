@@ -153,8 +153,9 @@ def test_pointer_to_another_root_is_refused_with_both_roots(asked: dict[str, Any
     [
         ({}, "write exactly one of checkpoint=, .* and job="),
         ({"checkpoint": "chk", "job": "orders"}, "write exactly one of checkpoint=, .* and job="),
-        ({"checkpoint": "chk", "after": 3}, "after= and count= need job="),
-        ({"checkpoint": "chk", "count": 2}, "after= and count= need job="),
+        ({"checkpoint": "chk", "after": 3}, "after=, count= and item= need job="),
+        ({"checkpoint": "chk", "count": 2}, "after=, count= and item= need job="),
+        ({"checkpoint": "chk", "item": "orders"}, "after=, count= and item= need job="),
     ],
 )
 def test_completed_sensor_takes_a_checkpoint_or_a_job(options: dict[str, Any], message: str) -> None:
