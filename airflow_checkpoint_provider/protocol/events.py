@@ -312,7 +312,7 @@ class QueryLocated(Event):
     was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the query went
     back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this package. ``sink``
     is the path or the table of a sink that counts batches, None for another kind; ``format`` is Spark's name of its format. ``after`` are
-    the queries whose rows it reads.
+    the queries whose rows it reads. ``rewound`` is the newest branch on which it went back.
     """
 
     uid: str
@@ -325,6 +325,7 @@ class QueryLocated(Event):
     sink: str | None = added(None)
     format: str | None = added(None)
     after: tuple[Uid, ...] = added(())
+    rewound: Size = added(0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
         sink=command.sink,
         format=command.format,
         after=command.after,
+        rewound=state.branch.number if command.gone_back else query.newest.rewound if query else 0,
     )
     return (located,)
 

@@ -23,6 +23,7 @@ class QueryLocation(Record):
     sink: str | None = None
     format: str | None = added(None)
     after: tuple[Uid, ...] = added(())
+    rewound: Size = added(0)
 
 
 def chain_of(locations: tuple[QueryLocation, ...]) -> tuple[QueryLocation, ...]:

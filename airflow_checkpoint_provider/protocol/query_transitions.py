@@ -22,6 +22,7 @@ def locate(state: State, event: e.QueryLocated) -> State:
         sink=event.sink,
         format=event.format,
         after=event.after,
+        rewound=event.rewound,
         extra=event.extra,
     )
     query = state.query(event.uid)

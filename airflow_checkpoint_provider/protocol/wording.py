@@ -203,6 +203,15 @@ def take_out(table: str, commit: str | None) -> str | None:
     return None
 
 
+def upstream_went_back(uid: str, upstream: str) -> str:
+    """Say that a query has not gone back with the query whose files it reads."""
+    return (
+        f"query '{uid}' cannot continue: query '{upstream}', whose files it reads, has gone back since '{uid}' ran, and writes rows again that"
+        f" '{uid}' has read. Nothing was changed. Give '{uid}' another uid and an empty path, so that it begins anew. Or go back to a checkpoint"
+        " that holds both: `checkpoints list` says which"
+    )
+
+
 def cannot_be_rewound(uid: str, why: str) -> str:
     """Say that a query cannot go back, whatever is allowed, and what can be done instead."""
     return (

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.dag_processing.processor import ToDagProcessor
@@ -66,7 +66,7 @@ class Supervisor:
     """Answers a process as its supervisor does. ``lake`` exists; whether ``nowhere`` does, it says only while the ``database`` answers."""
 
     def __init__(self, database: bool, process: str = "task") -> None:
-        self.database, self.answers = database, TypeAdapter[Any](ANSWERS[process])
+        self.database, self.answers = database, TypeAdapter[Any](cast(Any, ANSWERS[process]))
 
     def send(self, asked: Any) -> Any:
         return self.answers.validate_python(self._answer(asked).model_dump(by_alias=True))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -150,11 +151,11 @@ def test_jobs_reads_a_few_runs_of_each_job(
     for hour in range(10):
         recorded = Recorded(store, scope=f"scheduled__2026-11-20T{hour:02d}:00:00+00:00")
         recorded.started(f"{hour:02d}:00:00")
-    read, histories_read = histories.read, list[str]()
-    monkeypatch.setattr(histories, "read", lambda store, prefix: histories_read.append(prefix) or read(store, prefix))
+    read = mock.Mock(wraps=histories.read)
+    monkeypatch.setattr(histories, "read", read)
     (found,) = json.loads(checkpoints("jobs", "-o", "json", "--limit", limit).out)
     assert found["run"] == "scheduled__2026-11-20T09:00:00+00:00"
-    assert len(histories_read) == 6, "the shared one and five of runs"
+    assert read.call_count == 6, "the shared one and five of runs"
 
 
 def test_runs_without_a_time_in_their_names_hide_no_newer_run(store: LocalStore, checkpoints: Command) -> None:

@@ -11,7 +11,14 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 
-from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, RenameConflict, SourceMoved, WrongUse
+from airflow_checkpoint_provider.errors import (
+    Damaged,
+    NotSupportedYet,
+    RenameConflict,
+    SinkMoved,
+    SourceMoved,
+    WrongUse,
+)
 from airflow_checkpoint_provider.location.copying import (
     chain_at,
     copy_position,
@@ -110,6 +117,7 @@ class Locations:
         own, chain, gone_back = self._at(path), tuple[Location, ...](), None
         if query:
             if not self._goes_back(query):
+                self._refuse_rewound_upstream(query, start)
                 start.links.in_flight.refuse_another_sink(query.newest.sink, start.sink.path)
             position, gone_back = self._follow(query, start, own)
             chain = () if gone_back else self._chain(query, start.adopt)
@@ -173,6 +181,15 @@ class Locations:
         delete_location(draft.own)
         start.sink.location = located.own
         return located
+
+    def _refuse_rewound_upstream(self, query: QueryRecord, start: Start) -> None:
+        """Raise ``SinkMoved`` if a query whose files this one reads has gone back since this one ran: it has written rows again, in
+        files that this one has not read.
+        """
+        state = self._attempt.journal.state
+        for upstream in filter(None, map(state.query, start.after)):
+            if upstream.newest.rewound > query.newest.branch:
+                raise SinkMoved(wording.upstream_went_back(query.uid, upstream.uid))
 
     def _refuse_another_location(self, uid: str) -> None:
         """Raise an error for a query that continues elsewhere, where it would not be fenced: under another name, because a restore has
