@@ -217,6 +217,7 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         rewind_sink=event.rewind_sink,
         extra=event.extra,
     )
+    names = state.new_names(event.base, event.rename)
     dropped = max(state.evicted_run_after, state.evicted_run_after_anywhere)
     return replace(
         state,
@@ -227,8 +228,8 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         claims=_claims(state, event),
         current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
-        queries=tuple(_renamed(query, event.rename) for query in state.queries),
-        released=tuple(_renamed(query, event.rename) for query in state.released),
+        queries=tuple(_renamed(query, names) for query in state.queries),
+        released=tuple(_renamed(query, names) for query in state.released),
         tokens=remember(state.tokens, event.token.text, state.next_launch),
     )
 

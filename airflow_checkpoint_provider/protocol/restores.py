@@ -44,8 +44,9 @@ def restore(state: State, command: c.Restore) -> Decision:
 
 def _rename_conflict(state: State, command: c.Restore) -> Refusal | None:
     """Refuse to give a state the name of a streaming query that the checkpoint does not hold: one of the two would be lost."""
-    taken = {query.uid: query for query in state.queries if query.uid not in command.rename}
-    for old, new in command.rename.items():
+    names = state.new_names(command.base, command.rename)
+    taken = {query.uid: query for query in state.queries if query.uid not in names}
+    for old, new in names.items():
         if new in taken and old not in taken[new].was:
             error = (
                 f"rename: '{old}' cannot be called '{new}', which is a streaming query of this job. Choose another name"

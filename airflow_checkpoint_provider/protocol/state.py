@@ -163,6 +163,15 @@ class State(Record):
     def query(self, uid: str) -> QueryRecord | None:
         return next((query for query in self.queries if query.uid == uid), None)
 
+    def new_names(self, base: Point | None, rename: Mapping[str, str]) -> dict[str, str]:
+        """Return the new names of the queries, by their names of now, if the states of ``base`` get the names ``rename``. An earlier
+        restore of the same base may have given the queries these names already.
+        """
+        of_runs = (run.rename for run in reversed(self.runs) if run.started_from == base)
+        given = self.branch.rename if base == self.branch.base else next(of_runs, {})
+        now = {given.get(stored, stored): new for stored, new in rename.items()}
+        return {old: new for old, new in now.items() if old != new}
+
     def sink(self, uid: str) -> SinkRecord:
         return sink_record(self.sinks, uid)
 

@@ -122,6 +122,29 @@ def test_released_query_is_known_by_its_old_name_too() -> None:
     assert history.state.released_query(UID) == history.state.released_query("sales")
 
 
+@pytest.mark.parametrize(
+    "names", [{"orders": "sales"}, {"orders": "bills", "bills": "orders"}, {"orders": "bills", "bills": "old bills"}]
+)
+def test_queries_are_renamed_once_if_the_same_base_is_restored_again(names: dict[str, str]) -> None:
+    """The version with the new names did not start, and a person restores once more: ``--from latest`` is the same base with its names."""
+    history = located(1)
+    history.do(replace(locate(1), uid="bills", path=location_path("bills", 1, "abc")))
+    where = {query.uid: query.newest.path for query in history.state.queries}
+    for attempt in ("first", "second", "third"):
+        token = Token(dag="d", run=attempt, task="t")
+        history.do(c.Restore(token=token, base=None, by="ann", reason="", rename=names))
+        assert {query.uid: query.newest.path for query in history.state.queries} == {
+            names.get(uid, uid): path for uid, path in where.items()
+        }
+
+
+def test_query_that_was_renamed_is_renamed_again_by_its_stored_name() -> None:
+    history = located(1)
+    for attempt, names in (("first", {UID: "sales"}), ("second", {UID: "revenue"})):
+        history.do(c.Restore(token=Token(dag="d", run=attempt, task="t"), base=None, by="ann", reason="", rename=names))
+    assert [query.uid for query in history.state.queries] == ["revenue"]
+
+
 def test_snapshot_of_the_state_holds_the_queries() -> None:
     state = located(2).state
     assert State.from_json(state.to_json()) == state
