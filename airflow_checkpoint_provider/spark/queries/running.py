@@ -34,6 +34,7 @@ STARTS = 5  # of Spark's query, until the batch that had begun is committed
 LOOK = 0.05  # seconds between two looks whether it is committed
 DISTURBED = re.compile(
     r"Race while writing batch|_spark_metadata/\d+\S* already exists|_spark_metadata/\.\S+\.tmp"
+    r"|Multiple streaming queries are concurrently using \S*_spark_metadata"
     r"|DELTA_CONCURRENT_\w+|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
     r"|state/\d+/\d+\S*\.(?:delta|changelog|snapshot|zip|sst)"
 )

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from airflow_checkpoint_provider.errors import Damaged, Declined, SinkMoved, WrongUse
+from airflow_checkpoint_provider.errors import (
+    Damaged,
+    Declined,
+    NotInstalled,
+    SinkMoved,
+    VersionMismatch,
+    WrongUse,
+)
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
@@ -24,7 +31,7 @@ from airflow_checkpoint_provider.spark.queries.location.locations import Located
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
-from airflow_checkpoint_provider.spark.queries.writer import Target
+from airflow_checkpoint_provider.spark.queries.writer import TABLES, Target, need_package
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import query_messages
@@ -32,8 +39,8 @@ from airflow_checkpoint_provider.text import query_messages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-UNREADABLE = (Damaged, SinkMoved, WrongUse, Py4JError, PySparkException)
-"""Errors of a location or a sink that was deleted or changed since."""
+UNREADABLE = (Damaged, SinkMoved, WrongUse, NotInstalled, VersionMismatch, Py4JError, PySparkException)
+"""Errors of a location or a sink that was deleted or changed since, or whose package the job no longer brings."""
 
 
 @dataclass
@@ -70,6 +77,8 @@ class Standing:
         query, store, keys = self.attempt.journal.state.query(uid), self.attempt.store, self.attempt.keys
         assert query
         assert query.newest.format
+        if query.newest.format in TABLES:
+            need_package(self._spark, f"query '{uid}'", query.newest.format)
         path = query.newest.path
         located = Located(uid, path, Location(store, keys.file_set(path)), (), (), Position())
         sink = sink_of(self._spark, uid, Target(query.newest.format, query.newest.sink or ""))
