@@ -19,7 +19,13 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.preflight import checkpoint_of, refuse_without_query
 from airflow_checkpoint_provider.coordinator.restore import open_pointer
 from airflow_checkpoint_provider.errors import InvalidConfig, PreflightFailed, Refused
-from airflow_checkpoint_provider.hooks.spark_confs import DEPLOY_MODE, submitted_confs
+from airflow_checkpoint_provider.hooks.spark_confs import (
+    DEPLOY_MODE,
+    confs_in,
+    program_in,
+    split_options,
+    submitted_confs,
+)
 from airflow_checkpoint_provider.protocol.keys import pointer_of
 from airflow_checkpoint_provider.protocol.preflight import PreflightRequest, PreflightResult, QueryFit
 from airflow_checkpoint_provider.storage import Store
@@ -36,7 +42,7 @@ def preflight(
     Raises ``CheckpointNotFound``, ``NothingToCompare`` if the checkpoint holds no query, ``InvalidConfig`` for a driver in a cluster, and
     ``PreflightFailed`` if the driver has compared nothing.
     """
-    _refuse_cluster(command)
+    command = _in_client_mode(command)
     history, _ = find_history(store, job, None, item)
     pointer = checkpoint_of(open_history(store, history.keys.prefix), source)
     refuse_without_query(pointer, open_pointer(pointer_of(pointer), store).seal)
@@ -52,17 +58,31 @@ def preflight(
         return _report(PreflightResult.parse(answer.read_text()))
 
 
-def _refuse_cluster(command: Sequence[str]) -> None:
-    """Raise ``InvalidConfig`` if the driver would run in a cluster: there it would not learn that this is a preflight, and would run the job."""
-    words = " ".join(command)
-    file = re.search(r"--properties-file[\s=]+(\S+)", words)
-    default = submitted_confs({}, file and file[1], os.environ).get(DEPLOY_MODE) or os.environ.get("DEPLOY_MODE")
-    named = re.findall(rf"(?:--deploy-mode|{re.escape(DEPLOY_MODE)})[\s=]+(\w+)", words)
-    if "cluster" in (named or [default]):
+def _in_client_mode(command: Sequence[str]) -> list[str]:
+    """Return the command, whose driver runs on this host.
+
+    Raise ``InvalidConfig`` if the driver would run in a cluster: there it would not learn that this is a preflight, and would run the job.
+    """
+    at = program_in(command)
+    options, script = ([], list(command)) if at is None else split_options(command[at + 1 :])
+    given = dict(options)
+    confs = submitted_confs(confs_in(options), given.get("--properties-file"), os.environ)
+    named = given.get("--deploy-mode") or confs.get(DEPLOY_MODE) or os.environ.get("DEPLOY_MODE")
+    if named == "cluster" or (
+        at is None and re.search(r"(--deploy-mode|deployMode)[\s='\"]+cluster", " ".join(script))
+    ):
         raise InvalidConfig(
             "the driver would run in a cluster, where it does not learn that this is a preflight: it would run the job. Nothing was"
-            " started. Write --deploy-mode client"
+            " started. Write --deploy-mode client before the script"
         )
+    if at is None or "--deploy-mode" in given:
+        return list(command)
+    return [
+        *command[: at + 1],
+        "--deploy-mode",
+        "client",
+        *command[at + 1 :],
+    ]  # a default that is not found here says otherwise, perhaps
 
 
 def _confirm(job: str, pointer: str, command: Sequence[str], approval: Approval) -> None:

@@ -1,20 +1,44 @@
-"""The confs that ``spark-submit`` has besides its options, by its own order of precedence. Runs anywhere; reads files."""
+"""The options and the confs of ``spark-submit``, by its own order of precedence. Runs anywhere; reads files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 DEPLOY_MODE = "spark.submit.deployMode"
 PY_FILES = "spark.submit.pyFiles"
 _DEFAULTS = "spark-defaults.conf"
+_SWITCHES = ("--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error")  # options without a value
 
 # A file of properties, as Java reads it: a key ends at a blank, "=" or ":" that no backslash precedes
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def program_in(words: Sequence[str]) -> int | None:
+    """Return the place of ``spark-submit`` in the words of a command; None if it calls another program."""
+    return next((at for at, word in enumerate(words) if word.rpartition("/")[2] == "spark-submit"), None)
+
+
+def split_options(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split what follows ``spark-submit`` into its options, and the application with its arguments. A switch has an empty value."""
+    options, at = list[tuple[str, str]](), 0
+    while at < len(words) and words[at].startswith("-"):
+        name, joined, value = words[at].partition("=") if words[at].startswith("--") else (words[at], "", "")
+        if not joined and name not in _SWITCHES and at + 1 < len(words):
+            at += 1
+            value = words[at]
+        options.append((name, value))
+        at += 1
+    return options, list(words[at:])
+
+
+def confs_in(options: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the confs among the options of ``spark-submit``; of equal names, the last counts."""
+    return dict(value.partition("=")[::2] for name, value in options if name in ("--conf", "-c"))
 
 
 def submitted_confs(

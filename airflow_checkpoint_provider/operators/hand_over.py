@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig
+from airflow_checkpoint_provider.hooks.spark_confs import PY_FILES, confs_in, program_in, split_options
 from airflow_checkpoint_provider.operators._parameters import refuse_own_confs
 from airflow_checkpoint_provider.protocol.handover import ARCHIVE_VARIABLE, LAUNCH_VARIABLE
-
-SWITCHES = ("--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error")  # options without a value
 
 
 @dataclass(frozen=True)
@@ -46,29 +45,18 @@ class HandOver:
         Raise ``InvalidConfig`` if it calls another program, or holds confs that only a task writes.
         """
         words = [str(word) for word in command]
-        program = next((at for at, word in enumerate(words) if word.rpartition("/")[2] == "spark-submit"), None)
+        program = program_in(words)
         if program is None:
             raise InvalidConfig(
                 f"the command {' '.join(words[:3])!r}… does not call spark-submit, so its driver cannot be told its launch. Write"
                 " spark-submit and its options there"
             )
-        before, options, rest = words[: program + 1], *_split(words[program + 1 :])
-        refuse_own_confs(dict(value.partition("=")[::2] for name, value in options if name == "--conf"))
-        files = [value for name, value in options if name == "--py-files"]  # the last option counts
+        before, options, rest = words[: program + 1], *split_options(words[program + 1 :])
+        confs = confs_in(options)
+        refuse_own_confs(confs)
+        files = [confs[PY_FILES]] if confs.get(PY_FILES) else []  # the option replaces this conf
+        files += [value for name, value in options if name == "--py-files"]  # the last option counts
         kept = [(name, value) for name, value in options if name != "--py-files"]
         kept += [("--conf", f"{name}={value}") for name, value in self.confs.items()]
         kept += [("--py-files", ",".join(paths))] if (paths := self.with_archive(files[-1:])) else []
         return [*before, *(word for name, value in kept for word in filter(None, (name, value))), *rest]
-
-
-def _split(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split what follows ``spark-submit`` into its options, and the application with its arguments. A switch has an empty value."""
-    options, at = list[tuple[str, str]](), 0
-    while at < len(words) and words[at].startswith("-"):
-        name, joined, value = words[at].partition("=") if words[at].startswith("--") else (words[at], "", "")
-        if not joined and name not in SWITCHES and at + 1 < len(words):
-            at += 1
-            value = words[at]
-        options.append((name, value))
-        at += 1
-    return options, list(words[at:])

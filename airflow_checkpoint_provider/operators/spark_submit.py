@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubm
 from airflow_checkpoint_provider.operators import _cluster, _memory, _submitted_job
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._launched import LaunchParameters
+from airflow_checkpoint_provider.operators._mapped import SubmitPartial
 from airflow_checkpoint_provider.operators._parameters import (
     refuse_deferral_in_client_mode,
     refuse_no_application,
@@ -69,7 +70,18 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         _memory.check(self.memory_after_oom, self.memory_limit, _airflow.spark_hook_arguments(self))
 
     @classmethod
+    def partial(cls, *, deferrable: bool | None = None, **options: Any) -> SubmitPartial:
+        """Return the partial of Airflow, which knows only parameters of the constructor, with ``deferrable`` or its default."""
+        made = super().partial(**options)
+        default = {name: value for name, value in (options.get("default_args") or {}).items() if name == "deferrable"}
+        made.kwargs |= (
+            {"deferrable": deferrable} if deferrable is not None else {"default_args": default} if default else {}
+        )
+        return made
+
+    @classmethod
     def check_arguments(cls, given: Mapping[str, Any]) -> None:
+        refuse_deferral_in_client_mode(given.get("deferrable"), given.get("deploy_mode"))
         refuse_other_languages(given.get("application"), given.get("java_class"))
         refuse_own_confs(given.get("conf"))
 

@@ -127,22 +127,49 @@ def test_without_a_terminal_the_script_runs_only_with_yes(
         ["--deploy-mode", "cluster"],
         ["--deploy-mode=cluster"],
         ["--conf", "spark.submit.deployMode=cluster"],
+        ["-c", "spark.submit.deployMode=cluster"],
         ["--properties-file", "{folder}/own.conf"],
         [],
     ],
 )
+@pytest.mark.parametrize(
+    "arguments", [[], ["--deploy-mode", "client"], ["--conf", "spark.submit.deployMode=client"]], ids=" ".join
+)
 def test_driver_in_a_cluster_would_run_the_job_and_is_not_started(
-    streams: Job, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str]
+    streams: Job,
+    checkpoints: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: list[str],
+    arguments: list[str],
 ) -> None:
-    """The last one has its deploy mode in spark-defaults.conf."""
+    """The last one has its deploy mode in spark-defaults.conf. What follows the script are arguments of the script."""
     for name in ("own.conf", "spark-defaults.conf"):
         (tmp_path / name).write_text("spark.submit.deployMode  cluster\n")
     if not options:
         monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    submit = ["--", "spark-submit", *(option.format(folder=tmp_path) for option in options), "app.py"]
+    submit = ["--", "spark-submit", *(option.format(folder=tmp_path) for option in options), "app.py", *arguments]
     done = checkpoints("preflight", CLICKS, "--yes", *submit)
     assert (done.code, done.out) == (2, "")
     assert "it does not learn that this is a preflight" in done.err
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    submit = ["--", sys.executable, "-c", "raise SystemExit(7)", "--deploy-mode", "client"]
-    assert "ended with exit code 7" in checkpoints("preflight", CLICKS, "--yes", *submit).err
+
+
+def test_wrapper_around_spark_submit_with_a_cluster_is_refused(streams: Job, checkpoints: Command) -> None:
+    done = checkpoints("preflight", CLICKS, "--yes", "--", "sh", "-c", "exec submit --deploy-mode 'cluster' app.py")
+    assert (done.code, done.out) == (2, "")
+    assert "Write --deploy-mode client before the script" in done.err
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "x"], ["--deploy-mode", "client"]])
+def test_command_says_that_its_driver_runs_here(
+    streams: Job, checkpoints: Command, tmp_path: Path, options: list[str]
+) -> None:
+    """A default that only the command knows could lead to a cluster."""
+    program, words = tmp_path / "spark-submit", tmp_path / "words"
+    program.write_text(f'#!/bin/sh\necho "$@" > {words}\n')
+    program.chmod(0o755)
+    checkpoints("preflight", CLICKS, "--yes", "--", str(program), *options, "app.py", "--day", "1")
+    said = words.read_text().split()
+    assert said[: said.index("app.py")].count("--deploy-mode") == 1
+    assert said[said.index("--deploy-mode") + 1] == "client"
+    assert said[-3:] == ["app.py", "--day", "1"]

@@ -45,8 +45,12 @@ def test_variables_hold_the_confs_as_json_and_the_archive() -> None:
             ["spark-submit", "--py-files=old.py", "--py-files=lib.py", "job.py", "--py-files", "the script's own"],
             ["spark-submit", *OPTIONS, *BOTH, "job.py", "--py-files", "the script's own"],
         ),
+        (  # the option replaces the conf
+            ["spark-submit", "-c", "spark.submit.pyFiles=lib.py", "job.py"],
+            ["spark-submit", "-c", "spark.submit.pyFiles=lib.py", *OPTIONS, *BOTH, "job.py"],
+        ),
     ],
-    ids=["plain", "with options", "with several"],
+    ids=["plain", "with options", "with several", "with a conf"],
 )  # fmt: skip
 def test_command_gets_the_options_of_the_launch(command: list[str], expected: list[str]) -> None:
     assert LAUNCH.with_options(command) == expected
@@ -62,10 +66,11 @@ def test_command_of_another_program_is_refused() -> None:
         LAUNCH.with_options(["hive", "-e", "select", "1"])
 
 
+@pytest.mark.parametrize("option", ["--conf", "-c"])
 @pytest.mark.parametrize("conf", ["spark.checkpointed.root=/mine", "spark.checkpointed.launch=1"])
-def test_own_confs_of_a_launch_are_refused(conf: str) -> None:
+def test_own_confs_of_a_launch_are_refused(option: str, conf: str) -> None:
     name, _, value = conf.partition("=")
     with pytest.raises(InvalidConfig, match=f"{name}, but the task writes the confs"):
         LAUNCH.with_confs({name: value})
     with pytest.raises(InvalidConfig, match=f"{name}, but the task writes the confs"):
-        LAUNCH.with_options(["spark-submit", "--conf", conf, "job.py"])
+        LAUNCH.with_options(["spark-submit", option, conf, "job.py"])

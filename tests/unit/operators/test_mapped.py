@@ -274,3 +274,27 @@ def test_job_id_and_item_name_a_history() -> None:
             TriggerCheckpointOperator(task_id="three", job="etl.load", item=" ")
     assert trigger.history(TaskInstance()) == History("etl.load", "r1", "orders")
     assert shared.history(TaskInstance()) == History("etl.load", None, "orders")
+
+
+# -- deferrable ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_mapped_task_is_deferrable(deferrable: bool) -> None:
+    """It is no parameter of the constructor, so Airflow's own ``partial`` refuses it."""
+    with DAG("etl", schedule=None):
+        task = partial(deploy_mode="cluster", deferrable=deferrable).expand(item=["a", "b"])
+    assert task.unmap({"item": "a"}).deferrable is deferrable
+
+
+def test_default_of_a_mapped_task_is_a_default() -> None:
+    """In client mode it does not hold, and is no error."""
+    with DAG("etl", schedule=None):
+        task = partial(default_args={"deferrable": True}).expand(item=["a", "b"])
+    instance = task.unmap({"item": "a"})
+    assert (instance.deferrable, instance._default_deferrable) == (None, True)
+
+
+def test_mapped_task_in_client_mode_is_not_deferrable() -> None:
+    with DAG("etl", schedule=None), pytest.raises(NotSupportedYet, match="in client mode"):
+        partial(deploy_mode="client", deferrable=True).expand(item=["a", "b"])
