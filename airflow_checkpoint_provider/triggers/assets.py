@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.hooks.history import HistoryReader, readable
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.triggers.checkpoint import RepeatedError
+from airflow_checkpoint_provider.triggers.threads import in_thread
 
 SENT = "checkpoint_events"  # in the state store of the asset: the checkpoints that have an event
 
@@ -84,7 +85,7 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
                 if sent is not None and sent != stored:
                     await self._store(sent)
                     stored = sent
-                state = await asyncio.to_thread(_poll, reader)
+                state = await in_thread("poll", self.checkpoint_conn_id, _poll, reader)
             except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client, and an error would end the trigger
                 trouble.warn(error, "polling again")
             else:

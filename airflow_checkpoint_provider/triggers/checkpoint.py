@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import NoConnection
 from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.triggers.threads import in_thread
 
 WARN_EVERY = 60.0  # seconds between two lines that say the same
 PATIENCE = 60.0  # seconds until a task is resumed because of an error that no later poll can avoid: perhaps only the triggerer has it
@@ -94,7 +95,7 @@ class JournalTrigger(BaseTrigger):
         over, unreadable = self.condition(), RepeatedError(self.log)
         while (left := seconds_to(self.deadline)) > 0:
             try:
-                if await asyncio.to_thread(over):
+                if await in_thread("poll", self.checkpoint_conn_id, over):
                     break
                 unreadable.succeeded()
             except CheckpointError as error:

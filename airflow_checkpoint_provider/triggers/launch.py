@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers._unattached import Unattached
 from airflow_checkpoint_provider.triggers.checkpoint import PATIENCE, RepeatedError, Repetition
+from airflow_checkpoint_provider.triggers.threads import in_thread
 
 ENDED, REFUSED, REPLACED, SILENT, NOT_ATTACHED = "ended", "refused", "replaced", "silent", "not attached"
 OVER = ("failed", "success", "skipped", "upstream_failed", "removed")  # states of a task that nobody will resume
@@ -194,7 +195,7 @@ class LaunchTrigger(BaseTrigger):
         )
         while not why:
             try:
-                why = await asyncio.to_thread(self._poll, unattached)
+                why = await in_thread("poll", self.checkpoint_conn_id, self._poll, unattached)
                 unreadable.succeeded()
             except CheckpointError as error:
                 if error.permanent and unreadable.lasts >= PATIENCE:  # perhaps only the triggerer has it
@@ -202,7 +203,7 @@ class LaunchTrigger(BaseTrigger):
                 unreadable.warn(error, "polling again; the driver goes on")
             if not why:
                 await asyncio.sleep(self.poll_interval)
-        await asyncio.to_thread(self._end)
+        await in_thread("poll", self.checkpoint_conn_id, self._end)
         yield TriggerEvent({"why": why})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
@@ -214,10 +215,11 @@ class LaunchTrigger(BaseTrigger):
         ti = self.task_instance
         if ti is None:
             return
-        state = await asyncio.to_thread(_airflow.task_state, ti.dag_id, ti.run_id, ti.task_id, self.map_index)
+        where = "stop", self.checkpoint_conn_id
+        state = await in_thread(*where, _airflow.task_state, ti.dag_id, ti.run_id, ti.task_id, self.map_index)
         if state in OVER:
-            await asyncio.to_thread(self._end)
-            await asyncio.to_thread(self._request_stop, f"{ti.dag_id}.{ti.task_id}", state)
+            await in_thread(*where, self._end)
+            await in_thread(*where, self._request_stop, f"{ti.dag_id}.{ti.task_id}", state)
 
     def _end(self) -> None:
         if self._monitor is not None:
