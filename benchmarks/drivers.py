@@ -191,7 +191,12 @@ def drivers_on(
         s3 = stack.enter_context(S3Server()) if where == S3 else None
         if s3:
             s3.make_bucket(BUCKET)
+            stack.callback(_empty, S3Store(BUCKET, "", s3.settings()))  # all servers of a process share their buckets
         yield Drivers(Path(folder), s3, quick=quick, confs=confs, python=python, variables=variables)
+
+
+def _empty(bucket: S3Store) -> None:
+    bucket.delete([listed.key for listed in bucket.list("")])
 
 
 def _confs(folder: Path) -> dict[str, str]:
