@@ -73,7 +73,7 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
         return replace(_report(sink.asides), notes=notes)
     found = sink.named(name)
     if back:
-        found = found[:1]  # only the newest: older folders can be put back after it
+        found = [rewinding.to_put_back(found)]  # older folders can be put back after it
     sink.jobs_at_rest(found)
     lines = [_line(aside, sink, back=back) for aside in found]
     if approval.dry_run:

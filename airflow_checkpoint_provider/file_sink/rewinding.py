@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Record, added,
 from airflow_checkpoint_provider.storage.base import LARGEST
 
 MANIFEST, ENTRIES = "_manifest.json", "_log"
+SINCE = "-after"  # ends the name of the folder with the files that were written since, when others are put back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,12 @@ def listed(log: FileSinkLog, files: Iterable[SinkFile]) -> tuple[RewoundFile, ..
 # -- putting back --------------------------------------------------------------------------------------------------------
 
 
+def to_put_back(asides: Sequence[Aside]) -> Aside:
+    """Return the newest of some folders, which are sorted by that; if a put-back was killed that filled it, the folder of the put-back."""
+    newest = asides[0]
+    return next((aside for aside in asides if newest.name == f"{aside.name}{SINCE}"), newest)
+
+
 def put_back(
     log: FileSinkLog, aside: Aside, by: str, at: str, check: Callable[[], object] = lambda: None
 ) -> Aside | None:
@@ -176,7 +183,7 @@ def put_back(
     out yet, and ``Damaged`` if a file is not there. In both cases nothing was changed.
     """
     refuse_unfinished(log, aside)
-    before, now, name = _before(log, aside), log.files(), f"{aside.name}-after"
+    before, now, name = _before(log, aside), log.files(), f"{aside.name}{SINCE}"
     _refuse_missing(log, aside, before)
     _bring(log, aside)
     check()

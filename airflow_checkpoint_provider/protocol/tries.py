@@ -16,7 +16,7 @@ class Tries:
     """The newest tries of a task in one run of its job. ``newest`` is the launch of the newest of them.
 
     ``stuck`` are the launches in a row, the newest last, whose drivers got no further. A driver that a later try has adopted counts once.
-    A launch of a worker that was lost counts as any other. A clear of the task, and a restore of the job, begin anew.
+    A launch of a worker that was lost counts as any other. A clear of the task, a restore of the job, and another memory begin anew.
     """
 
     newest: Launch
@@ -32,13 +32,18 @@ def tries_of(state: State, run: str, owner: str) -> Tries | None:
         return None
     newest, stuck = own[-1], list[Launch]()
     for launch in reversed(own):
-        same = (launch.spec.token, launch.branch) == (newest.spec.token, newest.branch)
-        if not same or got_further(state, launch):
+        if not _repeats(launch, newest) or got_further(state, launch):
             break
         stuck.append(launch)
     attempt = state.attempt_of(newest.number)
     over = bool(attempt.outcome if attempt else newest.outcome)
     return Tries(newest, attempt, over, tuple(reversed(stuck)))
+
+
+def _repeats(launch: Launch, newest: Launch) -> bool:
+    """Return whether two launches belong to one series of tries, and their drivers had the same memory."""
+    one, other = ((each.spec.token, each.branch, each.spec.memory) for each in (launch, newest))
+    return one == other
 
 
 def got_further(state: State, launch: Launch) -> bool:

@@ -6,7 +6,15 @@ import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, Refused, SinkMoved, StoreUnavailable
 from airflow_checkpoint_provider.file_sink.log import LOG, FileSinkLog
-from airflow_checkpoint_provider.file_sink.rewinding import Aside, all_aside, forget, move_aside, put_back, remove
+from airflow_checkpoint_provider.file_sink.rewinding import (
+    Aside,
+    all_aside,
+    forget,
+    move_aside,
+    put_back,
+    remove,
+    to_put_back,
+)
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.faults import Call, Fault, FaultyStore, Killed, Plan, SlowFolder, served
@@ -45,7 +53,7 @@ def decided_way(store: Store) -> WayBack:
 
 def back(store: Store) -> Aside | None:
     log = FileSinkLog(folder_in(store))
-    return put_back(log, all_aside(log.files_of)[-1], "ann", AT)
+    return put_back(log, to_put_back(all_aside(log.files_of)), "ann", AT)  # as the command chooses it
 
 
 def is_gone_back(store: Store) -> None:

@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.tries import Tries, got_further, tries_of
-from tests.support.histories import History, complete, launch
+from tests.support.histories import History, complete, launch, start
 
 RUN, OWNER = "day-1", "flights.delays"
 
@@ -50,6 +50,17 @@ def test_tries_without_a_checkpoint_are_counted() -> None:
         failed(h, number)
         assert stuck(h) == [*range(1, number + 1)]
     assert found(h).over
+
+
+def test_more_memory_begins_the_count_anew() -> None:
+    """The next try does not repeat the same work in the same memory. At the limit it would, and is counted."""
+    h = History()
+    for number, size in enumerate(("4g", "6g", "9g", "9g", "9g"), 1):
+        plan = launch(RUN, number)
+        h.do(replace(plan, spec=replace(plan.spec, memory={"spark.driver.memory": size})))
+        h.do(start(RUN, number))
+        h.ended("failed")
+    assert stuck(h) == [3, 4, 5]
 
 
 def test_a_newer_checkpoint_begins_the_count_anew() -> None:
