@@ -100,5 +100,5 @@ def newest_files(own: Location, folders: Collection[int]) -> dict[int, str]:
 
 
 def _last_path(own: Location, name: str) -> str:
-    _, _, last = own.read(name).rpartition(b"\n")
+    _, _, last = b"".join(own.log_entry(name)).rpartition(b"\n")
     return unquote(parsed_file(last.decode(errors="replace"), own.name(name))["path"])

@@ -141,6 +141,12 @@ class Location:
             raise _missing(self, file)
         return body
 
+    def log_entry(self, file: str) -> Iterator[bytes]:
+        """Yield the content of an entry of a source's log in pieces: it names all files that the source has read, and has no limit. Raises
+        ``Damaged`` if it is absent.
+        """
+        return self.store.parts(self.name(file))
+
     def query_id(self) -> str:
         """Return Spark's id of the query, which is the same in all its locations; empty if no query has begun. Raises ``Damaged``."""
         body = self.store.read(self.name(METADATA))
@@ -366,7 +372,7 @@ def _beginnings(found: Found) -> Iterator[str]:
     its files again.
     """
     for name in found.sizes:
-        if BEGINNING.fullmatch(name) and found.locations[name].read(name).startswith(b"\0"):
+        if BEGINNING.fullmatch(name) and next(found.locations[name].log_entry(name), b"").startswith(b"\0"):
             yield name
 
 

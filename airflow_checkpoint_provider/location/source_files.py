@@ -47,7 +47,7 @@ def source_entry(location: Location, entry: str) -> list[dict[str, Any]]:
     """Return what an entry of a file source's log says of each file. Raises ``Damaged``."""
     what = location.name(entry)
     with readable(what):
-        lines = logged_lines(location.read(entry).decode())
+        lines = logged_lines(b"".join(location.log_entry(entry)).decode())
     return [parsed_file(line, what) for line in lines if line]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.preflight import newest_files
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.location.restored_files import ReadAgain, read_again
@@ -16,9 +17,10 @@ from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail
+from airflow_checkpoint_provider.spark.queries.sinks import links
 from airflow_checkpoint_provider.spark.queries.sinks.links import Move
 from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog
-from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, base
 
 HISTORY = Keys("jobs/job/shared")
 
@@ -45,6 +47,22 @@ def test_compacted_entry_stands_for_all_before_it() -> None:
     assert list(logged_files(location, 0, after=9)) == ["file:///in/10"]
     assert list(logged_files(location, 0, after=10)) == []
     assert list(logged_files(location, 1)) == []
+
+
+def test_log_of_very_many_files_is_read_moved_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compacted entry names all files that the source has ever read: 400,000 have more bytes than this package reads of its own objects."""
+    monkeypatch.setattr(base, "LARGEST", 1000)
+    monkeypatch.setattr(links, "PART", 300)
+    paths = [f"file:///in/{number}" for number in range(100)]
+    location, key = Location(LocalStore(tmp_path), "here"), "here/sources/0/9.compact"
+    location.store.assemble(key, [entry(*((path, 9) for path in paths))])
+    with pytest.raises(Damaged, match="more than 1000 bytes"):
+        location.store.read(key)
+    assert list(logged_files(location, 0)) == paths
+    assert len(SourceLog(location, 0).read(9)) == len(paths)
+    assert newest_files(location, {0}) == {0: paths[-1]}
+    Move(0, "file:///in", "file:///moved").carry_out(location)
+    assert list(logged_files(location, 0)) == [path.replace("/in/", "/moved/") for path in paths]
 
 
 def test_restore_finds_what_is_gone_on_this_host(tmp_path: Path) -> None:

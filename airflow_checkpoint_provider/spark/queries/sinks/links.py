@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import ONE_SLASH, SinkLog
 from airflow_checkpoint_provider.spark.s3a import spark_uri
+from airflow_checkpoint_provider.storage.base import PART
 from airflow_checkpoint_provider.text.units import plural
 
 
@@ -108,7 +109,8 @@ class Move:
             for file in files:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
                     file |= {"path": f"{self.new}/{path.removeprefix(prefix)}", "timestamp": now}
-            own.store.overwrite(listed.key, "\n".join((HEADER, *map(json.dumps, files))).encode())
+            body = "\n".join((HEADER, *map(json.dumps, files))).encode()
+            own.store.assemble(listed.key, (body[at : at + PART] for at in range(0, len(body), PART)))
 
 
 def bring(sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
