@@ -18,6 +18,8 @@ logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks of its sockets 
 
 EARLY = "-XX:CompileThresholdScaling=0.1"
 """A JVM that lives for minutes earns what it compiles; a driver of seconds does not."""
+INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark compiles an expression for millions of rows. For a few rows, to interpret it takes a sixth less of the whole work."""
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("tests")
     folder = tmp_path_factory.mktemp("spark")
-    for name, value in fast_confs(folder).items():
+    for name, value in {**fast_confs(folder), **INTERPRETED}.items():
         builder = builder.config(name, value)
     no_file_here = f"-Dderby.stream.error.file={folder}/derby.log"  # Derby, read by tests over JDBC, has its log in the working directory
     builder = builder.config("spark.driver.extraJavaOptions", f"{EARLY} {no_file_here}")

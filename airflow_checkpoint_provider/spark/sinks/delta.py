@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Pre
 from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES, OVERWRITE, check_columns, check_folder
 from airflow_checkpoint_provider.spark.sinks.run_column import (
+    check_run_column,
     refuse_taken,
     run_text,
     tag,
@@ -70,8 +71,7 @@ class DeltaSink(Sink):
         if not isinstance(self.mode, str) or self.mode not in MODES:
             raise InvalidConfig(f'mode={self.mode!r}: a DeltaSink has mode="append" and mode="overwrite"')
         check_columns("partition_by", self.partition_by)
-        if self.run_column is not None and (self.mode == OVERWRITE or not self.run_column):
-            raise InvalidConfig(f'run_column={self.run_column!r}: it is the name of a column, and for mode="append"')
+        check_run_column(self.run_column, self.mode)
 
     @property
     def target(self) -> str:

@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergSnapshot
 from airflow_checkpoint_provider.spark.queries.writer import SESSION_BRANCHES, need_package
 from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
-from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES, OVERWRITE
+from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES
 from airflow_checkpoint_provider.spark.sinks.iceberg_branches import (
     MAIN,
     NOTE,
@@ -34,7 +34,7 @@ from airflow_checkpoint_provider.spark.sinks.iceberg_branches import (
     note,
     remove_branches,
 )
-from airflow_checkpoint_provider.spark.sinks.run_column import refuse_taken, run_text, tag
+from airflow_checkpoint_provider.spark.sinks.run_column import check_run_column, refuse_taken, run_text, tag
 from airflow_checkpoint_provider.spark.sinks.tables import OpenTableSink, TableEntry
 from airflow_checkpoint_provider.text import sink_messages
 
@@ -69,12 +69,7 @@ class IcebergSink(Sink):
             )
         if not isinstance(self.mode, str) or self.mode not in MODES:
             raise InvalidConfig(f'mode={self.mode!r}: an IcebergSink has mode="append" and mode="overwrite"')
-        if self.run_column is not None and (
-            self.mode == OVERWRITE or not isinstance(self.run_column, str) or not self.run_column
-        ):
-            raise InvalidConfig(
-                f'run_column={self.run_column!r}: it is the name of a text column of the table, and for mode="append"'
-            )
+        check_run_column(self.run_column, self.mode)
 
     @property
     def target(self) -> str:

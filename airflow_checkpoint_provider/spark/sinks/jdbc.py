@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.spark.sinks.jdbc_connection import (
     transactions,
     without_secrets,
 )
+from airflow_checkpoint_provider.spark.sinks.run_column import check_run_column
 from airflow_checkpoint_provider.spark.stages import parquet_files
 from airflow_checkpoint_provider.spark.stages.schemas import refuse_types
 from airflow_checkpoint_provider.text import sink_messages
@@ -70,12 +71,7 @@ class JdbcSink(Sink):
         check_columns("key", self.key)
         if (self.mode == UPSERT) != bool(self.key):
             raise InvalidConfig('mode="upsert" and key=["id"] go together: the key says which rows are the same')
-        if self.run_column is not None and self.mode != APPEND:
-            raise InvalidConfig(
-                f'run_column is for mode="append". mode="{self.mode}" replaces the rows of a run without it'
-            )
-        if self.run_column is not None and (not isinstance(self.run_column, str) or not self.run_column):
-            raise InvalidConfig('run_column is the name of a text column of the table: run_column="run"')
+        check_run_column(self.run_column, self.mode)
         _check_properties(self.properties)
 
     @property

@@ -19,6 +19,18 @@ def run_text(run: str, transaction: str) -> str:
     return f"{run} {transaction}"
 
 
+def check_run_column(column: object, mode: str) -> None:
+    """Raise ``InvalidConfig`` unless ``column`` is None, or the name of a column for a ``mode`` that leaves the rows of other runs."""
+    if column is not None and mode != "append":
+        raise InvalidConfig(
+            f'run_column={column!r}: it is for mode="append". mode="{mode}" replaces the rows of a run without it'
+        )
+    if column is not None and not (isinstance(column, str) and column):
+        raise InvalidConfig(
+            f'run_column={column!r}: write the name of a text column of the table, as in run_column="run"'
+        )
+
+
 def refuse_taken(column: str, df: DataFrame) -> None:
     """Raise ``InvalidConfig`` if the rows have a column of that name."""
     if column.lower() in (name.lower() for name in df.columns):

@@ -119,6 +119,7 @@ def test_driver_of_yesterday_adds_nothing_to_the_overwrite_of_today(home: Home) 
         {"partition_by": "day"},
         {"mode": "overwrite", "run_column": "run"},
         {"run_column": ""},
+        {"run_column": 5},
     ],
 )
 def test_wrong_option_is_refused_where_it_is_written(wrong: dict[str, Any]) -> None:
