@@ -8,6 +8,7 @@ name exists, ``tests/unit/test_airflow_changed.py`` takes each one away.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import inspect
 import re
 import subprocess
@@ -187,6 +188,9 @@ def push_xcom(dag: str, run: str, task: str, key: str, value: Any, map_index: in
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
+LONGEST_LEVEL = 80
+"""Letters of a level in the name of a gauge. Airflow sends no name of more than 250."""
+
 
 def gauge(name: str, value: float, tags: dict[str, str], levels: Iterable[str]) -> None:
     """Send a gauge as Airflow sends its own: with tags, and if legacy names are on also with ``levels`` in its name.
@@ -197,8 +201,14 @@ def gauge(name: str, value: float, tags: dict[str, str], levels: Iterable[str]) 
 
     stats.gauge(f"checkpoint.{name}", value, tags=tags)
     if conf.getboolean("metrics", "legacy_names_on"):
-        before = [re.sub(r"[^a-zA-Z0-9_.-]", "_", level.replace(".", "__")) for level in levels]
-        stats.gauge(".".join(("checkpoint", *before, name)), value)
+        stats.gauge(".".join(("checkpoint", *map(_in_a_name, levels), name)), value)
+
+
+def _in_a_name(level: str) -> str:
+    """Return a level of a gauge's name. If letters are replaced, or it is cut, a digest keeps it apart from others."""
+    dotless = level.replace(".", "__")
+    clean = re.sub(r"[^a-zA-Z0-9_-]", "_", dotless)[:LONGEST_LEVEL]
+    return clean if clean == dotless else f"{clean}_{hashlib.sha256(level.encode()).hexdigest()[:8]}"
 
 
 # -- the Spark provider ------------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def test_gauges_are_sent_by_tag_only_without_legacy_names(
 
 def test_invalid_characters_of_a_name_are_replaced(sent: Sent) -> None:
     Gauges("flüge:täglich", "etl", "delays").update(finished().state)
-    assert "fl_ge_t_glich.lastcheckpointsize" in sent.values
+    assert "fl_ge_t_glich_3f3008f6.lastcheckpointsize" in sent.values
 
 
 @pytest.mark.usefixtures("sent")
@@ -297,4 +297,16 @@ def test_gauges_of_an_item_have_it_as_a_tag_and_a_level(sent: Sent) -> None:
     values = sent.values
     assert values["totalnumberofcheckpoints"] == 6
     assert sent.tags["totalnumberofcheckpoints"] == {**TAGS, "item": "s3://lake/orders"}
-    assert values[f"{LEVEL}.s3___lake_orders.totalnumberofcheckpoints"] == 6
+    assert values[f"{LEVEL}.s3___lake_orders_9587a88f.totalnumberofcheckpoints"] == 6
+
+
+def test_gauges_of_two_items_never_have_one_name(sent: Sent) -> None:
+    """StatsD knows no tags, and a backend logs an error for each name that is too long."""
+    items = ["a b", "a_b", "größe", "gr__e", "x" * 300, "x" * 301]
+    for item in items:
+        Gauges(JOB, "flights_etl", "delays", item=item).update(finished().state)
+    names = {
+        name for name in sent.values if name.startswith(f"{LEVEL}.") and name.endswith(".totalnumberofcheckpoints")
+    }
+    assert len(names) == len(items)
+    assert max(map(len, names)) < 250
