@@ -152,7 +152,7 @@ class DriverEnd:
         raise AirflowRescheduleException(again) from None  # type: ignore[no-untyped-call]
 
     def _cause(self, attempt: AttemptRecord | None, exit_code: int | None, failure: BaseException | None) -> str:
-        """Return of which memory the driver died, as its task sees it; empty if it was not memory."""
+        """Return the memory that the driver ran out of, as its task sees it; empty if it was not memory."""
         if self.in_cluster:
             asked = self.submission.diagnostics() if self.submission else ""
             said = [*self.output.last, str(failure or ""), asked]

@@ -225,7 +225,7 @@ class LaunchedDriver:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def record_end(self, outcome: str, exit_code: int | None, cause: str = "") -> None:
-        """Record how the driver ended, if it could not do so itself, and of which memory it died. Do nothing if it was replaced."""
+        """Record how the driver ended, if it could not do so itself, and the memory that it ran out of. Do nothing if it was replaced."""
         attempt = self.attempt()
         if attempt is None:
             self._record_launch_end(outcome, exit_code, cause)

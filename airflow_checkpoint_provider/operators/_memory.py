@@ -101,7 +101,7 @@ def raise_memory(arguments: dict[str, Any], plan: MemoryPlan | None, memory: Map
 def cause_in_client(
     attempt: AttemptRecord | None, exit_code: int | None, output: Sequence[str], kills: OomKills
 ) -> str:
-    """Return of which memory a driver in client mode died, as its task sees it; empty if it was not memory.
+    """Return the memory that a driver in client mode ran out of, as its task sees it; empty if it was not memory.
 
     ``output`` are its last lines, ``exit_code`` is that of its JVM.
     """
@@ -113,7 +113,7 @@ def cause_in_client(
 
 
 def cause_in_cluster(attempt: AttemptRecord | None, said: str) -> str:
-    """Return of which memory a driver in a cluster died by what ``spark-submit`` and the cluster manager said; empty if it was not memory."""
+    """Return the memory that a driver in a cluster ran out of, by what ``spark-submit`` and the cluster manager said; empty if it was not memory."""
     return out_of_memory.cause_in_diagnostics(said, by_code=attempt is None or not _of_script(attempt))
 
 

@@ -124,7 +124,7 @@ class State(Record):
         return next((attempt for attempt in reversed(self.attempts) if attempt.launch == launch), None)
 
     def causes_of(self, launch: Launch) -> frozenset[str]:
-        """Return of which memory the drivers of a launch died: names in ``policies.memory.RAISED``, or of a later version."""
+        """Return the kinds of memory that the drivers of a launch ran out of: names in ``policies.memory.RAISED``, or of a later version."""
         ends: tuple[Launch | AttemptRecord, ...] = (
             launch,
             *(attempt for attempt in self.attempts if attempt.launch == launch.number),

@@ -59,7 +59,7 @@ _WORDS = {
 
 
 def cause_in_error(text: str) -> str:
-    """Return of which memory a job died by the text of the error in its driver; empty if it was not memory."""
+    """Return the memory that a job ran out of, by the text of the error in its driver; empty if it was not memory."""
     if lost := [*_LOST.finditer(text)]:
         return cause_in_loss(lost[-1][1])
     if task := _IN_TASK.search(text):
@@ -68,7 +68,7 @@ def cause_in_error(text: str) -> str:
 
 
 def cause_in_loss(reason: str) -> str:
-    """Return of which memory an executor died by Spark's reason for its loss; empty if it was not memory."""
+    """Return the memory that an executor ran out of, by Spark's reason for its loss; empty if it was not memory."""
     if _EXECUTOR_CONTAINER.search(reason):
         return EXECUTOR_OVERHEAD
     return EXECUTOR_HEAP if _EXECUTOR_HEAP.search(reason) else ""
@@ -85,12 +85,12 @@ def python_crashed(text: str) -> bool:
 
 
 def cause_in_output(lines: Iterable[str]) -> str:
-    """Return of which memory a driver died by the last lines of its output; empty if it was not memory."""
+    """Return the memory that a driver ran out of, by the last lines of its output; empty if it was not memory."""
     return DRIVER_HEAP if any(_IN_DRIVER.search(line) for line in lines) else ""
 
 
 def cause_in_diagnostics(text: str, *, by_code: bool = True) -> str:
-    """Return of which memory a driver in a cluster died by what ``spark-submit``, YARN or Kubernetes say about it; else empty.
+    """Return the memory that a driver in a cluster ran out of, by what ``spark-submit``, YARN or Kubernetes say about it; else empty.
 
     ``by_code``: exit code 52 is that of Spark's JVM, not of the script.
     """

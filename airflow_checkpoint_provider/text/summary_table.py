@@ -253,7 +253,7 @@ def _headline(state: State, about: Summary) -> str:
 
 
 def _died(state: State, about: Summary) -> str:
-    """Return of which memory the newest driver of a run died; empty if that was not its end."""
+    """Return the memory that the newest driver of a run ran out of; empty if that was not its end."""
     record = state.run(about.run)
     launch = state.launch(record.launch) if record else None
     newest = (state.attempt_of(launch.number) or launch) if launch else None

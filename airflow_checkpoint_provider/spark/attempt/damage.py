@@ -6,8 +6,7 @@ the driver reads that file once more, alone. A damaged file fails each retry, so
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.files import check_again
@@ -16,6 +15,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, Damaged, StoreEr
 from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.java_errors import texts_of
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.text import state_messages
 
@@ -69,7 +69,7 @@ def _unusable(attempt: Attempt, stored: StoredFile, damage: Damaged) -> Damaged 
 
 def _named_file(error: Exception, states: Iterable[StateSnapshot]) -> StoredFile | None:
     """Return the first stored file whose path stands in ``error`` or its causes."""
-    text = "\n".join(_texts(error))
+    text = "\n".join(texts_of(error))
     for state in states:
         for file_set in state.file_sets:
             if file_set.path in text:
@@ -77,14 +77,3 @@ def _named_file(error: Exception, states: Iterable[StateSnapshot]) -> StoredFile
                     if f"{file_set.path}/{file.name}" in text:
                         return StoredFile(state.uid, file_set.path, file)
     return None
-
-
-def _texts(error: BaseException | None) -> Iterator[str]:
-    """Yield the texts of an error and its causes. PySpark keeps the causes in the JVM as a text of its own."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        with contextlib.suppress(Exception):  # py4j asks the JVM for the text, which may be gone
-            yield str(error)
-        yield str(getattr(error, "_stackTrace", ""))
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -48,7 +48,7 @@ class AttemptEnd:
         self._only = threading.Lock()  # taken by the thread that ends the process, for good
 
     def write(self, outcome: str, exit_code: int, cause: str = "") -> None:
-        """Write the last entry. ``cause``: of which memory the attempt died. Raises ``StoreError`` and ``CommitStateUnknown``."""
+        """Write the last entry. ``cause``: the memory that the attempt ran out of. Raises ``StoreError`` and ``CommitStateUnknown``."""
         self._leaving.if_begun()
         self._leaving.begun.set()
         self._heart.stop()

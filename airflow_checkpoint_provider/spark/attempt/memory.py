@@ -1,4 +1,4 @@
-"""Of which memory an attempt died, as its driver sees it. Runs in the Spark driver.
+"""The memory that was used up when an attempt died, as its driver sees it. Runs in the Spark driver.
 
 It asks only when the attempt ends with an error: a listener of Spark in Python would cost a call for each of Spark's events.
 """
@@ -13,14 +13,15 @@ from pyspark.sql import SparkSession
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.policies.memory import DRIVER_OVERHEAD
 from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.java_errors import texts_of
 from airflow_checkpoint_provider.text import out_of_memory
 
 NEWEST = 10  # lost executors whose reasons are read: each costs a few calls
 
 
 def cause_of(error: BaseException | None, spark: SparkSession, kills: OomKills) -> str:
-    """Return of which memory the attempt died whose script ended with ``error``; empty if it was not memory."""
-    text = "\n".join(_texts(error))
+    """Return the memory that was used up when the script ended with ``error``; empty if the cause was another."""
+    text = "\n".join(texts_of(error))
     if cause := out_of_memory.cause_in_error(text):
         return cause
     if out_of_memory.python_crashed(text) and kills.happened():
@@ -32,19 +33,8 @@ def cause_of(error: BaseException | None, spark: SparkSession, kills: OomKills) 
 
 
 def cause_of_jvm_death(kills: OomKills) -> str:
-    """Return of which memory the driver's JVM died, as far as its Python can tell: the task sees the JVM's exit code."""
+    """Return the memory that was used up when the JVM died, as far as Python can tell: the task sees the JVM's exit code."""
     return DRIVER_OVERHEAD if kills.happened() else ""
-
-
-def _texts(error: BaseException | None) -> Iterator[str]:
-    """Yield the texts of an error and of those that led to it. PySpark's own have the JVM's stack trace beside their text."""
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        with contextlib.suppress(Exception):  # the text of a JVM's error is asked from the JVM, which may be gone
-            yield str(error)
-        yield str(getattr(error, "_stackTrace", None) or "")
-        error = error.__cause__ or error.__context__
 
 
 def losses(spark: SparkSession) -> Iterator[str]:

@@ -353,7 +353,7 @@ def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, comman
 
 
 def _label(outcome: str, cause: str) -> Label:
-    """Return how an attempt ended, and of which memory it died, if it did."""
+    """Return how an attempt ended, and the memory that it ran out of, if that was the cause."""
     label, died = Label.of(outcome), out_of_memory.in_words({cause})
     return replace(label, text=f"{outcome}: {died}") if died else label
 
