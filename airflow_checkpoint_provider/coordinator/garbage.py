@@ -1,13 +1,13 @@
 """The checkpoints and folders that a history no longer needs, and their deletion. Runs anywhere.
 
 ``plan`` returns the garbage, ``collect`` deletes it. Any process may call either repeatedly, and finishes interrupted
-deletions. There are five verbs:
-* *expire*: checkpoints and claimed savepoints that no policy keeps. They are condemned (an entry), deleted, and forgotten
-  (an entry), in this order, so that nobody restores from a checkpoint that is half deleted.
-* *delete*: the files of condemned checkpoints and savepoints.
-* *remove orphans*: folders that nothing refers to, and the files that aborted savepoints have left at their targets.
-* *compact*: the entries of the journal after its newest boundaries; see ``compaction``.
-* *dispose*: a savepoint, by its owner; see ``savepoint.dispose``.
+deletions. Checkpoints and claimed savepoints that no policy keeps go in three steps, so that nobody restores from a checkpoint that
+is half deleted:
+1. *condemn*: an entry names them.
+2. *delete*: their files.
+3. *forget*: an entry drops them.
+
+``remove_orphans`` deletes folders that nothing refers to, and the files that aborted savepoints have left at their targets.
 """
 
 from __future__ import annotations

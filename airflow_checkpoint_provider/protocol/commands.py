@@ -103,6 +103,8 @@ class StartAlone(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestStop(Command):
+    """Ask the driver of a launch to end."""
+
     launch: int
     try_number: int
     by: str
@@ -193,6 +195,8 @@ class ConfirmPublished(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Abort(Command):
+    """Abort a pending checkpoint."""
+
     id: int
     reason: str
     phase: str = ACKNOWLEDGE
@@ -279,6 +283,8 @@ class Condemn(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Forget(Command):
+    """Drop condemned checkpoints from the state, because their files are deleted."""
+
     ids: tuple[int, ...]
     epoch: int | None = None
     claims: tuple[str, ...] = ()

@@ -127,6 +127,8 @@ class Event(Shared):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOpened(Event):
+    """The history of a job, of a run or of an item begins, or a closed one begins again."""
+
     incarnation: str
     job: JobId
     scope: str  # the run's key, empty in job scope
@@ -136,16 +138,22 @@ class HistoryOpened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryClosing(Event):
+    """Nobody needs the history any more. From now on, only entries that finish the closing, or open it again, are accepted."""
+
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryClosed(Event):
+    """The history is closed. A launch may open it again."""
+
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlanned(Event):
+    """A task is about to submit a driver, which starts from the restore point."""
+
     launch: Number
     spec: LaunchSpec
     restore_point: Point | None
@@ -153,6 +161,8 @@ class LaunchPlanned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchAdopted(Event):
+    """A later try of the task follows the driver of an earlier one, and submits none."""
+
     launch: Number
     token: Token
     try_number: Size
@@ -161,6 +171,8 @@ class LaunchAdopted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequested(Event):
+    """A task or a person asks the driver of a launch to end."""
+
     launch: Number
     by: str
     reason: str
@@ -178,6 +190,8 @@ class LaunchEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptStarted(Event):
+    """A driver has attached: it is attempt ``epoch`` of the job, and fences the earlier attempts of its application."""
+
     epoch: Number
     launch: Number
     driver: str  # nonce
@@ -201,6 +215,8 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BranchOpened(Event):
+    """A restore: running attempts are over, and the next launch starts from the base."""
+
     branch: Number
     application: str
     base: Point | None
@@ -216,12 +232,16 @@ class BranchOpened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestQueued(Event):
+    """A request waits until another checkpoint is over."""
+
     request: Request
     epoch: Number  # of the attempt that would take it
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestDropped(Event):
+    """A queued request will not be served."""
+
     token: str
     reason: str
 
@@ -235,6 +255,8 @@ class QueueDropped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTriggered(Event):
+    """A checkpoint is pending: the applications of its plan are to acknowledge it."""
+
     id: Number
     epochs: Epochs
     branch: Size
@@ -250,6 +272,8 @@ class CheckpointTriggered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCompleted(Event):
+    """All applications have acknowledged, and the seal is written: a launch may start from the checkpoint."""
+
     id: Number
     digest: str
     bytes: Size
@@ -261,6 +285,8 @@ class CheckpointCompleted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointAborted(Event):
+    """The checkpoint will never be completed."""
+
     id: Number
     reason: str
     phase: str
@@ -277,17 +303,23 @@ class CommitsConfirmed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SavepointPublished(Event):
+    """A savepoint lies whole in its own folder."""
+
     id: Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsCondemned(Event):
+    """No policy keeps these checkpoints. Nobody may restore from them, and their files are about to be deleted."""
+
     ids: tuple[Number, ...]
     claims: tuple[str, ...] = added(factory=tuple)  # pointers of claimed savepoints
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsForgotten(Event):
+    """The files of these checkpoints are deleted."""
+
     ids: tuple[Number, ...]
     claims: tuple[str, ...] = added(factory=tuple)
 
@@ -352,6 +384,8 @@ class QueryReleased(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
+    """A suspended job may be started again."""
+
     by: str
     reason: str
 

@@ -69,6 +69,8 @@ class Launch(Ends):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord(Ends):
+    """One driver of the job, from its start to its end."""
+
     epoch: Number
     launch: Number
     application: str
@@ -88,6 +90,8 @@ class AttemptRecord(Ends):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Ends):
+    """A run of the job's task: where it started, and its newest launch."""
+
     key: str
     owner: str
     run_after: str | None
@@ -107,6 +111,8 @@ class Run(Ends):
 
 @dataclass(frozen=True, kw_only=True)
 class Branch(Record):
+    """What the newest restore has decided: where launches start, and under which names."""
+
     number: Size = 0
     base: Point | None = None
     token: Token | None = None

@@ -333,6 +333,8 @@ def sink_version(sink: SinkDetail) -> SinkVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class Versions(Record):
+    """The releases with which a driver ran."""
+
     package: str = ""  # for people who read `_metadata`
     spark: str = ""
 

@@ -59,6 +59,8 @@ class Closing(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class State(Record):
+    """What the events of a journal add up to: launches, attempts, requests, queries, sinks and checkpoints of one history."""
+
     n: int = -1  # the newest entry folded in
     at: TimeOrEmpty = ""  # and when that was written
     incarnation: str = ""

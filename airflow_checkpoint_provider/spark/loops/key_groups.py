@@ -65,18 +65,8 @@ def fixed(column: Column, of: DataType) -> Column:
 # -- ranges of groups --------------------------------------------------------------------------------------------------
 
 
-def file_of(group: int, files: int, max_parallelism: int) -> int:
-    """Return the number of the file that holds a key group, of ``files`` files."""
-    return group * files // max_parallelism
-
-
-def groups_of(file: int, files: int, max_parallelism: int) -> range:
-    """Return the key groups that a file holds."""
-    return range(-(-file * max_parallelism // files), -(-(file + 1) * max_parallelism // files))
-
-
 def spread(rows: DataFrame, group: Column, files: int, max_parallelism: int) -> DataFrame:
-    """Return rows in ``files`` partitions, each with its range of key groups.
+    """Return rows in ``files`` partitions, each with its range of key groups: a group is in file group * files // max_parallelism.
 
     Spark puts a row into the partition that its own hash of a column says. So the column has a number whose hash says the right one.
     """

@@ -16,9 +16,10 @@ from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from airflow_checkpoint_provider.spark.loops import keyed_files
-from airflow_checkpoint_provider.spark.loops.key_groups import groups_of, key_group
+from airflow_checkpoint_provider.spark.loops.key_groups import key_group
 from tests.integration.runtime.conftest import Script
 from tests.support.drivers import ROOT
+from tests.support.key_groups import groups_of
 
 CARRIERS = "carrier string, delay bigint"
 

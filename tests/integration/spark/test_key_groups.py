@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from airflow_checkpoint_provider.spark.loops.key_groups import file_of, fixed, groups_of, key_group, spread
+from airflow_checkpoint_provider.spark.loops.key_groups import fixed, key_group, spread
+from tests.support.key_groups import file_of, groups_of
 
 GOLDEN = {
     "7Y": -2864211556195259663,

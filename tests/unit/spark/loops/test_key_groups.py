@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_checkpoint_provider.spark.loops.key_groups import file_of, groups_of, murmur3, numbers_for
+from airflow_checkpoint_provider.spark.loops.key_groups import murmur3, numbers_for
+from tests.support.key_groups import file_of, groups_of
 
 
 @given(st.integers(1, 300), st.integers(1, 500))
