@@ -154,7 +154,7 @@ class Queries:
             uid=uid,
             restored=self._states.claim_query(uid),
             sink=sink,
-            sources=SourceRows(self._spark, uid, writer, self._written()),
+            sources=SourceRows(self._spark, uid, writer, self._written_again()),
             links=restored_links(self._spark, self._attempt, uid, self._states.snapshots, reads, self._sinks),
             adopt=adopt,
             rescaling=Rescaling(self._spark, uid) if rescale else None,
@@ -173,10 +173,14 @@ class Queries:
             raise
         return running
 
-    def _written(self) -> set[str | None]:
-        """Return the paths to which queries of the job write, or have written."""
-        started = (sink.path for sink in self._sinks.values())
-        return {*started, *(query.newest.sink for query in self._attempt.journal.state.queries)}
+    def _written_again(self) -> set[str | None]:
+        """Return the paths of queries that write rows again: those that went back with this restore, and those that begin in a fork. Nobody
+        writes the files of any other query again.
+        """
+        state, running = self._attempt.journal.state, self._running.values()
+        begin = (one.sink.path for one in running if not (one.located.older or one.located.chain))
+        back = (query.newest.sink for query in state.queries if query.newest.rewound >= max(1, state.branch.rewinds))
+        return {*begin, *back}
 
     @property
     def _sinks(self) -> dict[str, StreamSink]:

@@ -27,7 +27,8 @@ CHANGES = ("readchangefeed", "readchangedata")  # options with which it reads ot
 
 
 class DeltaSources:
-    """The sources of a query that read Delta tables. ``written`` are the tables to which queries of the same job write."""
+    """The sources of a query that read Delta tables. ``written`` are the tables to which other queries of the job
+    write their rows again."""
 
     def __init__(self, spark: SparkSession, uid: str, leaves: Sequence[Leaf], written: Collection[str | None]) -> None:
         self._spark, self._uid, self._written = spark, uid, written

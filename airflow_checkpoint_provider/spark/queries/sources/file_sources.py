@@ -27,7 +27,8 @@ SAME = 1_000  # milliseconds: a store may tell the time of a file in whole secon
 
 
 class FileSources:
-    """The sources of a query that read files. ``written`` are the paths to which queries of the same job write."""
+    """The sources of a query that read files. ``written`` are the paths to which other queries of the job write their
+    rows again."""
 
     def __init__(self, spark: SparkSession, uid: str, leaves: Sequence[Leaf], written: Collection[str | None]) -> None:
         self._spark, self._uid, self._paths = spark, uid, SourcePaths(spark, uid)

@@ -28,7 +28,8 @@ ASKED = (FILES, "kafka", "delta", "iceberg")
 
 
 class SourceRows:
-    """The sources of the query ``uid``. ``written`` are the paths to which queries of the same job write."""
+    """The sources of the query ``uid``. ``written`` are the paths to which other queries of the job write their
+    rows again."""
 
     def __init__(
         self, spark: SparkSession, uid: str, writer: DataStreamWriter, written: Collection[str | None] = ()

@@ -12,12 +12,14 @@ from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.copying import copy_files
 from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail
 from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links
+from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
@@ -118,3 +120,20 @@ def test_reader_goes_on_if_nobody_went_back_after_all(attempts: Attempts) -> Non
     attempts.restore(back=False)
     bronze, silver = attempts.start(UPSTREAM, READER)
     assert (bronze.position.committed, silver.position.committed) == (3, 1)
+
+
+def test_files_are_written_again_by_a_query_that_went_back_and_by_no_other(attempts: Attempts) -> None:
+    """A query that stands at its batch, or that the script no longer starts, writes nothing again: what is gone of its files is missing."""
+
+    def written_again() -> set[str | None]:
+        driver = attempts.driver
+        return Queries(cast(Any, None), driver.attempt, driver.states, CheckpointConfig())._written_again()
+
+    attempts.restore(back=True)
+    attempts.start()
+    assert written_again() == set()
+    attempts.start(UPSTREAM)
+    assert written_again() == {folder_in(attempts.store).uri}
+    attempts.restore(back=True)
+    attempts.start()
+    assert written_again() == set(), "it has to go back once more"
