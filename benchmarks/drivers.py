@@ -65,8 +65,9 @@ class Driver:
     def ask(self, line: str) -> dict[str, Any]:
         """Write a line to its standard input, and return the result that it tells then."""
         assert self._process.stdin
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, and answers nothing
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
         self.result = {}
         while not self.result:
             if not self._note():
@@ -191,12 +192,8 @@ def drivers_on(
         s3 = stack.enter_context(S3Server()) if where == S3 else None
         if s3:
             s3.make_bucket(BUCKET)
-            stack.callback(_empty, S3Store(BUCKET, "", s3.settings()))  # all servers of a process share their buckets
+            stack.callback(s3.empty_bucket, BUCKET)  # all servers of a process share their buckets
         yield Drivers(Path(folder), s3, quick=quick, confs=confs, python=python, variables=variables)
-
-
-def _empty(bucket: S3Store) -> None:
-    bucket.delete([listed.key for listed in bucket.list("")])
 
 
 def _confs(folder: Path) -> dict[str, str]:

@@ -130,6 +130,12 @@ class S3Server:
     def make_bucket(self, name: str) -> None:
         self.client.create_bucket(Bucket=name)
 
+    def empty_bucket(self, name: str) -> None:
+        """Delete all objects, also those that stand for folders."""
+        for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=name):
+            for listed in page.get("Contents", ()):
+                self.client.delete_object(Bucket=name, Key=listed["Key"])
+
     def _serve(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         request = _Request(environ)
         with self._one_at_a_time:
