@@ -33,6 +33,9 @@ def test_all_that_writes_is_refused_and_all_that_reads_is_not(
 ) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.scripting.enabled", "true")
+    session.conf.set(
+        "spark.sql.codegen.factoryMode", "FALLBACK"
+    )  # Spark decodes the tables of its catalog only by compiled code
     session.range(2).createOrReplaceTempView(VIEW)
     try:
         assert not_refused(session, str(tmp_path)) == {}
