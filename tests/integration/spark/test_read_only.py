@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.errors import WriteRefused
 from airflow_checkpoint_provider.spark import read_only
 from tests.support.writes import VIEW, not_read, not_refused, with_writes
 
+COMPILES = "spark.sql.codegen.factoryMode"
 LINE = "frame.write.mode('overwrite').parquet('/nowhere')"
 
 
@@ -37,10 +38,13 @@ def test_all_that_writes_is_refused_and_all_that_reads_is_not(
         "spark.sql.codegen.factoryMode", "FALLBACK"
     )  # Spark decodes the tables of its catalog only by compiled code
     session.range(2).createOrReplaceTempView(VIEW)
+    interpreted = spark.conf.get(COMPILES)
+    spark.conf.set(COMPILES, "FALLBACK")  # the tables of its catalog, Spark can decode only by compiled code
     try:
         assert not_refused(session, str(tmp_path)) == {}
         assert not_read(session, str(tmp_path)) == {}
     finally:
+        spark.conf.set(COMPILES, interpreted or "FALLBACK")
         session.catalog.clearCache()
     assert list(tmp_path.iterdir()) == []
     assert not session.catalog.tableExists("t")
