@@ -73,7 +73,7 @@ class CheckpointError(Exception):
         return f"{self.message}  [{self.code}]"
 
 
-def typed(error: Exception, where: str) -> CheckpointError:
+def as_checkpoint_error(error: Exception, where: str) -> CheckpointError:
     """Return an error as one of this package. ``where`` is added to an unforeseen error, which must not stop anything else."""
     if isinstance(error, CheckpointError):
         return error

@@ -44,10 +44,10 @@ def get_cli_commands() -> list[GroupCommand]:
 def run(verb: Verb, options: Namespace) -> None:
     """Run a verb with the arguments that Airflow has parsed. Exits with its code."""
     from airflow_checkpoint_provider.cli import main
-    from airflow_checkpoint_provider.protocol.wording import of_connection, typed
+    from airflow_checkpoint_provider.protocol.wording import of_connection, typed_command
 
     connection = options.conn_id or CONNECTION
-    with typed("airflow checkpoints", of_connection(connection)):
+    with typed_command("airflow checkpoints", of_connection(connection)):
         code = main.run(verb, options, lambda: _store(connection, needs_root=not by_pointer(options)))
     if code:
         raise SystemExit(code)

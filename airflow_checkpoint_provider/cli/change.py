@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.errors import (
     Refused,
     SavepointDisposed,
     StoreMisconfigured,
-    typed,
+    as_checkpoint_error,
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED
@@ -238,7 +238,7 @@ def prune(store: Store, job: str, run: str | None, approval: Approval, item: str
                 continue
             collect_and_close(history.coordinator, now)
         except Exception as error:  # noqa: BLE001 - an error of one file must not keep the other histories from being pruned
-            errors = (*errors, typed(error, history.prefix))
+            errors = (*errors, as_checkpoint_error(error, history.prefix))
     return Report(header, cells, data, [*(lines if approval.yes else []), "done"], notes, errors)
 
 
@@ -249,7 +249,7 @@ def _plans(store: Store, found: Sequence[FoundHistory], now: str) -> tuple[list[
         try:
             planned.append(_planned(store, history, now))
         except Exception as error:  # noqa: BLE001 - an error in one history must not keep the others from being pruned
-            known = typed(error, "its garbage")
+            known = as_checkpoint_error(error, "its garbage")
             errors.append(type(known)(f"{history.keys.prefix}: {known.message}"))
     return planned, tuple(errors)
 

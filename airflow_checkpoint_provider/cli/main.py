@@ -17,7 +17,7 @@ from airflow_checkpoint_provider import __version__, errors
 from airflow_checkpoint_provider.cli.output import write, write_lines
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, by_pointer, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
-from airflow_checkpoint_provider.protocol.wording import nearest, typed
+from airflow_checkpoint_provider.protocol.wording import nearest, typed_command
 from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 
 FAILED = 1
@@ -35,7 +35,7 @@ EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     root = f" --root {shlex.quote(options.root)}" if options.root is not None else ""
-    with typed(f"checkpoints{root}"):
+    with typed_command(f"checkpoints{root}"):
         return run(options.verb, options, lambda: _store(options))
 
 

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.journal import age_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import CheckpointError, StoreError, typed
+from airflow_checkpoint_provider.errors import CheckpointError, StoreError, as_checkpoint_error
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.deletion import policy_of
 from airflow_checkpoint_provider.protocol.keys import (
@@ -113,7 +113,9 @@ def _collect_or_report(coordinator: Coordinator, now: str, liveness: Liveness) -
         return _collect(coordinator, now, liveness)
     except Exception as error:  # noqa: BLE001 - an error in one history must not keep the others from being collected
         prefix = coordinator.keys.prefix
-        return OlderRun(prefix.removeprefix(f"{runs_folder(prefix.split('/')[1])}/"), error=typed(error, prefix))
+        return OlderRun(
+            prefix.removeprefix(f"{runs_folder(prefix.split('/')[1])}/"), error=as_checkpoint_error(error, prefix)
+        )
 
 
 def _name(state: State) -> str:

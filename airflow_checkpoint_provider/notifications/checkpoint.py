@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import BaseNotifier
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import InvalidConfig, typed
+from airflow_checkpoint_provider.errors import InvalidConfig, as_checkpoint_error
 from airflow_checkpoint_provider.operators._task_history import read_history
 from airflow_checkpoint_provider.text import tries as text
 
@@ -59,7 +59,7 @@ def _told(context: Any, failed: text.FailedTask) -> list[str]:
         found = read_history(context)
         return text.notification(failed, found.state, found.reference.run, found.tries, utc_now())
     except Exception as error:  # noqa: BLE001 - a store or a connection raises any error of its client
-        lines = text.without_facts(failed, typed(error, "the journal"))
+        lines = text.without_facts(failed, as_checkpoint_error(error, "the journal"))
         log.warning("%s", lines[-2].strip())
         return lines
 

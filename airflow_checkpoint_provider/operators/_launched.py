@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.errors import (
     Refused,
     StoreError,
     Superseded,
-    typed,
+    as_checkpoint_error,
 )
 from airflow_checkpoint_provider.hooks.history import task_author
 from airflow_checkpoint_provider.metrics import Gauges
@@ -219,7 +219,7 @@ class LaunchedDriver:
                 self.store, history.job, by, own=self.keys.prefix, stop=stop.is_set, pause=stop.wait
             )
         except Exception as error:  # noqa: BLE001 - no other code would report an error of this thread
-            collected.append(OlderRun("", error=typed(error, "the listing")))
+            collected.append(OlderRun("", error=as_checkpoint_error(error, "the listing")))
         self.log(launch_messages.older_runs(history.job, collected))
 
     # -- the end -----------------------------------------------------------------------------------------------------

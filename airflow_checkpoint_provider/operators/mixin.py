@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.errors import (
     JobSuspended,
     NotSupportedYet,
     Superseded,
-    typed,
+    as_checkpoint_error,
 )
 from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
@@ -266,7 +266,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
             try:
                 follow(launch, ended, log_checkpoints=beyond, on_attach=on_attach, restarts=beyond)
             except Exception as error:  # noqa: BLE001 - no other code would report an error of this thread
-                launch.log([launch_messages.not_followed(typed(error, "the journal"))])
+                launch.log([launch_messages.not_followed(as_checkpoint_error(error, "the journal"))])
 
         collector = functools.partial(launch.collect_older_runs, ended)
         named: dict[str, Callable[[], object]] = {"checkpoint-follow": monitor, "checkpoint-garbage": collector}

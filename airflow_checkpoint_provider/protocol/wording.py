@@ -52,7 +52,7 @@ _TYPED: ContextVar[tuple[str, str] | None] = ContextVar("typed", default=None)
 
 
 @contextlib.contextmanager
-def typed(before: str, after: str = "") -> Iterator[None]:
+def typed_command(before: str, after: str = "") -> Iterator[None]:
     """Inside this block, let printed commands look like the one that the person typed: ``before`` precedes the verb, ``after`` ends
     the line. This is the only thing that texts take from outside of their arguments."""
     token = _TYPED.set((before, after))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
@@ -61,6 +61,13 @@ def scala_pairs(scala_map: Any) -> list[tuple[str, str]]:
 def frame_of(spark: SparkSession, plan: Any) -> Any:
     """Return the frame of a logical plan, as the object of Spark's that PySpark wraps."""
     return java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(spark._jsparkSession, plan)
+
+
+def dataframe_of(spark: SparkSession, java_frame: Any) -> DataFrame:
+    """Return PySpark's DataFrame of a frame of Spark's."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    return DataFrame(java_frame, spark)
 
 
 def await_future(spark: SparkSession, future: Any, seconds: int) -> None:

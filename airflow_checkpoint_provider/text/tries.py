@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_checkpoint_provider.errors import CheckpointError, printable, shortened, without_userinfo
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.tries import Tries
-from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, of_connection, title, typed
+from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, of_connection, title, typed_command
 from airflow_checkpoint_provider.text.summary_table import last_sign
 from airflow_checkpoint_provider.text.units import (
     ago,
@@ -121,7 +121,7 @@ def notification(failed: FailedTask, state: State, run: str, tries: Tries | None
 
 def without_facts(failed: FailedTask, error: CheckpointError) -> list[str]:
     """Return the text if the journal cannot be read."""
-    with typed("airflow checkpoints", of_connection(failed.connection)):
+    with typed_command("airflow checkpoints", of_connection(failed.connection)):
         look = command("jobs")
     return [
         headline(subject(failed), "CKP512"),

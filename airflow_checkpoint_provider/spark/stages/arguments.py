@@ -228,7 +228,7 @@ def _is_of_another_session(source: DataFrame, spark: SparkSession) -> bool:
     return source.sparkSession is not spark and source.sparkSession._jsparkSession != spark._jsparkSession
 
 
-def frame_of(uid: str, source: Any, spark: SparkSession, *, function: bool) -> DataFrame:
+def stage_frame(uid: str, source: Any, spark: SparkSession, *, function: bool) -> DataFrame:
     """Return the DataFrame of a stage, which its function may have returned. Raises ``WrongUse`` for other values, and for streams."""
     if not isinstance(source, DataFrame):
         _refuse(uid, source, function)

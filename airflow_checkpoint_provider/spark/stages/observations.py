@@ -24,7 +24,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.location.foreign import loads, readable
 from airflow_checkpoint_provider.protocol.metadata import Metrics
-from airflow_checkpoint_provider.spark.java_classes import await_future, java_class, scala_items, scala_seq
+from airflow_checkpoint_provider.spark.java_classes import (
+    await_future,
+    dataframe_of,
+    java_class,
+    scala_items,
+    scala_seq,
+)
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages.plan import UUID, Plan
 from airflow_checkpoint_provider.text import state_messages
@@ -227,7 +233,9 @@ def _observations() -> Iterator[tuple[Observation, Any]]:
 
 def _json_of(spark: SparkSession, row: Any, schema: Any) -> str:
     """Return a row as JSON. Two metrics may have one name, so their positions are the names. Starts no job."""
-    frame = _frame(spark, spark._jsparkSession.createDataFrame(java_class(spark, "java.util.List").of(row), schema))
+    frame = dataframe_of(
+        spark, spark._jsparkSession.createDataFrame(java_class(spark, "java.util.List").of(row), schema)
+    )
     text: str = frame.toDF(*map(str, range(len(frame.columns)))).select(F.to_json(F.struct("*"), EXACT)).collect()[0][0]
     return text
 
@@ -245,14 +253,8 @@ def _row_of(spark: SparkSession, schema: str, text: str) -> Any:
     texts = spark._jsparkSession.createDataset(java_class(spark, "java.util.List").of(text), encoder)
     fields = json.loads(schema)["fields"]
     numbered = json.dumps({"type": "struct", "fields": [{**field, "name": str(i)} for i, field in enumerate(fields)]})
-    rows = _frame(spark, texts.toDF()).select(F.from_json("value", numbered, EXACT).alias("row")).select("row.*")
+    rows = dataframe_of(spark, texts.toDF()).select(F.from_json("value", numbered, EXACT).alias("row")).select("row.*")
     return rows.toDF(*(field["name"] for field in fields))._jdf.head()
-
-
-def _frame(spark: SparkSession, java_frame: Any) -> DataFrame:
-    from pyspark.sql.classic.dataframe import DataFrame
-
-    return DataFrame(java_frame, spark)
 
 
 def _first_line(error: Exception) -> str:

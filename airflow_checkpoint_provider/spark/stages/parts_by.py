@@ -13,7 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType
 
 from airflow_checkpoint_provider.errors import NotInParts
-from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class, scala_items, scala_none, scala_seq
+from airflow_checkpoint_provider.spark.java_classes import (
+    dataframe_of,
+    frame_of,
+    java_class,
+    scala_items,
+    scala_none,
+    scala_seq,
+)
 from airflow_checkpoint_provider.spark.sql_names import quoted
 from airflow_checkpoint_provider.spark.stages.leaves import Leaves, class_name
 
@@ -39,7 +46,7 @@ def column_values(uid: str, df: DataFrame, by: str) -> list[Any]:
     table = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.LocalRelation")(
         attributes, rows, False, scala_none(spark)
     )
-    found = {_as_json(row[0]) for row in _frame(df, table).select(_plain(df, by)).collect()}
+    found = {_as_json(row[0]) for row in dataframe_of(spark, frame_of(spark, table)).select(_plain(df, by)).collect()}
     values = sorted(found - {None})
     return [None, *values] if None in found or not values else values
 
@@ -111,10 +118,3 @@ def _is_exact(kind: DataType) -> bool:
 
 def _id(attribute: Any) -> int:
     return int(attribute.exprId().id())
-
-
-def _frame(df: DataFrame, plan: Any) -> DataFrame:
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-
-    spark = df.sparkSession
-    return ClassicDataFrame(frame_of(spark, plan), spark)

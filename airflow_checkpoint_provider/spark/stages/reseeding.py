@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import JavaObject, is_instance_of
 from py4j.protocol import Py4JError
 
-from airflow_checkpoint_provider.spark.java_classes import frame_of, java_class
+from airflow_checkpoint_provider.spark.java_classes import dataframe_of, frame_of, java_class
 from airflow_checkpoint_provider.spark.stages.confs import overridden
 from airflow_checkpoint_provider.spark.stages.draws import with_draws
 from airflow_checkpoint_provider.spark.stages.plan import UNCUT, tree_text
@@ -26,8 +26,6 @@ SAMPLE = f"{CATALYST}.plans.logical.Sample"
 
 def reseeded(df: DataFrame, seeds: Mapping[int, int]) -> DataFrame | None:
     """Return ``df`` with the values of ``seeds`` in the places of their keys; None if the copy fails, or differs in anything else."""
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-
     spark = df.sparkSession
     try:
         plan = df._jdf.queryExecution().analyzed()
@@ -36,7 +34,7 @@ def reseeded(df: DataFrame, seeds: Mapping[int, int]) -> DataFrame | None:
         return None
     with overridden(spark, UNCUT):
         text, copied_text = (tree_text(one, spark.version) for one in (plan, copied.queryExecution().analyzed()))
-    return ClassicDataFrame(copied, spark) if copied_text == with_draws(text, seeds) else None
+    return dataframe_of(spark, copied) if copied_text == with_draws(text, seeds) else None
 
 
 class _Copy:

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpoin
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages import observations
 from airflow_checkpoint_provider.spark.stages.application import Application
-from airflow_checkpoint_provider.spark.stages.arguments import check_function, frame_of
+from airflow_checkpoint_provider.spark.stages.arguments import check_function, stage_frame
 from airflow_checkpoint_provider.spark.stages.draws import SharedDraws, draws_differ
 from airflow_checkpoint_provider.spark.stages.inputs import INPUTS_FILE, Listing, listing, moved_since_stored
 from airflow_checkpoint_provider.spark.stages.jars import added_jars
@@ -154,7 +154,7 @@ class Stages(StageRows):
 
     def frame(self, uid: str, source: object, *, function: bool) -> DataFrame:
         """Return the frame of a stage. Raises ``WrongUse`` for other values, and ``UnsupportedType``."""
-        df = frame_of(uid, source, self.spark, function=function)
+        df = stage_frame(uid, source, self.spark, function=function)
         refuse_types(df, uid)
         return df
 

@@ -37,7 +37,7 @@ def test_printed_command_is_read_by_a_shell_as_it_was_meant(job: str, run: str) 
 def test_run_that_is_called_like_an_option_is_a_run_in_a_printed_command(run: str) -> None:
     """Airflow takes such run ids from whoever may trigger a DAG."""
     state = State(job="orders", scope=run)
-    with wording.typed("checkpoints --root file:///data"):
+    with wording.typed_command("checkpoints --root file:///data"):
         printed = [
             wording.restore(state, "latest"),
             wording.restore(state, "latest", "--dry-run"),
@@ -47,7 +47,7 @@ def test_run_that_is_called_like_an_option_is_a_run_in_a_printed_command(run: st
         assert (options.job, options.run, options.root) == ("orders", run, "file:///data")
         assert not getattr(options, "yes", False)
         assert not getattr(options, "rewind_sink", False)
-    with wording.typed("airflow checkpoints", " --conn-id in_s3"):
+    with wording.typed_command("airflow checkpoints", " --conn-id in_s3"):
         assert wording.show(state, "") == f"airflow checkpoints show --conn-id in_s3 -- orders {shlex.quote(run)}"
 
 
