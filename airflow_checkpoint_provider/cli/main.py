@@ -57,7 +57,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-@functools.cache  # it has hundreds of arguments
+@functools.cache  # it has a hundred arguments
 def parser() -> argparse.ArgumentParser:
     top = _Parser("checkpoints", description=f"{HELP} With Airflow: `airflow checkpoints`.", epilog=EXITS)
     top.add_argument("--root", metavar="URI", help="root of the checkpoint storage (default: ./checkpoints)")

@@ -77,12 +77,8 @@ def _in_client_mode(command: Sequence[str]) -> list[str]:
         )
     if at is None or "--deploy-mode" in given:
         return list(command)
-    return [
-        *command[: at + 1],
-        "--deploy-mode",
-        "client",
-        *command[at + 1 :],
-    ]  # a default that is not found here says otherwise, perhaps
+    # Perhaps a default that is not found here says otherwise
+    return [*command[: at + 1], "--deploy-mode", "client", *command[at + 1 :]]
 
 
 def _confirm(job: str, pointer: str, command: Sequence[str], approval: Approval) -> None:

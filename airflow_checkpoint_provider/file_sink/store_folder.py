@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 
 from airflow_checkpoint_provider.errors import Damaged, StoreUnavailable
 from airflow_checkpoint_provider.file_sink.log import refuse_other_size
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.location.foreign import readable
-from airflow_checkpoint_provider.storage.base import LARGEST, PART, Put, exists, put
+from airflow_checkpoint_provider.storage.base import LARGEST, Put, exists, pieces, put
 from airflow_checkpoint_provider.storage.copy import copy
 
 
@@ -42,7 +43,7 @@ class StoreFolder:
             if outcome is Put.UNKNOWN:
                 raise StoreUnavailable(f"nobody knows whether {self.uri}/{key} was written. Try again")
         elif not exists(self._store, self._key(key)):  # the log of a sink with very many files
-            self._store.assemble(self._key(key), (body[at : at + PART] for at in range(0, len(body), PART)))
+            self._store.assemble(self._key(key), pieces(BytesIO(body).read))
 
     def copy(self, key: str, new: str) -> None:
         if not exists(self._store, self._key(new)):

@@ -73,10 +73,11 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
     def partial(cls, *, deferrable: bool | None = None, **options: Any) -> SubmitPartial:
         """Return the partial of Airflow, which knows only parameters of the constructor, with ``deferrable`` or its default."""
         made = super().partial(**options)
-        default = {name: value for name, value in (options.get("default_args") or {}).items() if name == "deferrable"}
-        made.kwargs |= (
-            {"deferrable": deferrable} if deferrable is not None else {"default_args": default} if default else {}
-        )
+        defaults = options.get("default_args") or {}
+        if deferrable is not None:
+            made.kwargs["deferrable"] = deferrable
+        elif "deferrable" in defaults:
+            made.kwargs["default_args"] = {"deferrable": defaults["deferrable"]}
         return made
 
     @classmethod

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from airflow_checkpoint_provider.errors import (
-    Damaged,
-    Declined,
-    NotInstalled,
-    SinkMoved,
-    VersionMismatch,
-    WrongUse,
-)
+from airflow_checkpoint_provider.errors import Damaged, Declined, NotInstalled, SinkMoved, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord

@@ -26,12 +26,7 @@ from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks.base import Leftover, OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.delta_chain import DeltaChain
 from airflow_checkpoint_provider.spark.sinks.files import APPEND, MODES, OVERWRITE, check_columns, check_folder
-from airflow_checkpoint_provider.spark.sinks.run_column import (
-    check_run_column,
-    refuse_taken,
-    run_text,
-    tag,
-)
+from airflow_checkpoint_provider.spark.sinks.run_column import check_run_column, refuse_taken, run_text, tag
 from airflow_checkpoint_provider.spark.sinks.staged_rows import StagedForTable, StagedRows
 from airflow_checkpoint_provider.spark.sinks.tables import OpenTableSink, TableEntry
 from airflow_checkpoint_provider.spark.sinks.target_store import open_target, uri_of

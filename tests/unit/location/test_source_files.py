@@ -17,7 +17,6 @@ from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail
-from airflow_checkpoint_provider.spark.queries.sinks import links
 from airflow_checkpoint_provider.spark.queries.sinks.links import Move
 from airflow_checkpoint_provider.spark.queries.sources.sources import SourceLog
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, base
@@ -52,7 +51,7 @@ def test_compacted_entry_stands_for_all_before_it() -> None:
 def test_log_of_very_many_files_is_read_moved_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compacted entry names all files that the source has ever read: 400,000 have more bytes than this package reads of its own objects."""
     monkeypatch.setattr(base, "LARGEST", 1000)
-    monkeypatch.setattr(links, "PART", 300)
+    monkeypatch.setattr(base, "PART", 300)
     paths = [f"file:///in/{number}" for number in range(100)]
     location, key = Location(LocalStore(tmp_path), "here"), "here/sources/0/9.compact"
     location.store.assemble(key, [entry(*((path, 9) for path in paths))])

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 
 from airflow_checkpoint_provider.errors import SinkMoved, WrongUse
 from airflow_checkpoint_provider.file_sink.log import SinkFile
@@ -22,7 +23,7 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import ONE_SLASH, SinkLog
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.storage.base import PART
+from airflow_checkpoint_provider.storage.base import pieces
 from airflow_checkpoint_provider.text.units import plural
 
 
@@ -110,7 +111,7 @@ class Move:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
                     file |= {"path": f"{self.new}/{path.removeprefix(prefix)}", "timestamp": now}
             body = "\n".join((HEADER, *map(json.dumps, files))).encode()
-            own.store.assemble(listed.key, (body[at : at + PART] for at in range(0, len(body), PART)))
+            own.store.assemble(listed.key, pieces(BytesIO(body).read))
 
 
 def bring(sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
