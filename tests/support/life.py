@@ -74,12 +74,12 @@ class Life:
                 step()
             except CheckpointError as error:
                 self.errors.append(error)
-                self.fetch_missing_state()
+                self.heal()
                 step()
             if self.begun:
-                self.fetch_missing_state()
+                self.heal()
 
-    def fetch_missing_state(self) -> None:
+    def heal(self) -> None:
         if self.begun:
             self._heal()
         self.store.plan, self.begun = served, False

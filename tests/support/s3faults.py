@@ -116,7 +116,7 @@ class FaultProxy:
         with self._lock:
             self._rules.append(Rule(method, re.compile(path), harm, times, **how))
 
-    def fetch_missing_state(self) -> None:
+    def heal(self) -> None:
         """From now on all is well. What is late still lands."""
         with self._lock:
             self._rules.clear()

@@ -38,7 +38,7 @@ def proxy(s3: S3Server, s3_proxy: FaultProxy) -> Iterator[FaultProxy]:
     """It hurts nothing until it is told to."""
     s3_proxy.requests.clear()
     yield s3_proxy
-    s3_proxy.fetch_missing_state()
+    s3_proxy.heal()
     s3_proxy.land()
 
 

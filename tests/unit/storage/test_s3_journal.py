@@ -54,7 +54,7 @@ def test_append_is_unknown_if_the_token_expires_between_tries(
         proxy.hurt(method, "/journal/", Harm.ERROR_BEFORE, **expire)
     with virtual_time(), pytest.raises(CommitStateUnknown):
         journal.append(launch("unlucky"))
-    proxy.fetch_missing_state()
+    proxy.heal()
     s3.keys["SESSION"].expires = 0
     with pytest.raises(StoreDenied, match="ExpiredToken"):
         journal.catch_up()
