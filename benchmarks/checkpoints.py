@@ -21,7 +21,7 @@ from benchmarks.rounds import Measured, Run, Variant, joined, measure
 from benchmarks.stores import STORES
 from tests.support.acknowledgements import acknowledgement, driver, stage
 from tests.support.faults import FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 
 STATES = (1, 32, 1000)
 FACTOR = {1: 1.3, 32: 1.3, 1000: 2.0}  # of four puts, at most
@@ -48,7 +48,7 @@ class Job:
         before = self.coordinator.state.n
         run = measured(self.store, lambda: take(self.coordinator, number, self.handed_on))
         self.bodies = [self.store.inner.read(key) or b"" for key in written(self.coordinator.keys, number, before)]
-        expire(self.coordinator)
+        retire(self.coordinator)
         return run
 
 

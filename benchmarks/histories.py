@@ -21,7 +21,7 @@ from benchmarks.rounds import Measured, Run, Variant, measure
 from benchmarks.stores import local_store
 from tests.support.acknowledgements import acknowledgement, driver, file_set, stage
 from tests.support.faults import FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.journals import open_journal
 
 ROUNDS = {Size.TINY: 2, Size.SMALL: 7, Size.FULL: 25}
@@ -94,7 +94,7 @@ class Sealing:
             coordinator.complete(number)
 
         run = measured(self.store, work)
-        expire(coordinator)
+        retire(coordinator)
         return run
 
 

@@ -62,7 +62,7 @@ COPIED, LINKED = "the savepoint's files, copied by hand", "the savepoint's files
 SAVEPOINTS, IN_DRIVER, FILES, SIZE, REQUESTS = "savepoints", "s in the driver", "files", "MB", "requests"
 FLINK = {5_000_000: 0.2}  # seconds of a native savepoint, by keys
 PATIENCE = 300.0  # seconds for one savepoint
-LOOK = 0.02  # seconds between two looks whether it is there
+PAUSE = 0.02  # seconds between two polls whether it is there
 AT_ONCE = 8  # copies by hand, in S3
 
 
@@ -147,7 +147,7 @@ class SavedQuery:
         wanted = Request(token=f"benchmark {next(self._numbers)}", kind=kind.name, folder=folder, origin="cli")
         request = CheckpointRequest(lambda: self._coordinator, lambda _: wanted, wanted.token, Awaited.PUBLISHED)
         request.submit()
-        outcome = request.wait(time.monotonic() + PATIENCE, LOOK)
+        outcome = request.wait(time.monotonic() + PATIENCE, PAUSE)
         assert isinstance(outcome, Completed), outcome
         if outcome.checkpoint.target:
             self._savepoints.append(outcome.checkpoint.target)

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
 from tests.support.acknowledgements import acknowledgement, file_set, stage
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import at, launch, start
 from tests.support.journals import KEYS, open_journal
 
@@ -53,7 +53,7 @@ class Life:
 
     def delete_expired(self) -> None:
         """Delete what no policy keeps: two entries if there is any. Compact the journal if a segment has ended."""
-        expire(self.coordinator)
+        retire(self.coordinator)
 
     def run(self) -> None:
         """Live a whole run with one checkpoint: seven entries."""

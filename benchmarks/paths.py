@@ -76,7 +76,7 @@ class Step(NamedTuple):
 class Trace:
     """Records calls of the package, thread by thread. Lambdas, comprehensions and generators that go on are no calls.
 
-    Waits are left out: what lies between two looks that change nothing. So are ``others``, threads by the beginnings of their names.
+    Waits are left out: what lies between two polls that change nothing. So are ``others``, threads by the beginnings of their names.
     """
 
     def __init__(self, *, threads: bool, others: tuple[str, ...] = ()) -> None:

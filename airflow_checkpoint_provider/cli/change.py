@@ -293,7 +293,7 @@ class _Planned:
 
     @property
     def line(self) -> str:
-        held = f"{some(self.checkpoints)} (expired)" if self.checkpoints else ""
+        held = f"{some(self.checkpoints)} (not retained)" if self.checkpoints else ""
         owned = f"{some(self.savepoints)} (claimed)" if self.savepoints else ""
         orphans = self.garbage.orphans
         left = f"{plural(len(orphans), 'leftover')} of ended attempts" if orphans else ""

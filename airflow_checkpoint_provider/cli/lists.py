@@ -59,7 +59,7 @@ def _most_urgent(found: Sequence[FoundHistory]) -> FoundHistory:
 
 
 def _say_waiting() -> None:
-    seconds = Beats.configured().look
+    seconds = Beats.configured().wait
     print(f"Checking whether the drivers of running jobs are alive (up to {seconds:g} s).", file=sys.stderr, flush=True)
 
 

@@ -143,7 +143,7 @@ def dispose(store: Store, options: Namespace) -> Report:
 
 
 def prune(store: Store, options: Namespace) -> Report:
-    """Delete expired checkpoints, and files that ended attempts left behind."""
+    """Delete checkpoints that no policy keeps, and files that ended attempts left behind."""
     from airflow_checkpoint_provider.cli import change
 
     return change.prune(store, options.job, options.run, _approval(options), options.item)

@@ -142,7 +142,7 @@ class Coordinator:
             raise errors.Damaged(
                 f"{self.keys.seal(number)} is not made of the acknowledgements of chk-{number}; abort it"
             )
-        answer = self._completed(number, seal, body, finalize)
+        answer = self._complete(number, seal, body, finalize)
         self._forget_over()
         return answer
 
@@ -151,7 +151,7 @@ class Coordinator:
         pending = {checkpoint.id for checkpoint in self.state.pending}
         self._own = {key: ack for key, ack in self._own.items() if key[0] in pending}
 
-    def _completed(self, number: int, seal: Seal, body: bytes, finalize: bool) -> Answer:
+    def _complete(self, number: int, seal: Seal, body: bytes, finalize: bool) -> Answer:
         """Write the entry."""
         states = state_entries(seal)
         command = c.Complete(

@@ -33,7 +33,7 @@ READER = By("reader", "", "")  # writes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Head(Record):
+class _Raw(Record):
     """The fields of an entry before they are read as events."""
 
     inc: str
@@ -95,7 +95,7 @@ class Entry:
             if "stub" in data:
                 stub = _Stub.from_json(data)
                 return cls(stub.inc, stub.n, "", "", {}, (), stub=True, extra=extra)
-            head = _Head.from_json(data)
+            head = _Raw.from_json(data)
             return cls(
                 inc=head.inc,
                 n=head.n,

@@ -62,7 +62,7 @@ def unchecked() -> None:
 
 
 @dataclass(frozen=True)
-class Expired:
+class Retired:
     """Ids of checkpoints, and pointers of claimed savepoints."""
 
     ids: tuple[int, ...] = ()
@@ -71,33 +71,33 @@ class Expired:
     def __bool__(self) -> bool:
         return bool(self.ids or self.claims)
 
-    def parts(self) -> Iterator[Expired]:
+    def parts(self) -> Iterator[Retired]:
         """Yield parts that fit into one entry each."""
         for begin in range(0, len(self.ids), IDS_OF_ENTRY):
-            yield Expired(ids=self.ids[begin : begin + IDS_OF_ENTRY])
+            yield Retired(ids=self.ids[begin : begin + IDS_OF_ENTRY])
         for begin in range(0, len(self.claims), CLAIMS_OF_ENTRY):
-            yield Expired(claims=self.claims[begin : begin + CLAIMS_OF_ENTRY])
+            yield Retired(claims=self.claims[begin : begin + CLAIMS_OF_ENTRY])
 
-    def __or__(self, other: Expired) -> Expired:
-        return Expired(tuple(sorted({*self.ids, *other.ids})), tuple(sorted({*self.claims, *other.claims})))
+    def __or__(self, other: Retired) -> Retired:
+        return Retired(tuple(sorted({*self.ids, *other.ids})), tuple(sorted({*self.claims, *other.claims})))
 
 
 @dataclass(frozen=True)
 class Garbage:
     """The parts of one history that are no longer needed.
 
-    ``expired`` may be condemned, ``condemned`` was condemned before and is not deleted yet, ``orphans`` are keys of
+    ``retired`` may be condemned, ``condemned`` was condemned before and is not deleted yet, ``orphans`` are keys of
     folders. ``close`` says that the history itself may be closed once the checkpoints are deleted.
     """
 
-    expired: Expired
-    condemned: Expired
+    retired: Retired
+    condemned: Retired
     orphans: tuple[str, ...]
     close: bool
 
     @property
-    def deletable(self) -> Expired:
-        return self.expired | self.condemned
+    def deletable(self) -> Retired:
+        return self.retired | self.condemned
 
     def __bool__(self) -> bool:
         return bool(self.deletable or self.orphans or self.close)
@@ -109,24 +109,24 @@ def plan(state: State, now: str, folders: Iterable[str] = ()) -> Garbage:
     ``state`` comes from a complete read. Orphans are searched among ``folders``, as ``folders_of`` lists them;
     without them none is found, and no request to the store is needed.
     """
-    expired, condemned = _expired(state, now), _condemned(state)
+    retired, condemned = _retired(state, now), _condemned(state)
     unfinished = state.closing and not state.closed
-    close = unfinished or closable(state, now, without=(expired | condemned).ids)
-    return Garbage(expired, condemned, tuple(_orphans(state, folders)), close)
+    close = unfinished or closable(state, now, without=(retired | condemned).ids)
+    return Garbage(retired, condemned, tuple(_orphans(state, folders)), close)
 
 
-def _expired(state: State, now: str) -> Expired:
+def _retired(state: State, now: str) -> Retired:
     """Return the checkpoints and claims that no rule holds. Savepoints belong to the user: no policy deletes them."""
     moment = datetime.fromisoformat(now)
     ids = {checkpoint.id for checkpoint in state.retained if not checkpoint.savepoint}
     claims = {claim.pointer for claim in state.claims if claim.status == RETAINED}
-    return Expired(tuple(sorted(ids - held(state, moment))), tuple(sorted(claims - held_claims(state, moment))))
+    return Retired(tuple(sorted(ids - held(state, moment))), tuple(sorted(claims - held_claims(state, moment))))
 
 
-def _condemned(state: State) -> Expired:
+def _condemned(state: State) -> Retired:
     ids = (checkpoint.id for checkpoint in state.with_status(CONDEMNED))
     claims = (claim.pointer for claim in state.claims if claim.status == CONDEMNED)
-    return Expired(tuple(sorted(ids)), tuple(sorted(claims)))
+    return Retired(tuple(sorted(ids)), tuple(sorted(claims)))
 
 
 def closable(state: State, now: str, without: Collection[int] = ()) -> bool:
@@ -181,7 +181,7 @@ def _epoch(folder: str) -> int:
 
 def folders_to_delete(state: State, garbage: Garbage, now: str) -> tuple[str, ...]:
     """Return the folders that ``collect`` would delete, relative to the history; pure. Claimed savepoints lie elsewhere."""
-    condemning = decide(state, c.Condemn(ids=garbage.expired.ids, claims=garbage.expired.claims, now=now))
+    condemning = decide(state, c.Condemn(ids=garbage.retired.ids, claims=garbage.retired.claims, now=now))
     for event in condemning if isinstance(condemning, tuple) else ():
         state = apply(state, event)
     checkpoints = [checkpoint for checkpoint in state.checkpoints if checkpoint.id in garbage.deletable.ids]
@@ -211,20 +211,20 @@ class Collected:
 
 
 def collect(access: Access, now: str) -> Collected:
-    """Remove orphans, expire, and compact. Raises the first error after everything deletable was deleted.
+    """Remove orphans, retire, and compact. Raises the first error after everything deletable was deleted.
 
     Deletions that need no entry come first: on a full disk they make room for the entries.
     """
     try:
         leftovers = remove_orphans(access)
     except CheckpointError:
-        expire(access, now)
+        retire(access, now)
         raise
-    return Collected(expire(access, now), leftovers)
+    return Collected(retire(access, now), leftovers)
 
 
-def expire(access: Access, now: str) -> tuple[int, ...]:
-    """Condemn the expired checkpoints, delete and forget the condemned ones. Compact the journal if that is due.
+def retire(access: Access, now: str) -> tuple[int, ...]:
+    """Condemn the retired checkpoints, delete and forget the condemned ones. Compact the journal if that is due.
 
     Needs no listing. Returns the ids that were forgotten. Raises ``Fenced`` for an attempt that is over, and the
     first error of a deletion after everything else was deleted.
@@ -241,7 +241,7 @@ def expire(access: Access, now: str) -> tuple[int, ...]:
 def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tuple[int, ...]:
     """Compact the journal if that is due. Delete and forget all condemned checkpoints. Return the forgotten ids.
 
-    They are deleted and forgotten in parts that fit into one entry each: a process may end before it has deleted all. Raises as ``expire``
+    They are deleted and forgotten in parts that fit into one entry each: a process may end before it has deleted all. Raises as ``retire``
     does, and what ``check`` raises.
     """
     with access() as coordinator:
@@ -254,7 +254,7 @@ def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tupl
         errors += deleted.failed
         try:
             with access() as coordinator:
-                forgotten += forget(coordinator, deleted.expired)
+                forgotten += forget(coordinator, deleted.retired)
         except StoreError as error:  # a later call deletes this part once more, and forgets it then
             errors.append(error)
     if errors:
@@ -263,8 +263,8 @@ def delete_condemned(access: Access, now: str, check: Check = unchecked) -> tupl
 
 
 def condemn(coordinator: Coordinator, now: str) -> State:
-    """Write the entries that condemn the expired checkpoints. Return the state that lists all condemned ones."""
-    for part in _expired(coordinator.state, now).parts():
+    """Write the entries that condemn the retired checkpoints. Return the state that lists all condemned ones."""
+    for part in _retired(coordinator.state, now).parts():
         with contextlib.suppress(Held):  # one of them is needed again meanwhile: the next run deletes the others
             coordinator.journal.append(c.Condemn(ids=part.ids, claims=part.claims, now=now, epoch=coordinator.epoch))
     return coordinator.state
@@ -274,11 +274,11 @@ def condemn(coordinator: Coordinator, now: str) -> State:
 class Deleted:
     """The result of a deletion: the deleted checkpoints, and the errors of the others."""
 
-    expired: Expired
+    retired: Retired
     failed: tuple[CheckpointError, ...]
 
 
-def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, check: Check = unchecked) -> Deleted:
+def delete(store: Store, keys: Keys, state: State, part: Retired, now: str, check: Check = unchecked) -> Deleted:
     """Delete the files of a ``part`` of the checkpoints that are condemned in ``state``. An error does not prevent the other deletions.
 
     It may take long and needs no journal: nothing refers again to a checkpoint that is condemned in the state that ``condemn`` returned.
@@ -290,7 +290,7 @@ def delete(store: Store, keys: Keys, state: State, part: Expired, now: str, chec
     )
     by, owner = f"the history of {state.job}", keys.folder(store.uri)
     claims, more_errors = _try_each(part.claims, check, lambda pointer: _delete_own(store, pointer, owner, by, now))
-    return Deleted(Expired(tuple(checkpoint.id for checkpoint in checkpoints), claims), (*errors, *more_errors))
+    return Deleted(Retired(tuple(checkpoint.id for checkpoint in checkpoints), claims), (*errors, *more_errors))
 
 
 def _try_each(
@@ -355,7 +355,7 @@ def _delete_own(store: Store, text: str, owner: str, by: str, now: str) -> None:
     savepoint_target.delete_own(store.beside(pointer.root), pointer, owner, by, now)
 
 
-def forget(coordinator: Coordinator, deleted: Expired) -> tuple[int, ...]:
+def forget(coordinator: Coordinator, deleted: Retired) -> tuple[int, ...]:
     """Write the entry that forgets the deleted checkpoints. Return the forgotten ids."""
     if deleted:
         coordinator.journal.append(c.Forget(ids=deleted.ids, claims=deleted.claims, epoch=coordinator.epoch))

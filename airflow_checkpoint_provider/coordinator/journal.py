@@ -248,7 +248,7 @@ class Journal:
                 decision = self._decide(command)
         if not isinstance(decision, tuple):
             return self._answer(decision)
-        if not self._won(decision) or self.state.closed:  # this entry only finished closing: decide again
+        if not self._put_next(decision) or self.state.closed:  # this entry only finished closing: decide again
             return None
         return Answer(self.state.n, decision)
 
@@ -260,7 +260,7 @@ class Journal:
             raise decision.error
         return Answer(self.state.n, done=decision)
 
-    def _won(self, events: tuple[e.Event, ...]) -> bool:
+    def _put_next(self, events: tuple[e.Event, ...]) -> bool:
         """Put the next entry. Return False if another entry has its number, or its segment was closed meanwhile: it is void."""
         if (size := events_size(events)) > LARGEST_EVENTS:
             raise errors.TooLarge(

@@ -36,12 +36,12 @@ MOVES = 2  # of a counter, after which its driver counts as alive
 
 @dataclass(frozen=True)
 class Beats:
-    """Intervals in seconds: ``every`` between two beats; an observer waits ``look`` for two of them; a beat that does not move for
+    """Intervals in seconds: ``every`` between two beats; an observer waits ``wait`` for two of them; a beat that does not move for
     ``still`` is dead.
     """
 
     every: float = 10.0
-    look: float = 30.0
+    wait: float = 30.0
     still: float = 60.0
 
     @classmethod
@@ -51,7 +51,7 @@ class Beats:
         Raises ``InvalidConfig``: by a wrong interval, a living driver would be taken for dead.
         """
         every = _interval(os.environ.get(VARIABLE) or cls.every)
-        return cls(every=every, look=3 * every, still=6 * every)
+        return cls(every=every, wait=3 * every, still=6 * every)
 
 
 def _interval(value: str | float) -> float:
@@ -173,9 +173,7 @@ class Beat(Record):
     earliest: tuple[EarliestOffsets, ...] = added(factory=tuple)  # also of queries that have ended
     spark_application: str = added("")  # Spark's id of the application
     spark_ui: str = added("")  # the address of its pages
-    deferred_at: TimeOrEmpty = added(
-        ""
-    )  # when the task of the launch released its worker; its follower writes this beat
+    deferred_at: TimeOrEmpty = added("")  # when the task of the launch freed its worker; its follower writes this beat
     v: int = VERSION
 
 
@@ -326,7 +324,7 @@ class Liveness:
     ) -> bool:
         """Look until it is known whether a driver lives: at most ``bound`` seconds, no time on the same host.
 
-        ``on_wait`` is called once, before the first wait. ``bound``: by default ``beats.look``.
+        ``on_wait`` is called once, before the first wait. ``bound``: by default ``beats.wait``.
         """
         keys = tuple(keys)
         alive = self.wait_for_each([keys], on_wait, bound)[keys]
@@ -345,7 +343,7 @@ class Liveness:
         The answer for a driver whose heartbeats may not be read is the error: it hides no other driver.
         """
         undecided, answers = list(drivers), dict[tuple[str, ...], bool | StoreDenied]()
-        waited, bound = False, self.beats.look if bound is None else bound
+        waited, bound = False, self.beats.wait if bound is None else bound
         while True:
             for keys in tuple(undecided):
                 alive: bool | StoreDenied | None

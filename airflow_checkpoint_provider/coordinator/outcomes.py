@@ -40,9 +40,9 @@ class CheckpointOutcome(Outcome):
 
 @dataclass(frozen=True)
 class InQueue(Outcome):
-    """The request waits for others. ``place`` 1 is next, of ``length``."""
+    """The request waits for others. ``turn`` 1 is next, of ``length``."""
 
-    place: int
+    turn: int
     length: int
 
 

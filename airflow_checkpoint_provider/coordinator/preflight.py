@@ -76,17 +76,17 @@ def copy_queries(coordinator: Coordinator, source: str, folder: Location) -> tup
 def _pairs(saved: StateSnapshot, keys: Keys, copy: Location) -> list[tuple[str, str]]:
     """Return the files of a folder to copy: key in the checkpoint's store, key of the copy."""
     file_set = saved.file_sets[0]
-    return [(f"{keys.file_set(file_set.path)}/{file.name}", copy.name(file.name)) for file in file_set.files]
+    return [(f"{keys.file_set(file_set.path)}/{file.name}", copy.key_of(file.name)) for file in file_set.files]
 
 
 def copy_at(folder: Location, uid: str, kind: str = "files") -> Location:
     """Return the place of the copy of a query or a folder."""
-    return Location(folder.store, folder.name(f"{safe_token(uid)}/{kind}"))
+    return Location(folder.store, folder.key_of(f"{safe_token(uid)}/{kind}"))
 
 
 def begin_again(own: Location, batch: int) -> None:
     """Write the offsets of ``batch`` for the next batch, too."""
-    own.store.overwrite(own.name(f"{OFFSETS}/{batch + 1}"), own.read(f"{OFFSETS}/{batch}"))
+    own.store.overwrite(own.key_of(f"{OFFSETS}/{batch + 1}"), own.read(f"{OFFSETS}/{batch}"))
 
 
 def newest_files(own: Location, folders: Collection[int]) -> dict[int, str]:
@@ -101,4 +101,4 @@ def newest_files(own: Location, folders: Collection[int]) -> dict[int, str]:
 
 def _last_path(own: Location, name: str) -> str:
     _, _, last = b"".join(own.log_entry(name)).rpartition(b"\n")
-    return unquote(parsed_file(last.decode(errors="replace"), own.name(name))["path"])
+    return unquote(parsed_file(last.decode(errors="replace"), own.key_of(name))["path"])

@@ -76,7 +76,7 @@ class Release:
         if not plan.done:
             entry = FenceEntry(self._coordinator.state.incarnation, plan.uid, secrets.token_hex(16), by)
             old = plan.chain[0]
-            plan = take_over(old, plan.to, lambda: (fence(old, entry, lambda: None), time.monotonic()), self._copied)
+            plan = take_over(old, plan.to, lambda: (fence(old, entry, lambda: None), time.monotonic()), self._copy)
             self._coordinator.journal.append(_command(plan))
         fetch_state(plan.to, plan.chain, plan.position)
         return plan
@@ -124,7 +124,7 @@ class Release:
             raise Refused(f"{self._adopted.uri} is {by}. Nothing was changed")
         return ReleasePlan(self._uid, self._to, (self._adopted,), reached(self._adopted), None)
 
-    def _copied(self, position: Position) -> ReleasePlan:
+    def _copy(self, position: Position) -> ReleasePlan:
         """Copy the files with which the query goes on. Return the plan again: a batch may have begun since the first one."""
         plan = self.plan()
         copy_position(plan.chain, position, plan.to)

@@ -233,7 +233,7 @@ def _is_passed(state: State, checkpoint: Checkpoint) -> bool:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedPointer:
     """The verified checkpoint or savepoint of a pointer. The ``files`` files of its seal lie at ``keys`` in ``store``."""
 
     checkpoint: Checkpoint
@@ -245,7 +245,7 @@ class Opened:
 
 def open_pointer(
     pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False, deep: bool = False
-) -> Opened:
+) -> OpenedPointer:
     """Return the checkpoint of a pointer, after its digest and the names, sizes and footers of its files were compared.
 
     ``deep``: all pages of the files too. The credentials of ``home`` are used for its store. A savepoint is read without a
@@ -255,10 +255,10 @@ def open_pointer(
     if isinstance(pointer, SavepointPointer):
         savepoint = open_savepoint(pointer, home)
         files = savepoint.verify(deep=deep)
-        return Opened(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
+        return OpenedPointer(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
     coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending)
     seal, files = verified(coordinator, checkpoint, deep=deep)
-    return Opened(checkpoint, seal, *stored_at(coordinator, checkpoint), files)
+    return OpenedPointer(checkpoint, seal, *stored_at(coordinator, checkpoint), files)
 
 
 def _from_elsewhere(point: Point, pointer: Pointer | SavepointPointer, home: Store) -> Restored:

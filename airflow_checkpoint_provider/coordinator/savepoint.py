@@ -203,7 +203,7 @@ def _is_abandoned(owner: State, pointer: SavepointPointer, claimed_at: str, now:
 
 
 @dataclass(frozen=True)
-class Gone:
+class SavepointGone:
     """A savepoint that its history lists, and that is not at its target any more: it was moved or removed."""
 
     pointer: SavepointPointer
@@ -222,7 +222,7 @@ class Gone:
             _forget(self.coordinator, self.id)
 
 
-def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
+def find_gone(home: Store, pointer: SavepointPointer) -> SavepointGone | None:
     """Return the savepoint that a history in ``home`` lists at ``pointer``, if nothing is there any more.
 
     The name of the directory names the job. A savepoint that is not published yet is not gone.
@@ -230,7 +230,7 @@ def find_gone(home: Store, pointer: SavepointPointer) -> Gone | None:
     listed = _listed_at(home, pointer)
     if listed is None or exists(home.beside(pointer.root, limited=False), pointer.metadata):
         return None
-    return Gone(pointer, *listed)
+    return SavepointGone(pointer, *listed)
 
 
 def _check_reach(home: Store, pointer: SavepointPointer) -> None:

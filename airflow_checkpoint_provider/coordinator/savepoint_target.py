@@ -86,7 +86,7 @@ class Savepoint:
 # -- where a savepoint may lie -------------------------------------------------------------------------------------------
 
 _HISTORY = re.compile(rf"/{HISTORY}(?:/|\Z)")
-_PLACE = re.compile(r"(?P<top>[a-z0-9]+://(?:/[^/]+|[^/]+))/(?P<below>.+)")  # the first directory, or the bucket
+_PARTS_OF_URI = re.compile(r"(?P<top>[a-z0-9]+://(?:/[^/]+|[^/]+))/(?P<below>.+)")  # the first directory, or the bucket
 
 
 def check_target(home: Store, folder: str) -> str:
@@ -114,7 +114,7 @@ def _savepoint_above(home: Store, uri: str) -> str | None:
 
     A directory that may not be read is passed over. The search ends where no savepoint of ``home`` may lie.
     """
-    match = _PLACE.fullmatch(uri)
+    match = _PARTS_OF_URI.fullmatch(uri)
     if not match:
         return None
     names = match["below"].split("/")

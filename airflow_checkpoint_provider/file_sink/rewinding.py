@@ -110,7 +110,7 @@ def _names(folder: SinkFolder) -> list[str]:
 # -- taking out ----------------------------------------------------------------------------------------------------------
 
 
-def decided(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
+def decide(log: FileSinkLog, name: str, wanted: Manifest) -> Aside:
     """Put the manifest, unless there is one. Return the folder with the manifest that is there. Raises ``TooLarge`` if it would name too
     many files.
     """
@@ -265,7 +265,7 @@ def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside | Non
         return earlier
     if earlier:
         log.files_of.delete([f"{name}/{MANIFEST}"])
-    return decided(log, name, replace(wanted, entries=tuple(log.visible()), number=log.next_number()))
+    return decide(log, name, replace(wanted, entries=tuple(log.visible()), number=log.next_number()))
 
 
 def _without(files: Iterable[SinkFile], others: Iterable[SinkFile]) -> list[SinkFile]:

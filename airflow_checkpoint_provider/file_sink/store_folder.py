@@ -69,4 +69,4 @@ class StoreFolder:
         """Do nothing: no store follows a link."""
 
     def _key(self, key: str) -> str:
-        return self._location.name(key) if key else self._location.key
+        return self._location.key_of(key) if key else self._location.key

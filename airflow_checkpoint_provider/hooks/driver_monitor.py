@@ -21,7 +21,7 @@ POLL = 1.0  # seconds between two reads of the journal
 LOG_DRIVER_AFTER = 120.0  # seconds after which the log describes a driver, whatever the driver does
 
 
-class Followed(Protocol):
+class FollowedLaunch(Protocol):
     """A launch as its follower sees it."""
 
     @property
@@ -54,7 +54,7 @@ class Followed(Protocol):
 class DriverMonitor:
     """Reads journal and heartbeat of a driver. Logs the driver once it has attached, and each checkpoint."""
 
-    def __init__(self, launch: Followed, on_attach: OnAttach, log_checkpoints: bool) -> None:
+    def __init__(self, launch: FollowedLaunch, on_attach: OnAttach, log_checkpoints: bool) -> None:
         self._launch, self._on_attach, self._log_checkpoints = launch, on_attach, log_checkpoints
         self._journal = launch.journal()
         self._logged = {checkpoint.id for checkpoint in launch.state.checkpoints if checkpoint.ended_at}
@@ -156,7 +156,7 @@ class DriverMonitor:
 
 
 def follow(
-    launch: Followed,
+    launch: FollowedLaunch,
     stop: threading.Event,
     *,
     log_checkpoints: bool,

@@ -12,8 +12,8 @@ from airflow_checkpoint_provider.location import state_metadata
 from airflow_checkpoint_provider.location.files import (
     METADATA,
     OFFSETS,
-    Found,
     Location,
+    LocationFiles,
     Position,
     hadoop_uri,
     location_at,
@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.storage.copy import copy_all
 _IN_FLIGHT = "in_flight/"  # below a file set
 
 
-def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0) -> None:
+def copy_files(found: LocationFiles, target: Location, names: Iterable[str], by: int = 0) -> None:
     """Copy files into a location, and compare their sizes. On a local disk the copies are hard links. ``by`` is added to the numbers of
     their batches.
 
@@ -43,13 +43,13 @@ def copy_files(found: Found, target: Location, names: Iterable[str], by: int = 0
     wanted = sorted(names, key=order)
     for _, together in groupby(wanted, order):
         group = list(together)
-        pairs = [(found.locations[name].name(name), target.name(renumbered(name, by))) for name in group]
+        pairs = [(found.locations[name].key_of(name), target.key_of(renumbered(name, by))) for name in group]
         copy_all(found.locations[group[0]].store, target.store, pairs, linked=True)
     copied = target.sizes()
     for name in wanted:
         if copied.get(renumbered(name, by)) != found.sizes[name]:
             raise Damaged(
-                f"{found.locations[name].name(name)} had {found.sizes[name]} bytes, and {copied.get(renumbered(name, by))} were copied; somebody"
+                f"{found.locations[name].key_of(name)} had {found.sizes[name]} bytes, and {copied.get(renumbered(name, by))} were copied; somebody"
                 " changes it"
             )
 
@@ -60,7 +60,7 @@ def _names_others(name: str) -> bool:
 
 def copy_position(chain: tuple[Location, ...], position: Position, own: Location) -> None:
     """Copy the files with which a query continues from ``position``, the position in the newest location of ``chain``, into its own location."""
-    found = Found(*chain)
+    found = LocationFiles(*chain)
     names = needed_files(found, position)
     copy_files(found, own, names)
     name_own_files(own, names)
@@ -80,7 +80,7 @@ def copy_saved(saved: StateSnapshot, store: Store, keys: Keys, own: Location, *,
     copied = list[str]()
     for file_set in saved.file_sets:
         names = [file.name for file in file_set.files if not file.name.startswith(_IN_FLIGHT)]
-        copy_files(Found(Location(store, keys.file_set(file_set.path))), own, names, by)
+        copy_files(LocationFiles(Location(store, keys.file_set(file_set.path))), own, names, by)
         copied += names
     name_own_files(own, copied)
     return copied
@@ -125,15 +125,15 @@ def write_beginnings(own: Location, names: Collection[str], committed: int, by: 
     if committed == 0:
         files[f"{OFFSETS}/{by - 1}"] = offsets_before(own.read(f"{OFFSETS}/{by}"))
     for name, body in files.items():
-        own.store.overwrite(own.name(name), body)
+        own.store.overwrite(own.key_of(name), body)
 
 
 def name_own_files(own: Location, names: Collection[str]) -> None:
     """Rewrite the copied files that name other files by their whole paths, so that they name the copies. Raises ``Damaged``."""
     uri = hadoop_uri(own.uri)
     for name in filter(state_metadata.names_paths, names):
-        body = state_metadata.at(uri, own.read(name), name, names, own.name(name))
-        own.store.overwrite(own.name(name), body)
+        body = state_metadata.at(uri, own.read(name), name, names, own.key_of(name))
+        own.store.overwrite(own.key_of(name), body)
 
 
 def fetch_state(own: Location, chain: tuple[Location, ...], position: Position) -> None:
@@ -143,9 +143,9 @@ def fetch_state(own: Location, chain: tuple[Location, ...], position: Position) 
     """
     if has_state(own, chain, position):
         return
-    found = Found(own, *chain)
+    found = LocationFiles(own, *chain)
     missing = [name for name in found.state(position) if found.locations[name] is not own]
-    above = ((own.name(name).rpartition("/")) for name in missing)
+    above = ((own.key_of(name).rpartition("/")) for name in missing)
     own.store.delete([f"{folder}/{hidden}{name}.crc" for folder, _, name in above for hidden in ("", ".")])
     copy_files(found, own, missing)
 
@@ -157,4 +157,4 @@ def has_state(own: Location, chain: tuple[Location, ...], position: Position) ->
     """
     if position.begun == position.committed:
         return True
-    return Found(own).has_state(position.begun + 1, Found(own, *chain).stores)
+    return LocationFiles(own).has_state(position.begun + 1, LocationFiles(own, *chain).stores)

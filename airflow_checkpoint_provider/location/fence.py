@@ -60,20 +60,20 @@ def newest_batch(location: Location) -> tuple[int, bool]:
     numbers = location.batches(OFFSETS)
     if not numbers:
         return NOTHING, False
-    before = location.name(f"{OFFSETS}/{numbers[-1] - 1}")
+    before = location.key_of(f"{OFFSETS}/{numbers[-1] - 1}")
     # The listing of a folder may lack a batch that began meanwhile
     if numbers[-2:-1] not in ([], [numbers[-1] - 1]) and location.store.read(before) is None:
         raise Damaged(
-            f"{location.name(OFFSETS)}/{numbers[-1]} follows {numbers[-2]}, and Spark leaves out no batch. If somebody put it there, delete it"
+            f"{location.key_of(OFFSETS)}/{numbers[-1]} follows {numbers[-2]}, and Spark leaves out no batch. If somebody put it there, delete it"
         )
-    fenced = fence_entry_in(location.store.read(location.name(f"{OFFSETS}/{numbers[-1]}"))) is not None
+    fenced = fence_entry_in(location.store.read(location.key_of(f"{OFFSETS}/{numbers[-1]}"))) is not None
     return (numbers[-1] - 1 if fenced else numbers[-1]), fenced
 
 
 def fence_entry_of(location: Location) -> FenceEntry | None:
     """Return the fence after the newest batch; None if the location is not fenced."""
     begun, _ = newest_batch(location)
-    return fence_entry_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}")))
+    return fence_entry_in(location.store.read(location.key_of(f"{OFFSETS}/{begun + 1}")))
 
 
 def reached(location: Location) -> Position:
@@ -115,7 +115,7 @@ def _copies_late(store: Store) -> bool:
 
 def _put(location: Location, number: int, entry: FenceEntry) -> bool:
     """Put the fence at ``number``. Return False if a batch or another fence has that number."""
-    key = location.name(f"{OFFSETS}/{number}")
+    key = location.key_of(f"{OFFSETS}/{number}")
     outcome, _ = put(location.store, key, entry.to_bytes())
     if outcome is Put.UNKNOWN:
         raise CommitStateUnknown(
@@ -127,18 +127,18 @@ def _put(location: Location, number: int, entry: FenceEntry) -> bool:
 
 def delete_temporary_entries(location: Location) -> None:
     """Delete the temporary files of batches that are about to begin."""
-    hidden = location.store.hidden(location.name(OFFSETS))
+    hidden = location.store.hidden(location.key_of(OFFSETS))
     location.store.delete([key for key in hidden if key.endswith(TEMPORARY)])
 
 
 def delete_location(location: Location) -> None:
     """Delete a location that nothing needs any more, except for the fence."""
-    store, offsets = location.store, location.name(OFFSETS)
+    store, offsets = location.store, location.key_of(OFFSETS)
     newest = next((f"{offsets}/{number}" for number in reversed(location.numbers(OFFSETS))), None)
     kept = newest if newest and fence_entry_in(store.read(newest)) else None
     for folder in store.folders(location.key):
         if folder != OFFSETS:
-            store.delete_under(location.name(folder))
+            store.delete_under(location.key_of(folder))
     beside = (*(listed.key for listed in store.list(location.key)), *store.hidden(offsets), *store.hidden(location.key))
     store.delete([key for key in beside if key != kept])
 

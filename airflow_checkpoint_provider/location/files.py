@@ -112,13 +112,13 @@ class Location:
         """Return the URI of the location, as the journal names it."""
         return f"{self.store.uri}/{self.key}"
 
-    def name(self, file: str) -> str:
+    def key_of(self, file: str) -> str:
         """Return the key of a file of the location."""
         return f"{self.key}/{file}"
 
     def numbers(self, log: str) -> list[int]:
         """Return the numbers in ``offsets`` or ``commits``, lowest first. Cost: a listing."""
-        names = (listed.key.rpartition("/")[2] for listed in self.store.list(self.name(log)))
+        names = (listed.key.rpartition("/")[2] for listed in self.store.list(self.key_of(log)))
         return sorted(int(name) for name in names if _BATCH.fullmatch(name))
 
     def batches(self, log: str) -> list[int]:
@@ -126,17 +126,17 @@ class Location:
         numbers = self.numbers(log)
         if numbers and numbers[-1] >= NO_BATCH:
             raise Damaged(
-                f"{self.name(log)}/{numbers[-1]}: no query runs so many batches, so somebody put it there. Delete it"
+                f"{self.key_of(log)}/{numbers[-1]}: no query runs so many batches, so somebody put it there. Delete it"
             )
         return numbers
 
     def offsets(self, batch: int) -> Offsets:
         """Return what batch ``batch`` reads. Raises ``Damaged``."""
-        return Offsets.parse(self.read(f"{OFFSETS}/{batch}"), batch, self.name(f"{OFFSETS}/{batch}"))
+        return Offsets.parse(self.read(f"{OFFSETS}/{batch}"), batch, self.key_of(f"{OFFSETS}/{batch}"))
 
     def read(self, file: str) -> bytes:
         """Return the content of a file. Raises ``Damaged`` if it is absent."""
-        body = self.store.read(self.name(file))
+        body = self.store.read(self.key_of(file))
         if body is None:
             raise _missing(self, file)
         return body
@@ -145,12 +145,12 @@ class Location:
         """Yield the content of an entry of a source's log in pieces: it names all files that the source has read, and has no limit. Raises
         ``Damaged`` if it is absent.
         """
-        return self.store.parts(self.name(file))
+        return self.store.parts(self.key_of(file))
 
     def query_id(self) -> str:
         """Return Spark's id of the query, which is the same in all its locations; empty if no query has begun. Raises ``Damaged``."""
-        body = self.store.read(self.name(METADATA))
-        with readable(self.name(METADATA)):
+        body = self.store.read(self.key_of(METADATA))
+        with readable(self.key_of(METADATA)):
             return str(loads(body)["id"]) if body is not None else ""
 
     def committed(self, begun: float = math.inf) -> int:
@@ -186,7 +186,7 @@ def location_at(store: Store, uri: str, *, limited: bool = False, what: str = "a
 
 
 def _missing(location: Location, file: str) -> Damaged:
-    return Damaged(f"{location.name(file)} is missing; somebody or something deleted it")
+    return Damaged(f"{location.key_of(file)} is missing; somebody or something deleted it")
 
 
 # -- the state -------------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Position:
     committed: int = NOTHING
 
 
-class Found:
+class LocationFiles:
     """The files of a location at one moment, and the files of its state that only the ``older`` locations of its chain hold.
 
     The location was copied from those, and another driver may have written state there since.
@@ -274,11 +274,11 @@ class Found:
             body, only = self._content(name), f"state/{operator}/0"
             schema = f"{only}/_metadata/schema"
             of_rows = self._content(schema) if schema in self.locations else None
-            if state_metadata.is_undivided(body, of_rows, location.name(name)):
+            if state_metadata.is_undivided(body, of_rows, location.key_of(name)):
                 self.undivided.add(operator)
                 yield only
             else:
-                yield from state_metadata.stores(body, name, location.name(name))
+                yield from state_metadata.stores(body, name, location.key_of(name))
 
     def _content(self, name: str) -> bytes:
         """Return the content of a small file, which is read once. Raises ``Damaged``."""
@@ -289,7 +289,7 @@ class Found:
     def _parts(self, name: str) -> list[str]:
         """Return the files that a snapshot of RocksDB names, relative to its folder. Raises ``Damaged``."""
         location = self.locations[name]
-        with readable(location.name(name)):
+        with readable(location.key_of(name)):
             with zipfile.ZipFile(io.BytesIO(location.read(name))) as archive, archive.open("metadata") as file:
                 text = file.read(LONGEST_MANIFEST + 1)
             if len(text) > LONGEST_MANIFEST:  # a small archive may hold a file of any size
@@ -308,7 +308,7 @@ class Found:
         """Return the files of a whole snapshot of a state store. Raises ``Damaged`` if it is not there."""
         store = self._stores.get(folder, _StateStore())
         if version not in store.snapshots:
-            raise Damaged(f"{self.location.name(folder)} has no snapshot {version}, or not all of its parts")
+            raise Damaged(f"{self.location.key_of(folder)} has no snapshot {version}, or not all of its parts")
         return store.snapshots[version]
 
     @property
@@ -331,7 +331,7 @@ class Found:
         for folder, store in self._stores.items():
             if (gap := store.missing(version)) is not None:
                 raise Damaged(
-                    f"{self.location.name(folder)} has no version {gap} of the state, which batch {position.committed} needs;"
+                    f"{self.location.key_of(folder)} has no version {gap} of the state, which batch {position.committed} needs;"
                     " somebody or something deleted it"
                 )
         files = (store.files(store.base(version), position.begun + 1) for store in self._stores.values())
@@ -343,7 +343,7 @@ class Found:
 # -- the files of a batch --------------------------------------------------------------------------------------------------
 
 
-def needed_files(found: Found, position: Position) -> tuple[str, ...]:
+def needed_files(found: LocationFiles, position: Position) -> tuple[str, ...]:
     """Return the names of the files with which a query goes on from ``position``.
 
     Raises ``Damaged`` if a file that the committed batch needs is missing.
@@ -360,14 +360,14 @@ def needed_files(found: Found, position: Position) -> tuple[str, ...]:
         required.append(name)
     if not 0 <= position.begun - position.committed <= 1:
         raise Damaged(
-            f"{found.location.name(OFFSETS)}/{position.begun} has begun, and {COMMITS} ends with {position.committed}: Spark ends a batch before"
+            f"{found.location.key_of(OFFSETS)}/{position.begun} has begun, and {COMMITS} ends with {position.committed}: Spark ends a batch before"
             " it begins the next one. Somebody or something deleted files there, or put some there"
         )
     earlier = (name for name in commits[:-1] if name in found.sizes)
     return tuple(dict.fromkeys((*required, *earlier, *found.state(position))))
 
 
-def _beginnings(found: Found) -> Iterator[str]:
+def _beginnings(found: LocationFiles) -> Iterator[str]:
     """Yield the files that say where each Kafka source begins: Spark writes them before the first batch. A file source has none, and finds
     its files again.
     """
@@ -381,7 +381,7 @@ def _last_two(batch: int) -> range:
     return range(max(batch - 1, 0), batch + 1)
 
 
-def _of_sources(found: Found, offsets: Offsets) -> Iterator[str]:
+def _of_sources(found: LocationFiles, offsets: Offsets) -> Iterator[str]:
     """Yield the log of each file source: from its last compacted entry up to the one that the batch needs, without a gap."""
     entries = [match for name in found.sizes if (match := SOURCE.fullmatch(name))]
     one_each = max((int(entry[1]) for entry in entries), default=NOTHING) == max(offsets.sources)

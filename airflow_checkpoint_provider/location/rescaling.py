@@ -14,8 +14,8 @@ from airflow_checkpoint_provider.location.copying import copy_files
 from airflow_checkpoint_provider.location.files import (
     OFFSETS,
     SCHEMA,
-    Found,
     Location,
+    LocationFiles,
     Position,
     hadoop_uri,
     needed_files,
@@ -26,7 +26,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 
 def copy_logs(draft: Location, own: Location, batch: int) -> None:
     """Copy everything but the state. ``draft`` is at ``batch``; Spark's tool has not run there yet."""
-    found = Found(draft)
+    found = LocationFiles(draft)
     names = needed_files(found, Position(batch, batch))
     copy_files(found, own, [name for name in names if not name.startswith("state/")])
 
@@ -36,16 +36,16 @@ def take_state(draft: Location, own: Location, batch: int, partitions: int) -> N
 
     Raises ``Damaged`` if a partition is missing.
     """
-    found, written = Found(draft), batch + 1
+    found, written = LocationFiles(draft), batch + 1
     schemas = [name for name in found.sizes if SCHEMA.fullmatch(name)]
     snapshots = list[str]()
     for name in state_metadata.newest(found.sizes).values():
-        what = draft.name(name)
+        what = draft.key_of(name)
         body = state_metadata.with_partitions(draft.read(name), partitions, what)
         for folder in state_metadata.stores(body, name, what):
             snapshots += found.snapshot(folder, written + 1)
         if state_metadata.names_paths(name):
             body = state_metadata.at(hadoop_uri(own.uri), body, name, schemas, what)
-        own.store.overwrite(own.name(state_metadata.renamed(name, batch)), body)
+        own.store.overwrite(own.key_of(state_metadata.renamed(name, batch)), body)
     copy_files(found, own, [*schemas, *snapshots], -1)
-    own.store.overwrite(own.name(f"{OFFSETS}/{batch}"), draft.read(f"{OFFSETS}/{written}"))
+    own.store.overwrite(own.key_of(f"{OFFSETS}/{batch}"), draft.read(f"{OFFSETS}/{written}"))

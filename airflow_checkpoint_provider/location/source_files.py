@@ -26,7 +26,7 @@ def logged_files(location: Location, folder: int, after: int = NOTHING) -> dict[
 
     An entry that is compacted holds all before it, too. Each line names the entry that it was written for.
     """
-    below = location.name(f"sources/{folder}")
+    below = location.key_of(f"sources/{folder}")
     names = (listed.key.removeprefix(f"{location.key}/") for listed in location.store.list(below))
     entries = [match for name in names if (match := SOURCE.fullmatch(name))]
     newest = max((int(match[2]) for match in entries if match[3]), default=NOTHING)  # it holds all entries before it
@@ -45,7 +45,7 @@ def _named(location: Location, entry: str, after: int) -> dict[str, SourceFile]:
 
 def source_entry(location: Location, entry: str) -> list[dict[str, Any]]:
     """Return what an entry of a file source's log says of each file. Raises ``Damaged``."""
-    what = location.name(entry)
+    what = location.key_of(entry)
     with readable(what):
         lines = logged_lines(b"".join(location.log_entry(entry)).decode())
     return [parsed_file(line, what) for line in lines if line]

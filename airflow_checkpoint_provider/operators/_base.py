@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import CheckpointReference, HistoryReference
-from airflow_checkpoint_provider.operators._link import Linked
+from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History, job_id_of
 from airflow_checkpoint_provider.storage import Store
@@ -119,7 +119,7 @@ def reference_of_checkpoint(connection: str, checkpoint: object) -> HistoryRefer
     return HistoryReference(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None
 
 
-class KillGuard(Linked):
+class KillGuard(LinkedTask):
     """Base of the tasks that change something. Airflow lets a killed task go on for some seconds, in which it must make no further change:
     call ``stop_if_killed`` after each wait.
     """
@@ -135,7 +135,7 @@ class KillGuard(Linked):
             raise AirflowException("this task was killed, so it changes nothing more")
 
 
-class OfCheckpoint(Linked):
+class OfCheckpoint(LinkedTask):
     """Base of the tasks that work on one checkpoint.
 
     :param checkpoint: the output of a task that triggered a checkpoint or a savepoint, or a pointer. (templated)

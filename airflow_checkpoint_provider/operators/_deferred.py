@@ -1,4 +1,4 @@
-"""A task that releases its worker while its driver runs, and ends as if it had waited. It knows no Spark provider. Runs in Airflow (worker).
+"""A task that frees its worker while its driver runs, and ends as if it had waited. It knows no Spark provider. Runs in Airflow (worker).
 
 The resumed task is a new process. It finds its launch in the journal: the trigger's event only says why the task was woken.
 """
@@ -93,7 +93,7 @@ class DeferrableLaunch(BaseOperator):
                 failure = None if ended else AirflowException(f"the cluster manager says {word}")
                 return self._end(launch, lambda: self.end_launch(launch, 0 if ended else 1, failure))
             ask_after = min(2 * ask_after, SELDOM_ASK)
-        return self.release(context, launch, ask_after)
+        return self.defer_launch(context, launch, ask_after)
 
     def _end(self, launch: DriverLaunch, end: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -115,7 +115,7 @@ class DeferrableLaunch(BaseOperator):
         launch.log([deferral.asked(launch.state, word)])
         return ended, word
 
-    def release(self, context: Any, launch: DriverLaunch, ask_after: float) -> NoReturn:
+    def defer_launch(self, context: Any, launch: DriverLaunch, ask_after: float) -> NoReturn:
         """Defer this task. The trigger follows the launch, and keeps its heartbeat; the first beat is written here."""
         if self._was_killed.is_set():
             raise AirflowException("this task was killed, so nobody follows its driver")

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.operators import _mapped
 from airflow_checkpoint_provider.operators._base import generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._items import checked_item, history_key, index_of
 from airflow_checkpoint_provider.operators._launched import LaunchParameters
-from airflow_checkpoint_provider.operators._link import Linked
+from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.operators._parameters import refuse_fixed_key, refuse_shared_scope
 from airflow_checkpoint_provider.operators._restore_age import RestoreAge
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
@@ -32,7 +32,7 @@ FROM_CODE = "code"  # the runtime's archive comes from where the connection's ``
 TEMPLATE_FIELDS = ("scope", "restore", "history")
 
 
-class JobParameters(Linked):
+class JobParameters(LinkedTask):
     """Base of the operators that submit a job: the parameters that they add to those of another operator."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -39,13 +39,13 @@ from airflow_checkpoint_provider.protocol.launches import is_clear
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import probe
 from airflow_checkpoint_provider.text import restore_story
-from airflow_checkpoint_provider.text.restore_story import Seen
+from airflow_checkpoint_provider.text.restore_story import StoryFacts
 
 
 class DriverLaunch(LaunchedDriver):
     """The launch of one try, which it plans or adopts."""
 
-    _before, _seen = State(), Seen()  # the state and the observations on which the launch was decided
+    _before, _seen = State(), StoryFacts()  # the state and the observations on which the launch was decided
     _old: Sequence[str] = ()  # the warning that the run starts from an old point
 
     def plan(self) -> Launch:
@@ -158,7 +158,7 @@ class DriverLaunch(LaunchedDriver):
         liveness, waited = Liveness(self.store, self.beats), False
 
         def verified_plan(state: State) -> c.PlanLaunch:
-            log_check = functools.partial(self.log, [restore_story.waits_for_heartbeat(state, self.beats.look)])
+            log_check = functools.partial(self.log, [restore_story.waits_for_heartbeat(state, self.beats.wait)])
             alive = (not waited or time.monotonic() < deadline) and liveness.wait(
                 beat_keys(self.keys, state), log_check
             )
@@ -181,10 +181,10 @@ class DriverLaunch(LaunchedDriver):
                 self._wait_until_stopped(deadline)
                 liveness, waited = Liveness(self.store, self.beats), True
 
-    def _observe(self, state: State, alive: bool) -> Seen:
+    def _observe(self, state: State, alive: bool) -> StoryFacts:
         """Return the observations of the driver that the log needs besides the journal."""
         beats = (read_beat(self.store, key) for key in beat_keys(self.keys, state))
-        return Seen(self.store.uri, next(filter(None, beats), None), alive, utc_now())
+        return StoryFacts(self.store.uri, next(filter(None, beats), None), alive, utc_now())
 
     def _verify(self, state: State, decision: object) -> None:
         """Verify the checkpoint from which the launch would start. A clear may start from another one than a retry."""

@@ -33,7 +33,7 @@ class CheckpointsLink(BaseOperatorLink):
 LINK = CheckpointsLink()
 
 
-class Linked(BaseOperator):
+class LinkedTask(BaseOperator):
     """Base of the tasks with this link, which is there as soon as they run."""
 
     operator_extra_links: Collection[BaseOperatorLink] = (LINK,)

@@ -87,7 +87,7 @@ class RequestOperator(JobOperator):
     def _check_answer(self, request: CheckpointRequest) -> None:
         """Raise an error if the checkpoint of an earlier try is no answer any more."""
 
-    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+    def _finish(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         """Do the rest of this task once the checkpoint is completed. ``deadline`` (ISO) ends its waits."""
 
     # -- requesting --------------------------------------------------------------------------------------------------
@@ -147,8 +147,9 @@ class RequestOperator(JobOperator):
         if isinstance(outcome, Dropped):
             raise RequestWasDropped(f"the request was taken out of the queue: {outcome.why}", reason=outcome.why)
         if isinstance(outcome, InQueue):
-            place = f"{outcome.place} of {outcome.length}"
-            return Queued(f"{request.state.job}: the request waits in the job's queue, place {place}")
+            return Queued(
+                f"{request.state.job}: the request waits in the job's queue, number {outcome.turn} of {outcome.length}"
+            )
         if isinstance(outcome, RequestRefused):
             return outcome.error
         if found := request.state.checkpoint(request.number):
@@ -199,7 +200,7 @@ class RequestOperator(JobOperator):
                 if self._abort_request(request, ti):
                     raise
             self.stop_if_killed()
-            self._completed(request, ti, event["deadline"])
+            self._finish(request, ti, event["deadline"])
             return reference_of(request)
 
     def _request(self, checkpoint: str, ti: Any, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:

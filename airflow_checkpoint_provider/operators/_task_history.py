@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse
-from airflow_checkpoint_provider.operators._link import Linked
+from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.state import State
@@ -37,7 +37,7 @@ class TaskHistory:
 def read_history(context: Any) -> TaskHistory:
     """Read the journal of the job of a task. Raise ``WrongUse`` for a task of another package, and the errors of connection and store."""
     task, ti = context["task"], context["ti"]
-    if not isinstance(task, Linked):
+    if not isinstance(task, LinkedTask):
         raise WrongUse(
             f"task {ti.task_id!r} is a {type(task).__name__}, which works on no checkpointed job. Write this at a"
             " CheckpointedSparkSubmitOperator, or another task of this package"
@@ -51,7 +51,7 @@ def read_history(context: Any) -> TaskHistory:
     return TaskHistory(reference, state, tries_of(state, ti.run_id, owner))
 
 
-def _rendered(task: Linked, context: Any) -> Linked:
+def _rendered(task: LinkedTask, context: Any) -> LinkedTask:
     """Return the task with the templates that name its history, rendered. In the process of the task they are already."""
     own = copy.copy(task)
     for name in _NAMING:

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, S
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
 from airflow_checkpoint_provider.hooks.history import aborted, reference_of
 from airflow_checkpoint_provider.operators._base import OfCheckpoint, failing_for_good
-from airflow_checkpoint_provider.operators._link import Linked
+from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.text.messages import acknowledged, checkpoint_line
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger, JournalTrigger, seconds_to
 
@@ -45,7 +45,7 @@ class Wait(Protocol):
         """Return the unmet condition as text, e.g. "the checkpoint was not completed"."""
 
 
-class JournalSensor(Linked, BaseSensorOperator):
+class JournalSensor(LinkedTask, BaseSensorOperator):
     """Base of the tasks that poll a journal. If it cannot be read, they continue until ``timeout``."""
 
     checkpoint_conn_id: str

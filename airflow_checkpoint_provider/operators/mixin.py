@@ -101,7 +101,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
                 )
         super().__init__(**kwargs)
         self._launch: DriverLaunch | None = None
-        self._defers = False  # whether the worker is released
+        self._defers = False  # whether the worker is freed
         self._in_cluster = True  # so the driver's exit code does not reach this task
         self._was_killed = threading.Event()  # KubernetesPodOperator has an attribute _killed
         self._output = SparkOutput(lambda line: self.log.info("%s", line))
@@ -284,7 +284,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
         if self._defers:
             attempt = launch.attempt()
             if attempt is None or attempt.outcome is None:
-                self.release(context, launch, launch.beats.still)
+                self.defer_launch(context, launch, launch.beats.still)
         on_attach = functools.partial(self.attached, context["ti"], launch)
         attempt = follow(launch, self._was_killed, log_checkpoints=True, on_attach=on_attach)
         if self._was_killed.is_set():

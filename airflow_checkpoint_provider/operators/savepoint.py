@@ -92,7 +92,7 @@ class SavepointRequestOperator(RequestOperator):
                 **error.about,
             ) from error
 
-    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+    def _finish(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         self._publish(request, ti, deadline)
 
     def _publish(self, request: CheckpointRequest, ti: Any, deadline: str) -> Checkpoint:
@@ -177,11 +177,11 @@ class TriggerSavepointOperator(SavepointRequestOperator):
             return None
         if own:
             request.number = own.id
-            super()._completed(request, ti, deadline)
+            super()._finish(request, ti, deadline)
         raise AirflowSkipException(f"nothing runs, and nothing has changed since savepoint {saved}")
 
-    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
-        super()._completed(request, ti, deadline)
+    def _finish(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+        super()._finish(request, ti, deadline)
         if self.retention is None:
             return
         for savepoint in superfluous(request.state, request.pointer.id, self.retention, age_now()):
@@ -204,8 +204,8 @@ def superfluous(state: State, newest: int, retention: Retention, now: str) -> tu
     own = [savepoint for savepoint in savepoints if made and savepoint.request.owner == made.request.owner]
     stored = [savepoint for savepoint in own if savepoint in state.savepoints]
     kept = retention.keeps(stored, datetime.fromisoformat(now)) | {newest}
-    expired = [savepoint for savepoint in stored if savepoint.id not in kept]
-    return tuple(savepoint for savepoint in own if savepoint.status == CONDEMNED or savepoint in expired)
+    retired = [savepoint for savepoint in stored if savepoint.id not in kept]
+    return tuple(savepoint for savepoint in own if savepoint.status == CONDEMNED or savepoint in retired)
 
 
 class StopWithSavepointOperator(SavepointRequestOperator):
@@ -259,7 +259,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
             return stop.id
         raise NotRunning(messages.nothing_to_stop(state))
 
-    def _completed(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
+    def _finish(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         """Publish, then wait until the attempt ends."""
         savepoint = self._publish(request, ti, deadline)
         ending = self._request(str(request.pointer), ti, Awaited.ENDED)

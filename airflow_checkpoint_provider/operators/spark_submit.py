@@ -44,7 +44,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
         number. None: never.
     :param memory_limit: the largest value that ``memory_after_oom`` gives a conf, such as ``"16g"``. None: no limit.
     :param durable: True adopts a driver of this task that still runs; False fences it and submits a new one.
-    :param deferrable: release the worker while the driver runs. Cluster mode only.
+    :param deferrable: free the worker while the driver runs. Cluster mode only.
     """
 
     from_this_host = True
@@ -113,7 +113,7 @@ class CheckpointedSparkSubmitOperator(CheckpointedJobMixin, SparkSubmitOperator)
             plan.check()
 
     def _whether_to_defer(self, hook: CheckpointedSparkSubmitHook) -> bool:
-        """Return whether to release the worker while the driver runs. Say that a default does not hold in client mode."""
+        """Return whether to free the worker while the driver runs. Say that a default does not hold in client mode."""
         refuse_deferral_in_client_mode(self.deferrable, hook.deploy_mode or "client")
         wanted = self.deferrable if self.deferrable is not None else self._default_deferrable
         if wanted is None:

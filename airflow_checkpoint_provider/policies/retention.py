@@ -17,7 +17,7 @@ POLICIES = ("latest", "within", "all", "either", "both")  # their kinds in JSON
 LONGEST_AGE = timedelta(days=365_000)  # a millennium; the longest ``timedelta`` overflows in seconds
 
 
-class Taken(Protocol):
+class Retainable(Protocol):
     """A completed checkpoint as a policy sees it."""
 
     @property
@@ -29,7 +29,7 @@ class Taken(Protocol):
 class Retention:
     """Base of the policies."""
 
-    def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
+    def keeps(self, taken: Sequence[Retainable], now: datetime) -> frozenset[int]:
         """Return the ids among ``taken`` (in any order) that must be kept."""
         raise NotImplementedError
 
@@ -58,7 +58,7 @@ class KeepLatest(Retention):
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
             raise InvalidConfig(f"KeepLatest({self.count!r}): write how many checkpoints to keep, 1 or more")
 
-    def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
+    def keeps(self, taken: Sequence[Retainable], now: datetime) -> frozenset[int]:
         return frozenset(sorted((checkpoint.id for checkpoint in taken), reverse=True)[: self.count])
 
     def after_end(self) -> Retention | None:
@@ -88,7 +88,7 @@ class KeepWithin(Retention):
         if self.age > LONGEST_AGE:
             raise InvalidConfig(f"KeepWithin({self.age}): to keep checkpoints for ever, write KeepAll()")
 
-    def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
+    def keeps(self, taken: Sequence[Retainable], now: datetime) -> frozenset[int]:
         return frozenset(
             checkpoint.id for checkpoint in taken if now - datetime.fromisoformat(checkpoint.completed_at) <= self.age
         )
@@ -102,7 +102,7 @@ class KeepWithin(Retention):
 class KeepAll(Retention):
     """Keeps every checkpoint, also after the end."""
 
-    def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
+    def keeps(self, taken: Sequence[Retainable], now: datetime) -> frozenset[int]:
         return frozenset(checkpoint.id for checkpoint in taken)
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class _Joined(Retention):
 class Either(_Joined):
     """Keeps the checkpoints that one of two policies keeps: ``left | right``."""
 
-    def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
+    def keeps(self, taken: Sequence[Retainable], now: datetime) -> frozenset[int]:
         return self.left.keeps(taken, now) | self.right.keeps(taken, now)
 
     def to_json(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Either(_Joined):
 class Both(_Joined):
     """Keeps the checkpoints that both policies keep: ``left & right``."""
 
-    def keeps(self, taken: Sequence[Taken], now: datetime) -> frozenset[int]:
+    def keeps(self, taken: Sequence[Retainable], now: datetime) -> frozenset[int]:
         return self.left.keeps(taken, now) & self.right.keeps(taken, now)
 
     def to_json(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_checkpoint_provider import errors
-from airflow_checkpoint_provider.policies.retention import Retention, Taken
+from airflow_checkpoint_provider.policies.retention import Retainable, Retention
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, lifetime
@@ -118,7 +118,7 @@ def held_claims(state: State, now: datetime) -> frozenset[str]:
     base = state.branch.base.pointer if state.branch.base and not checkpoints and not over else None
     policy = _in_force(state, over=over)
     claimed = [claim for claim in reversed(state.claims) if claim.status == RETAINED]
-    candidates: list[Taken] = [*checkpoints, *(_Claimed(claim.at, -age) for age, claim in enumerate(claimed))]
+    candidates: list[Retainable] = [*checkpoints, *(_Claimed(claim.at, -age) for age, claim in enumerate(claimed))]
     ids = policy.keeps(candidates, now) if policy else ()
     kept = {claim.pointer for age, claim in enumerate(claimed) if -age in ids}
     started = {run.started_from.pointer for run in state.runs[-1:] if run.started_from and not over}

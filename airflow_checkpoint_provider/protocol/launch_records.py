@@ -104,8 +104,8 @@ class Run(Ends):
     rename: dict[str, str] = added(factory=dict)  # of the states of its restore point
 
     @property
-    def position(self) -> str:
-        """Return the position of the run among the runs of a job scope. ISO times in UTC compare as text."""
+    def order(self) -> str:
+        """Return what the runs of a job scope are sorted by. ISO times in UTC compare as text."""
         return self.run_after or self.started_at
 
 

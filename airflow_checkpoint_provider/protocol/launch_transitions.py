@@ -103,12 +103,12 @@ def _list_run(state: State, event: e.LaunchPlanned) -> State:
             run = replace(run, branch=state.branch.number)
     runs = (*(other for other in state.runs if other is not listed), run)
     dropped, kept = bounded(runs)
-    in_branch = (other.position for other in dropped if other.branch == state.branch.number)
+    in_branch = (other.order for other in dropped if other.branch == state.branch.number)
     return replace(
         state,
         runs=kept,
         evicted_run_after=max((state.evicted_run_after, *in_branch)),
-        evicted_run_after_anywhere=max((state.evicted_run_after_anywhere, *(other.position for other in dropped))),
+        evicted_run_after_anywhere=max((state.evicted_run_after_anywhere, *(other.order for other in dropped))),
     )
 
 
@@ -262,7 +262,7 @@ def _runs_inside(state: State, event: e.BranchOpened) -> tuple[Run, ...]:
     newest = state.run_of(base.epochs[0])
 
     def counts(run: Run) -> bool:
-        within = newest is None or run.position <= newest.position
+        within = newest is None or run.order <= newest.order
         return run is newest or (run.branch is not None and run.branch >= base.branch and within)
 
     return tuple(replace(run, branch=event.branch) if counts(run) else run for run in state.runs)

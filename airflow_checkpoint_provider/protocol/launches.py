@@ -133,21 +133,19 @@ def _older_run(state: State, run: Run | None, command: c.PlanLaunch) -> Decision
     if command.alone or state.of_one_run:
         return None
     runs = [listed for listed in state.runs if listed.branch == state.branch.number]
-    newest = max(runs, key=lambda listed: listed.position, default=None)
-    position = run.position if run else command.spec.run_after or command.spec.started_at
-    dropped = run is None and position <= state.evicted_run_after
-    if not dropped and (newest is None or newest.key == command.spec.run or position > newest.position):
+    newest = max(runs, key=lambda listed: listed.order, default=None)
+    order = run.order if run else command.spec.run_after or command.spec.started_at
+    dropped = run is None and order <= state.evicted_run_after
+    if not dropped and (newest is None or newest.key == command.spec.run or order > newest.order):
         return None
-    newer = [listed.key for listed in runs if listed.position >= position and listed.key != command.spec.run]
-    return refusals.older_run(state, command, newer, _newest_before(state, position))
+    newer = [listed.key for listed in runs if listed.order >= order and listed.key != command.spec.run]
+    return refusals.older_run(state, command, newer, _newest_before(state, order))
 
 
-def _newest_before(state: State, position: str) -> int | None:
-    """Return the newest retained checkpoint of a run before ``position``."""
-    positions = {
-        checkpoint.id: run.position for checkpoint in state.retained if (run := state.run_of(checkpoint.epochs[0]))
-    }
-    return max((number for number, at in positions.items() if at < position), default=None)
+def _newest_before(state: State, order: str) -> int | None:
+    """Return the newest retained checkpoint of a run before the one of ``order``."""
+    orders = {checkpoint.id: run.order for checkpoint in state.retained if (run := state.run_of(checkpoint.epochs[0]))}
+    return max((number for number, at in orders.items() if at < order), default=None)
 
 
 def being_deleted(state: State, base: e.Point | None) -> Refusal | None:

@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, REMOVE, 
 from airflow_checkpoint_provider.sinks.staging import STAGING, Staged, StagingFolder, is_staged, rows_key
 from airflow_checkpoint_provider.storage.base import Store
 
-LOOK = 0.2  # seconds between two looks whether a commit is done
+PAUSE = 0.2  # seconds between two polls whether a commit is done
 
 
 class PublishedFiles:
@@ -254,7 +254,7 @@ def files_of_readers(store: Store, patience: float = 30.0) -> Readable:
             raise StoreUnavailable(
                 f"{store.uri}: the commit of entry {contents.n} has not ended. If its job has died, start it again: it ends the commit"
             )
-        sleep(LOOK)
+        sleep(PAUSE)
     if not contents.files:
         raise CheckpointNotFound(f"{store.uri}: no rows were committed there so far")
     return Readable(contents.files, next(commit.format for commit in reversed(contents.commits) if commit.added))

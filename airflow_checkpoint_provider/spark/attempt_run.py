@@ -107,19 +107,19 @@ class AttemptRun(JobRun):
         self._unsaid = state_messages.not_paced(config)  # until there is a stage
         self._progress = Progress(spark, attempt, self.checkpointer.protection)
         self._end = JobEnd(
-            spark,
-            attempt,
-            self.states,
-            self._registered,
-            self.checkpointer,
-            self._queries,
-            self._sinks,
-            self.loops,
-            commits,
-            self._timer,
-            self._task,
-            settings.allow_non_restored_state,
-            self._kills,
+            spark=spark,
+            attempt=attempt,
+            states=self.states,
+            registered=self._registered,
+            checkpointer=self.checkpointer,
+            queries=self._queries,
+            sinks=self._sinks,
+            loops=self.loops,
+            commits=commits,
+            timer=self._timer,
+            launched=self._task,
+            allow_non_restored_state=settings.allow_non_restored_state,
+            kills=self._kills,
         )
 
     def _attach(self, job: str, application: Application) -> None:

@@ -33,13 +33,13 @@ from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import sink_messages, state_messages
 
-LOOK = 0.2  # seconds between two looks for a gated checkpoint
+PAUSE = 0.2  # seconds between two polls for a gated checkpoint
 LAST_TRIES = 2  # at the last checkpoint of a run
 STOPPED = "spark.stop() was called inside `with CheckpointedJob()`: call it after the block"
 INTERRUPTED = 128 + signal.SIGINT  # as a shell reports it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobEnd:
     """The end of one attempt, when its script leaves ``with``. ``launched`` is None for a script without Airflow."""
 
@@ -142,7 +142,7 @@ class JobEnd:
                     " They are kept: finalize a gated checkpoint while a retry waits for it"
                 )
             self._take_last_checkpoints()
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
     def _take_last_checkpoint(self) -> None:
         if not any(self.checkpointer.checkpoint("end", wait=True) for _ in range(LAST_TRIES)):

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.coordinator.restore import Opened, open_pointer
+from airflow_checkpoint_provider.coordinator.restore import OpenedPointer, open_pointer
 from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
@@ -36,7 +36,7 @@ class OpenedCheckpoint:
     ``sealed`` is False for a gated checkpoint that is acknowledged and not finalized: it may still be aborted.
     """
 
-    def __init__(self, spark: SparkSession, opened: Opened) -> None:
+    def __init__(self, spark: SparkSession, opened: OpenedPointer) -> None:
         self._spark, self._store, self._keys, self._seal = spark, opened.store, opened.keys, opened.seal
         self.sealed = opened.checkpoint.status == RETAINED
 

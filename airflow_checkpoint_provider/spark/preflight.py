@@ -156,7 +156,7 @@ class PreflightRun(JobRun):
         check_kind(saved, FILES)
         location = copy_at(self._folder, uid)
         copy = Folder(location.store, location.key)
-        return copy.fetch(on_disk, saved.file_sets[0].files) if local else copy.uri
+        return copy.download(on_disk, saved.file_sets[0].files) if local else copy.uri
 
     def value(self, uid: str, default: Any) -> Value:
         """Return a value of the checkpoint. A change is not kept."""

@@ -51,7 +51,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 ABSENT = {errno.ENOENT, errno.ENOTDIR}
 CANNOT_LINK = NO_HARD_LINKS | ABSENT | {errno.EXDEV, errno.EMLINK, errno.EACCES}  # nor the files of other users
-NO_PLACE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+UNUSABLE_PATH = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 LOSSES = FULL | {errno.EIO}  # of a sync: the kernel has dropped bytes that it could not write
 
 
@@ -279,7 +279,7 @@ def _explained(doing: str, path: str) -> Iterator[None]:
             raise StoreDenied(f"{text}. {right}, or choose another root") from error
         if isinstance(error, NoDirectory | IsADirectoryError):
             raise StoreMisconfigured(f"{text}. Somebody or something put it there; move it away") from error
-        if error.errno in NO_PLACE:
+        if error.errno in UNUSABLE_PATH:
             raise StoreMisconfigured(f"{text}. Choose another root, on a local or NFS file system") from error
         advice = "Make room there (`checkpoints prune`)" if error.errno in FULL else "Look at the disk or mount"
         raise StoreUnavailable(f"{text}. {advice}; trying again may help") from error

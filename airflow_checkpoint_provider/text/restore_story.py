@@ -49,7 +49,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
 
 
 @dataclass(frozen=True)
-class Seen:
+class StoryFacts:
     """The facts that a task knows besides the journal: the store, the newest heartbeat of the earlier driver, whether that driver is alive
     (None: unknown), and the time.
     """
@@ -60,11 +60,11 @@ class Seen:
     now: str = ""
 
 
-NOTHING_SEEN, LONG_AGO = Seen(), Seen(alive=None)
+NOTHING_SEEN, LONG_AGO = StoryFacts(), StoryFacts(alive=None)
 
 
 def launch_story(
-    before: State, state: State, launch: Launch, restored: Restored, seen: Seen = NOTHING_SEEN
+    before: State, state: State, launch: Launch, restored: Restored, seen: StoryFacts = NOTHING_SEEN
 ) -> list[str]:
     """Return the story of a task that has planned or adopted ``launch``.
 
@@ -76,7 +76,7 @@ def launch_story(
     return [*opened, *_story(state, launch, restored, seen)]
 
 
-def restore_story(state: State, restored: Restored, seen: Seen = NOTHING_SEEN) -> list[str]:
+def restore_story(state: State, restored: Restored, seen: StoryFacts = NOTHING_SEEN) -> list[str]:
     """Return the story of a script without Airflow; its launch and attempt are already in ``state``."""
     launch = state.current_launch()
     return _story(state, launch, restored, seen) if launch else []
@@ -136,7 +136,7 @@ def driver_says(beat: Beat) -> list[str]:
 # -- short forms -------------------------------------------------------------------------------------------------------
 
 
-def _adopted(state: State, launch: Launch, seen: Seen) -> str:
+def _adopted(state: State, launch: Launch, seen: StoryFacts) -> str:
     attempt = state.attempt_of(launch.number)
     observed = (
         f"attempt {attempt.epoch}"
@@ -159,7 +159,7 @@ def doing(beat: Beat) -> str:
     return printable(brief if of_queries else ", ".join(filter(None, (activity, brief))))
 
 
-def _from_nothing(state: State, launch: Launch, seen: Seen) -> list[str]:
+def _from_nothing(state: State, launch: Launch, seen: StoryFacts) -> list[str]:
     """Return the story of the first attempt of a run that has nothing to start from."""
     begin = f"RESTORE {title(state, launch.spec.run)}: first attempt of this run,"
     if launch.spec.restore == "none":
@@ -211,7 +211,7 @@ def given_up(before: State, state: State, launch: Launch) -> list[str]:
 # -- the whole story ---------------------------------------------------------------------------------------------------
 
 
-def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list[str]:
+def _story(state: State, launch: Launch, restored: Restored, seen: StoryFacts) -> list[str]:
     before = previous(state, launch)
     if before is None and restored.point is None:
         return _from_nothing(state, launch, seen)
@@ -231,7 +231,7 @@ def _story(state: State, launch: Launch, restored: Restored, seen: Seen) -> list
     ]
 
 
-def _event(state: State, launch: Launch, before: Launch | None, seen: Seen) -> str:
+def _event(state: State, launch: Launch, before: Launch | None, seen: StoryFacts) -> str:
     if before is None:
         return f'first attempt of this run; restore="{launch.spec.restore}"'
     kind = "clear" if cleared(state, launch) else "retry"
@@ -244,7 +244,7 @@ def _opened_branch(state: State, launch: Launch, before: Launch | None) -> bool:
     return before is not None and launch.branch != before.branch and state.branch.token == launch.spec.token
 
 
-def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: Seen, now: str) -> str:
+def _previous_end(before: Launch, attempt: AttemptRecord | None, seen: StoryFacts, now: str) -> str:
     """Return how the launch before this one ended, as far as that is known."""
     stop = f", told to stop ({before.stop})" if before.stop else ""
     if attempt is None:
@@ -338,7 +338,9 @@ def _verified(candidate: Candidate, now: str) -> str:
 # -- where it goes on --------------------------------------------------------------------------------------------------
 
 
-def _continuation(state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
+def _continuation(
+    state: State, launch: Launch, attempt: AttemptRecord | None, restored: Restored, seen: StoryFacts
+) -> str:
     chosen = restored.chosen
     if restored.point is None:
         return (
@@ -357,7 +359,7 @@ def _continuation(state: State, launch: Launch, attempt: AttemptRecord | None, r
     return f"after {after}. {stored}{_not_stored(attempt, restored, seen)}"
 
 
-def _not_stored(attempt: AttemptRecord | None, restored: Restored, seen: Seen) -> str:
+def _not_stored(attempt: AttemptRecord | None, restored: Restored, seen: StoryFacts) -> str:
     """Return the time between the chosen checkpoint and the last sign of the attempt before."""
     chosen = restored.chosen
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")

@@ -21,18 +21,18 @@ SENT = "checkpoint_events"  # in the state store of the asset: the checkpoints t
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentEvents:
     """The checkpoints that have an event, of those that can still be read: the ids in one incarnation of a history."""
 
     incarnation: str
     ids: frozenset[int]
 
     @classmethod
-    def of(cls, state: State, kinds: Collection[str]) -> Sent:
+    def of(cls, state: State, kinds: Collection[str]) -> SentEvents:
         return cls(state.incarnation, frozenset(checkpoint.id for checkpoint in readable(state, kinds)))
 
     @classmethod
-    def from_json(cls, found: Any) -> Sent:
+    def from_json(cls, found: Any) -> SentEvents:
         return cls(found["incarnation"], frozenset(found["ids"]))
 
     def to_json(self) -> dict[str, Any]:
@@ -76,8 +76,8 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         reader = CheckpointStorageHook(self.checkpoint_conn_id).get_history(self.job, "triggerer", self.item)
         trouble = RepeatedError(self.log)
-        stored: Sent | None = None
-        sent: Sent | None = None  # None: the checkpoints that exist now have no event
+        stored: SentEvents | None = None
+        sent: SentEvents | None = None  # None: the checkpoints that exist now have no event
         while True:
             try:
                 if sent is None:
@@ -92,14 +92,14 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
                 for checkpoint in readable(state, self.kinds):
                     if sent is not None and sent.lacks(state, checkpoint):
                         yield TriggerEvent(reader.event(checkpoint))  # type: ignore[no-untyped-call]
-                sent = Sent.of(state, self.kinds)
+                sent = SentEvents.of(state, self.kinds)
             await asyncio.sleep(self.poll_interval)
 
-    async def _load(self) -> Sent | None:
+    async def _load(self) -> SentEvents | None:
         found = await self.asset_state_store.aget(SENT) if self.asset_state_store is not None else None
-        return Sent.from_json(found) if found is not None else None
+        return SentEvents.from_json(found) if found is not None else None
 
-    async def _store(self, sent: Sent) -> None:
+    async def _store(self, sent: SentEvents) -> None:
         if self.asset_state_store is not None:
             await self.asset_state_store.aset(SENT, sent.to_json())
 

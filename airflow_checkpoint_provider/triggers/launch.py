@@ -138,7 +138,7 @@ class LaunchTrigger(BaseTrigger):
     :param job: the job's id.
     :param history: the prefix of its history.
     :param launch: the number of the launch, which ``try_number`` has planned or adopted.
-    :param deferred_at: when the task released its worker, for the people who see that no triggerer follows it.
+    :param deferred_at: when the task freed its worker, for the people who see that no triggerer follows it.
     :param after: the newest checkpoint when the task was deferred.
     :param ask_after: seconds without any sign of a driver after which the task asks the cluster manager.
     :param spark_conn_id: Spark's connection, which may say where YARN's resource manager is.

@@ -138,7 +138,7 @@ class Polls:
         self._lock = threading.Lock()  # of the next two: several threads answer
         self._stores: dict[str, tuple[float, Store]] = {}  # and when it was opened
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
-        self._answers: OrderedDict[tuple[Any, ...], _Answer] = OrderedDict()
+        self._answers: OrderedDict[tuple[Any, ...], _Asked] = OrderedDict()
         self._limiters: dict[str, CapacityLimiter] = {}  # of connections
         self._turns = Turns(UNDER_WAY)
 
@@ -243,14 +243,14 @@ class Polls:
             ) from None
         return answered
 
-    def _known(self, key: tuple[Any, ...], within: float) -> _Answer | None:
+    def _known(self, key: tuple[Any, ...], within: float) -> _Asked | None:
         """Return the answer to a question that was asked lately, or is under way."""
         asked = self._answers.get(key)
         if asked is None or asked.older_than(self._every if asked.failed else max(self._every, within)):
             return None
         return asked
 
-    async def _ask_in_turn(self, key: tuple[Any, ...], answer: Callable[[], Any], within: float) -> _Answer:
+    async def _ask_in_turn(self, key: tuple[Any, ...], answer: Callable[[], Any], within: float) -> _Asked:
         """Ask when the user has few questions under way. Raise ``TimeoutError`` if that takes too long."""
         turn = self._turns.of_user(key[0])
         async with asyncio.timeout(self.limit):
@@ -262,12 +262,12 @@ class Polls:
         asked.task.add_done_callback(lambda _: turn.release())
         return asked
 
-    def _ask_now(self, key: tuple[Any, ...], answer: Callable[[], Any]) -> _Answer:
+    def _ask_now(self, key: tuple[Any, ...], answer: Callable[[], Any]) -> _Asked:
         self._forget_old()
         limiter = self._limiters.setdefault(key[0], CapacityLimiter(THREADS))
         task = asyncio.create_task(anyio.to_thread.run_sync(answer, limiter=limiter, abandon_on_cancel=True))
         self._answers.pop(key, None)
-        self._answers[key] = asked = _Answer(task)
+        self._answers[key] = asked = _Asked(task)
         task.add_done_callback(asked.end)
         return asked
 
@@ -295,7 +295,7 @@ def _where(store: Store) -> tuple[str, Any]:
 
 
 @dataclass
-class _Answer:
+class _Asked:
     """The answer to a question, which is perhaps still under way. Times are monotonic."""
 
     task: asyncio.Task[Any]

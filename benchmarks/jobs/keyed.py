@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from airflow_checkpoint_provider.location.files import Found, Location
+    from airflow_checkpoint_provider.location.files import Location, LocationFiles
 
-LOOK = 0.005  # seconds between two looks for a batch
+PAUSE = 0.005  # seconds between two polls for a batch
 
 
 class Asked:
@@ -39,7 +39,7 @@ class Asked:
         while not self._new():
             if error := self._query.exception():
                 raise error
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
     def answer(self, spark: SparkSession, line: str) -> None:
         if line == "rows":
@@ -112,7 +112,7 @@ def observed() -> dict[str, float]:
 
         return run
 
-    def counted(found: Found, target: Location, names: Iterable[str]) -> None:
+    def counted(found: LocationFiles, target: Location, names: Iterable[str]) -> None:
         wanted = tuple(names)
         copy_files(found, target, wanted)
         costs["files"] += len(wanted)

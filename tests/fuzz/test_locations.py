@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.location.fence import (
     newest_batch,
     reached,
 )
-from airflow_checkpoint_provider.location.files import Found, Location, Offsets, Position, needed_files
+from airflow_checkpoint_provider.location.files import Location, LocationFiles, Offsets, Position, needed_files
 from airflow_checkpoint_provider.location.rescaling import copy_logs, take_state
 from airflow_checkpoint_provider.location.source_files import logged_files
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOffset, commit_in
@@ -148,7 +148,7 @@ def take_over(own: Location, old: Location) -> None:
 
 def go_back(own: Location, old: Location) -> None:
     """Do as a driver whose query goes back, and brings files elsewhere."""
-    found = Found(old)
+    found = LocationFiles(old)
     copy_files(found, own, needed_files(found, Position(COMMITTED, COMMITTED)), 20)
     write_beginnings(own, [*own.sizes()], COMMITTED, 20)
     Move(0, "file:///in", "file:///out").carry_out(own)
@@ -168,7 +168,7 @@ def compare(own: Location, old: Location) -> None:
     newest_files(old, (0,))
     old.query_id()
     begin_again(old, newest)
-    needed_files(Found(old, own), Position(newest, COMMITTED))
+    needed_files(LocationFiles(old, own), Position(newest, COMMITTED))
 
 
 @pytest.mark.parametrize("act", [take_over, go_back, rescale, compare], ids=lambda act: act.__name__)

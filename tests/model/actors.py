@@ -319,7 +319,7 @@ class AtWork:
         return self.end("suspended") if self.coordinator.state.suspended else self.known
 
     def retire(self) -> bytes:
-        garbage.expire(garbage.unshared(self.coordinator), AT)
+        garbage.retire(garbage.unshared(self.coordinator), AT)
         return self.known
 
     def release(self) -> bytes:
@@ -525,7 +525,7 @@ def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | No
     coordinator = Coordinator(journal)
     with suppress(StoreError):
         journal.catch_up()
-        garbage.expire(garbage.unshared(coordinator), AT)
+        garbage.retire(garbage.unshared(coordinator), AT)
         if sweeps:
             garbage.remove_orphans(garbage.unshared(coordinator))
     return Next(cleaner, times - 1, sweeps) if times > 1 else None

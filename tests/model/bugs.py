@@ -390,8 +390,8 @@ DELETE_LEFTOVERS = closing.delete_leftovers
 
 DELETING = {
     "15": Bug("condemn that ignores restoring", nothing_restoring_is_held, "retiring_under_a_clear", ("P5", "P9")),
-    "16": Bug("delete before condemn", replaced(garbage, "expire", delete_first), "retiring_under_a_restore", ("P4", "P5")),
-    "17": Bug("forget before delete", replaced(garbage, "expire", forget_first), "retiring_under_a_driver", ("P12",)),
+    "16": Bug("delete before condemn", replaced(garbage, "retire", delete_first), "retiring_under_a_restore", ("P4", "P5")),
+    "17": Bug("forget before delete", replaced(garbage, "retire", forget_first), "retiring_under_a_driver", ("P12",)),
     "18": Bug("sweep takes a living epoch's file sets", replaced(State, "deletable", lambda self, path: True), "sweeping_under_a_driver", ("P12",)),
     "32": Bug("restored file sets not held", replaced(State, "referred", restored_is_not_held), "retiring_under_a_driver", ("P9",)),
     "i": Bug(

@@ -255,15 +255,15 @@ class World(NamedTuple):
 Move = tuple[World, int, str]
 
 
-class Found(NamedTuple):
+class Breach(NamedTuple):
     property: str
     worlds: int
     trace: list[str]
 
 
-def broken(found: Found | int | None) -> str:
+def broken(found: Breach | int | None) -> str:
     """Return the broken property and its trace, if one was found."""
-    return "\n".join((found.property, *found.trace)) if isinstance(found, Found) else ""
+    return "\n".join((found.property, *found.trace)) if isinstance(found, Breach) else ""
 
 
 class Explorer:
@@ -423,7 +423,7 @@ class Explorer:
 
     # -- searches --------------------------------------------------------------------------------------------------
 
-    def exhaust(self, worlds: int, last: tuple[Any, ...] = ()) -> Found | int:
+    def exhaust(self, worlds: int, last: tuple[Any, ...] = ()) -> Breach | int:
         """Breadth first, so that what is found is found by a shortest way. ``last`` is an actor that runs alone from each world and must
         get everything settled. The number of worlds if all is well."""
         ways: dict[World, Move | None] = {self.start: None}
@@ -433,18 +433,18 @@ class Explorer:
             if last:
                 broken, way = self.alone(world, [], last)
                 if broken:
-                    return Found(broken, len(ways), self._trace([*_way(ways, world), *way]))
+                    return Breach(broken, len(ways), self._trace([*_way(ways, world), *way]))
             for i, how in self.moves(world):
                 after, broken = self.move(world, i, how)
                 if broken:
-                    return Found(broken, len(ways), self._trace([*_way(ways, world), (world, i, how)]))
+                    return Breach(broken, len(ways), self._trace([*_way(ways, world), (world, i, how)]))
                 if after not in ways:
                     ways[after] = (world, i, how)
                     queue.append(after)
         self.complete = not queue
         return len(ways)
 
-    def walk(self, walks: int, *, seed: int = 0, depth: int = 400, last: tuple[Any, ...] = ()) -> Found | int:
+    def walk(self, walks: int, *, seed: int = 0, depth: int = 400, last: tuple[Any, ...] = ()) -> Breach | int:
         """Random schedules. ``last`` is an actor that runs alone after each walk and must get everything settled. The number of
         walks if all is well."""
         for number in range(walks):
@@ -453,7 +453,7 @@ class Explorer:
             if not broken and last:
                 broken, way = self.alone(world, way, last)
             if broken:
-                return Found(broken, number + 1, self._trace(way))
+                return Breach(broken, number + 1, self._trace(way))
         return walks
 
     def _walk(

@@ -36,7 +36,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import queries as queries_
 from airflow_checkpoint_provider.spark.queries import running
 from airflow_checkpoint_provider.spark.queries.location import locations
-from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery, Locations
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.sinks import base as sink
 from airflow_checkpoint_provider.spark.queries.sinks import files as file_sink
@@ -46,7 +46,7 @@ from airflow_checkpoint_provider.storage.copy import copy
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 from tests.model import spark
 from tests.model.actors import KEYS, Memory, Try, Watched
-from tests.model.explore import CLOCK, Claim, Disk, Explorer, Found, Move, Next, Process, World
+from tests.model.explore import CLOCK, Breach, Claim, Disk, Explorer, Move, Next, Process, World
 from tests.model.spark import TOTAL, At, Failed, Spark, Writer
 
 UID = "q"
@@ -139,7 +139,7 @@ def settle(
     if older:
         store = cast(Any, process)
         own, replaced = Location(store, KEYS.file_set(path)), tuple(Location(store, key) for key in older)
-        located = Located(UID, path, own, replaced, replaced, position)
+        located = LocatedQuery(UID, path, own, replaced, replaced, position)
         taken = Locations(cast(Any, attempt))
         taken.settle(located)
         taken.delete_older(located)
@@ -205,7 +205,7 @@ def saver(process: Process) -> None:
     location = Location(cast(Any, process), KEYS.file_set(query.newest.path)) if query else None
     if query is None or location is None or (batch := location.committed(newest_batch(location)[0])) < 0:
         return
-    found = query_location.Found(location)
+    found = query_location.LocationFiles(location)
     names = query_location.needed_files(found, Position(batch, batch))
     with mock.patch.object(copying, "copy_all", one_after_the_other):
         copying.copy_files(found, Location(cast(Any, process), KEYS.file_set(SAVED)), names)
@@ -400,7 +400,7 @@ class Schedules(Explorer):
         super().__init__({"input": (spark.feeder,), **cast_, **back}, Rules())
         self.kind = kind
 
-    def rounds(self, rounds: int, *, seed: int = 0, depth: int = 250) -> Found | int:
+    def rounds(self, rounds: int, *, seed: int = 0, depth: int = 250) -> Breach | int:
         """Random schedules. The number of rounds if all is well."""
         for number in range(rounds):
             rng = random.Random(seed * 1_000_003 + number)
@@ -408,19 +408,19 @@ class Schedules(Explorer):
             if not broken:
                 broken = self.to_the_end(world, way, rng)
             if broken:
-                return Found(broken, number + 1, self._trace(way))
+                return Breach(broken, number + 1, self._trace(way))
         return rounds
 
-    def directed(self, *stretches: tuple[str, str]) -> Found | None:
+    def directed(self, *stretches: tuple[str, str]) -> Breach | None:
         """One schedule: who goes on, and words of its question before which another one does."""
         names = [self._nodes[place][0] for place in self.start.places]
         world, way, broken = self.start, list[Move](), None
         for name, stop in stretches:
             world, broken = self._drained(world, way, names.index(name), stop)
             if broken:
-                return Found(broken, 1, self._trace(way))
+                return Breach(broken, 1, self._trace(way))
         broken = self.to_the_end(world, way, random.Random(0))
-        return Found(broken, 1, self._trace(way)) if broken else None
+        return Breach(broken, 1, self._trace(way)) if broken else None
 
     def to_the_end(self, world: World, way: list[Move], rng: random.Random) -> str | None:
         """All drivers sleep, and another one is left alone. Then they wake, one after the other. Return what is broken."""

@@ -18,8 +18,8 @@ from airflow_checkpoint_provider.location.files import (
     COMMITS,
     NOTHING,
     OFFSETS,
-    Found,
     Location,
+    LocationFiles,
     Position,
     needed_files,
 )
@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.queries import running
 from airflow_checkpoint_provider.spark.queries.location import locations
-from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery, Locations, Start
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks.base import WayBack
 from airflow_checkpoint_provider.spark.queries.sinks.files import FileStreamSink
@@ -59,8 +59,13 @@ class Bug:
     seed: int = 0
 
 
-LOCATE, FENCED, FOLLOW, HEAL = Locations.locate, Locations._fenced, Locations._follow, Locations.fetch_missing_state
-START, STATE, NEWEST, CUT = RunningQuery.start, Found.state, fence.newest_batch, FileStreamSink._cut
+LOCATE, FENCED, FOLLOW, HEAL = (
+    Locations.locate,
+    Locations._fence_newest,
+    Locations._follow,
+    Locations.fetch_missing_state,
+)
+START, STATE, NEWEST, CUT = RunningQuery.start, LocationFiles.state, fence.newest_batch, FileStreamSink._cut
 
 
 # -- fencing -----------------------------------------------------------------------------------------------------------
@@ -98,7 +103,7 @@ def own_fence_read_back(location: Location, entry: FenceEntry, check: Callable[[
             continue
         check()
         fence.delete_temporary_entries(location)
-        if fence.fence_entry_in(location.store.read(location.name(f"{OFFSETS}/{begun + 1}"))):
+        if fence.fence_entry_in(location.store.read(location.key_of(f"{OFFSETS}/{begun + 1}"))):
             return begun
 
 
@@ -132,24 +137,24 @@ FENCING = {
 # -- copying and fetching -----------------------------------------------------------------------------------------------
 
 
-def up_to_the_commit(self: Found, position: Position) -> tuple[str, ...]:
+def up_to_the_commit(self: LocationFiles, position: Position) -> tuple[str, ...]:
     return STATE(self, replace(position, begun=position.committed))
 
 
-def named_first(self: Locations, *query: Any) -> Located:
+def named_first(self: Locations, *query: Any) -> LocatedQuery:
     """The entry is written before anything is copied."""
     with patch.object(locations, "copy_position", nothing):
         located = LOCATE(self, *query)
     if located.older:
-        found = Found(*located.chain)
+        found = LocationFiles(*located.chain)
         copying.copy_files(found, located.own, needed_files(found, located.position))
     return located
 
 
 @contextmanager
 def newest_alone() -> Iterator[None]:
-    def found(location: Location, *_: Location) -> Found:
-        return Found(location)
+    def found(location: Location, *_: Location) -> LocationFiles:
+        return LocationFiles(location)
 
     with patch.object(copying, "Found", found):
         yield
@@ -159,14 +164,14 @@ def nothing(*_: object) -> None:
     """Do nothing."""
 
 
-def fetched_without_commit(self: Locations, located: Located) -> bool:
+def fetched_without_commit(self: Locations, located: LocatedQuery) -> bool:
     """The state is fetched only while the batch is not committed."""
     begun = located.position.begun
     own = located.own
-    return begun == NOTHING or own.store.read(own.name(f"{COMMITS}/{begun}")) is not None
+    return begun == NOTHING or own.store.read(own.key_of(f"{COMMITS}/{begun}")) is not None
 
 
-def parent_alone(self: Locations, located: Located) -> None:
+def parent_alone(self: Locations, located: LocatedQuery) -> None:
     HEAL(self, replace(located, chain=located.chain[:1]))
 
 
@@ -186,7 +191,7 @@ COPYING = {
     ),
     "up to the commit": Bug(
         "the state of the batch that had begun is neither copied nor fetched",
-        replaced(Found, "state", up_to_the_commit), "Q", seed=1,
+        replaced(LocationFiles, "state", up_to_the_commit), "Q", seed=1,
     ),
     "not fetched": Bug(
         "nothing is fetched from the older locations", replaced(Locations, "fetch_missing_state", lambda self, located: None), "Q", seed=7
@@ -217,7 +222,7 @@ def anyone(state: State, command: c.LocateQuery) -> Decision:
 
 def with_its_fence(location: Location) -> None:
     location.store.delete_under(location.key)
-    location.store.delete([*location.store.hidden(location.name(OFFSETS))])
+    location.store.delete([*location.store.hidden(location.key_of(OFFSETS))])
 
 
 def given_up_at_once(self: RunningQuery) -> None:
@@ -286,7 +291,7 @@ def moved_first(self: FileStreamSink, way: WayBack, name: str, files: Sequence[S
 
 
 GOING_BACK = {
-    "left open": Bug("a query goes back and leaves its location open", replaced(Locations, "_fenced", left_open), "Q", BACK, seed=4),
+    "left open": Bug("a query goes back and leaves its location open", replaced(Locations, "_fence_newest", left_open), "Q", BACK, seed=4),
     "not finished": Bug(
         "nobody finishes what was killed on its way back", replaced(Locations, "_follow", not_finished), "Q", BACK,
         (("input", "input/2"), ("A1", ""), ("saver", ""), ("input", "input/4"), ("A1", ""), ("person", ""), ("A2", "overwrite sink")),

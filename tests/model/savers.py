@@ -115,10 +115,10 @@ def stranger(process: Process, number: int, saves: tuple[int, ...]) -> Next | No
         journal.append(Try(number=number).start(process.name))
         coordinator = Coordinator(journal, journal.state.last_epoch)
         saved = coordinator.trigger(Request(token=f"own {saves[0]}", timeout_s=600))
-        garbage.expire(garbage.unshared(coordinator), AT)
+        garbage.retire(garbage.unshared(coordinator), AT)
         coordinator.acknowledge(_own(process, coordinator, saved))
         coordinator.complete(saved)
-        garbage.expire(garbage.unshared(coordinator), AT)
+        garbage.retire(garbage.unshared(coordinator), AT)
     return Next(stranger, number + 1, saves[1:]) if saves[1:] else None
 
 

@@ -123,15 +123,15 @@ def no_stub(store: Store, pointer: SavepointPointer, owner: str, by: str, at: st
 
 @contextmanager
 def a_policy_deletes_them() -> Iterator[None]:
-    def expired(state: State, now: str) -> garbage.Expired:
-        return garbage.Expired(
+    def retired(state: State, now: str) -> garbage.Retired:
+        return garbage.Retired(
             tuple(checkpoint.id for checkpoint in state.retained if checkpoint.id not in deletion.held(state, AT))
         )
 
     def condemn(state: State, command: c.Condemn) -> Decision:
         return deletion.condemn(state, replace(command, disposing=True))
 
-    with patch.object(garbage, "_expired", expired), patch.dict(HANDLERS, {c.Condemn: condemn}):
+    with patch.object(garbage, "_retired", retired), patch.dict(HANDLERS, {c.Condemn: condemn}):
         yield
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.model import bugs, savepoint_scenarios, saving_bugs, scenarios, sink_bugs
 from tests.model.actors import rescuer
 from tests.model.bugs import LATER, NO_PLACE
-from tests.model.explore import Found
+from tests.model.explore import Breach
 
 WORLDS = 60_000
 BUGS = bugs.BUGS | saving_bugs.BUGS
@@ -27,7 +27,7 @@ def test_seeded_bug_is_caught(number: str) -> None:
     with bug.patch():
         explorer = scenario.explorer()
         found = explorer.walk(bug.walks, depth=120, last=(rescuer,)) if bug.walks else explorer.exhaust(WORLDS)
-    assert isinstance(found, Found), f"{bug.title}: {found} worlds without a breach"
+    assert isinstance(found, Breach), f"{bug.title}: {found} worlds without a breach"
     assert found.property.startswith(bug.breaks), f"{found.property}\n" + "\n".join(found.trace)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_checkpoint_provider.storage.base import Put, put
-from tests.model.explore import TRIES_TWICE, Claim, Disk, Explorer, Found, Next, Process
+from tests.model.explore import TRIES_TWICE, Breach, Claim, Disk, Explorer, Next, Process
 
 KEY = "journal/1"
 
@@ -59,7 +59,7 @@ def test_one_of_two_writers_wins_in_every_schedule() -> None:
 
 def test_exhaust_finds_a_bug_by_a_shortest_trace() -> None:
     found = Explorer({"one": (careless, b"1"), "two": (careless, b"2")}, Anything(), faults=1).exhaust(1_000)
-    assert isinstance(found, Found)
+    assert isinstance(found, Breach)
     assert len(found.trace) == 2
 
 
@@ -67,7 +67,7 @@ def test_walk_finds_a_bug_by_the_same_trace_each_time() -> None:
     walks = [
         Explorer({"one": (careless, b"1"), "two": (careless, b"2")}, Anything(), faults=1).walk(100) for _ in range(2)
     ]
-    assert isinstance(walks[0], Found)
+    assert isinstance(walks[0], Breach)
     assert walks[0] == walks[1]
 
 
@@ -84,5 +84,5 @@ def test_waiting_actor_is_not_chosen_before_its_condition() -> None:
     alone = Explorer({"waiting": (waiting,)}, Anything())
     assert alone.exhaust(100) == 1
     with_starter = Explorer({"waiting": (waiting,), "starter": (writer, b"go")}, Anything()).exhaust(100)
-    assert isinstance(with_starter, Found)
+    assert isinstance(with_starter, Breach)
     assert [line.split(":")[0] for line in with_starter.trace] == ["starter", "waiting"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.explore import Found, broken
+from tests.model.explore import Breach, broken
 from tests.model.queries import Kind, Schedules
 from tests.model.query_bugs import BUGS
 
@@ -43,5 +43,5 @@ def test_seeded_bug_of_taking_over_is_caught(name: str) -> None:
     with bug.patch():
         schedules = Schedules(3, bug.kind)
         found = schedules.directed(*bug.schedule) if bug.schedule else schedules.rounds(20, seed=bug.seed)
-    assert isinstance(found, Found), f"{bug.title}: not caught"
+    assert isinstance(found, Breach), f"{bug.title}: not caught"
     assert found.property.startswith(bug.breaks), broken(found)

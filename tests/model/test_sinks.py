@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.explore import Found, broken
+from tests.model.explore import Breach, broken
 from tests.model.sink_bugs import BUGS
 from tests.model.sink_scenarios import AT_TARGET, OF_DRIVERS
 
@@ -54,5 +54,5 @@ def test_seeded_bug_of_sinks_is_caught(number: str) -> None:
     with bug.patch():
         explorer = scenario.explorer()
         found = explorer.walk(bug.walks, depth=150, last=scenario.last) if bug.walks else explorer.exhaust(WORLDS)
-    assert isinstance(found, Found), f"{bug.title}: {found} without a breach"
+    assert isinstance(found, Breach), f"{bug.title}: {found} without a breach"
     assert found.property.startswith(bug.breaks), broken(found)

@@ -11,8 +11,8 @@ from airflow_checkpoint_provider.storage import Store
 from tests.support.histories import at
 
 
-def expire(coordinator: Coordinator, now: str = at(1)) -> tuple[int, ...]:
-    return garbage.expire(garbage.unshared(coordinator), now)
+def retire(coordinator: Coordinator, now: str = at(1)) -> tuple[int, ...]:
+    return garbage.retire(garbage.unshared(coordinator), now)
 
 
 def remove_orphans(coordinator: Coordinator) -> int:

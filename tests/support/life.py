@@ -94,12 +94,12 @@ class Life:
         yield lambda: self.take("s2", "s1")
         yield self.take_savepoint
         yield lambda: self.take("s4", "s2")
-        yield self.expire
+        yield self.retire
         yield self.fail
         yield self.retry
         yield lambda: self.attach(2)
         yield lambda: self.take("s5", "s4")
-        yield self.expire
+        yield self.retire
         yield self.sweep
         yield self.open_savepoint
         yield self.finish
@@ -157,8 +157,8 @@ class Life:
         savepoint.publish_due(driver)
         self.completed["savepoint"] = checkpoint.id
 
-    def expire(self) -> None:
-        garbage.expire(garbage.unshared(self.opened(driver=True)), self.now())
+    def retire(self) -> None:
+        garbage.retire(garbage.unshared(self.opened(driver=True)), self.now())
 
     def sweep(self) -> None:
         garbage.remove_orphans(garbage.unshared(self.opened(driver=True)))

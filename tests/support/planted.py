@@ -24,7 +24,7 @@ STUB = canonical(DisposedStub(by="x", at="2026-01-01T00:00:00Z").to_json())
 
 def append(coordinator: Coordinator, *events: e.Event) -> None:
     """Write an entry that no decision allowed, as somebody with access to the store can."""
-    assert coordinator.journal._won(events)
+    assert coordinator.journal._put_next(events)
     coordinator.journal.catch_up()
 
 

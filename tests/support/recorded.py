@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import stopped
 
 RUN = "scheduled__2026-11-20"
@@ -211,7 +211,7 @@ class Recorded:
         )  # fmt: skip
         self.coordinator.acknowledge(ack)
         self.coordinator.complete(number)
-        expire(self.coordinator, self.clock)
+        retire(self.coordinator, self.clock)
         return number
 
     def aborted(self, number: int, time: str, reason: str, words: str = "") -> None:
@@ -240,7 +240,7 @@ def finished_and_running(store: Store, kib: float) -> Recorded:
     finished = Recorded(store)
     three_stages(finished)
     second_attempt(finished)
-    expire(finished.coordinator, finished.clock)
+    retire(finished.coordinator, finished.clock)
     running = Recorded(store, scope="scheduled__2026-11-21")
     running.started("09:00:00")
     running.stage("clean", "10:12:32", "10:12:40", work_s=4320, kib=kib)

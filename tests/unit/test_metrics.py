@@ -42,7 +42,7 @@ NOT_SENT = {
 }
 JOB, LEVEL = "flights_etl.delays", "flights_etl__delays"
 TAGS = {"job_id": JOB, "dag_id": "flights_etl", "task_id": "delays"}
-BEATS = Beats(every=0.05, look=1, still=30)
+BEATS = Beats(every=0.05, wait=1, still=30)
 
 
 class Sent:

@@ -103,7 +103,7 @@ class AttemptEnd:
         def write() -> None:
             if save(timeout_s - LAST_ENTRY):
                 del missing[0]
-            if self._written(outcome, code, deadline, cause):
+            if self._write(outcome, code, deadline, cause):
                 del missing[-1]
 
         writing = threading.Thread(target=write, name="checkpoint-end", daemon=True)
@@ -112,7 +112,7 @@ class AttemptEnd:
         lines = [f"attempt {self._record.epoch} of {self._journal.state.job} ends: {why}"]
         leave(code, "\n".join([*lines, *messages.not_written_in_time(missing, timeout_s)]))
 
-    def _written(self, outcome: str, code: int, deadline: float, cause: str) -> bool:
+    def _write(self, outcome: str, code: int, deadline: float, cause: str) -> bool:
         """Write the last entry. Log the checkpoints that it aborts, or the error that refuses it. Return False if it is not written."""
 
         def last(state: State) -> c.EndAttempt:

@@ -68,7 +68,7 @@ class FileSets:
             if paths not in rows:
                 rows.append(paths)
 
-    def release(self, paths: Collection[str]) -> None:
+    def read_no_more(self, paths: Collection[str]) -> None:
         """Note that no DataFrame of the script reads these file sets any more."""
         with self._lock:
             self._read.difference_update(paths)

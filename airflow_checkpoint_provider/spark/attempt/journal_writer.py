@@ -156,7 +156,7 @@ class JournalWriter:
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    def condemn_expired(self) -> None:
+    def condemn_retired(self) -> None:
         """Condemn the checkpoints that the retention policy no longer keeps."""
         with self.exclusive() as coordinator:
             garbage.condemn(coordinator, age_now())

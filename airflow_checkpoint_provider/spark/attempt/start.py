@@ -127,7 +127,7 @@ def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Atte
     except errors.JobAlreadyRunning:  # another script was faster by a moment
         raise _already_running(journal) from None
     attempt = _started(journal, driver, restored, settings)
-    say(restore_story.restore_story(journal.state, attempt.restored, restore_story.Seen(root=settings.root)))
+    say(restore_story.restore_story(journal.state, attempt.restored, restore_story.StoryFacts(root=settings.root)))
     return attempt
 
 
@@ -201,7 +201,7 @@ def _another_driver_lives(liveness: Liveness, journal: Journal, state: State, la
 
 
 def _lives(liveness: Liveness, state: State, keys: Sequence[str]) -> bool:
-    return liveness.wait(keys, functools.partial(say, restore_story.waits_for_heartbeat(state, liveness.beats.look)))
+    return liveness.wait(keys, functools.partial(say, restore_story.waits_for_heartbeat(state, liveness.beats.wait)))
 
 
 def _started(journal: Journal, driver: str, restored: Restored, settings: Settings) -> Attempt:

@@ -44,7 +44,7 @@ from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.workers import Workers
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 
-LOOK = 0.1  # seconds between two looks whether the checkpoint in flight is late
+PAUSE = 0.1  # seconds between two polls whether the checkpoint in flight is late
 WRITERS = 4  # snapshots that are written at once
 LAST_NOTIFICATION_TIMEOUT = 10.0  # seconds that an object may take in the background when the job ends
 LAST_DELETION_TIMEOUT = 10.0  # seconds that deletions may take when the job ends
@@ -327,7 +327,7 @@ class Checkpointer:
     def _returned(self, in_flight: Future[Mapping[str, StateSnapshot] | None]) -> bool:
         """Wait until the checkpoint in flight has returned, at most as long as it may take. Count it as failed if it has not."""
         arrived, clock, patience_s = self._context.clock(), self._context.clock, self._attempt.journal.patience
-        while not futures.wait([in_flight], 0.0 if self._left else LOOK).done:
+        while not futures.wait([in_flight], 0.0 if self._left else PAUSE).done:
             late = self._task is not None and self._task.overdue_s > patience_s and clock() > arrived + patience_s
             if late and not self._left:
                 self._left, self._saved = True, False
@@ -399,7 +399,7 @@ class Checkpointer:
         self.savepoints.stop_copying()
         deadline = self._context.clock() + timeout_s
         while self._unsaved() and self._context.clock() < deadline:
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
         return not self._unsaved()
 
     def _unsaved(self) -> bool:

@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.spark.process.workers import Workers
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots, NotWanted, Records
 from airflow_checkpoint_provider.text import messages
 
-LOOK = 0.1  # seconds between two looks whether a copy has returned
+PAUSE = 0.1  # seconds between two polls whether a copy has returned
 RETRY_PAUSE = 1.0  # seconds between two tries to learn the outcome of a stop
 
 
@@ -70,7 +70,7 @@ class Savepoints:
     def wait_begun(self) -> None:
         """Wait for the savepoints that have begun. Do not wait for a savepoint if its call of the store does not return."""
         while self._begun and not self._hangs():
-            if wait(self._begun[:1], LOOK).done:
+            if wait(self._begun[:1], PAUSE).done:
                 self._begun.pop(0).result()
 
     def _hangs(self) -> bool:
@@ -85,7 +85,7 @@ class Savepoints:
     def close(self) -> None:
         """Stop copying, and wait for that."""
         self.stop_copying()
-        while wait(self._begun, LOOK).not_done and not self._hangs():
+        while wait(self._begun, PAUSE).not_done and not self._hangs():
             pass
         self._thread.shutdown(wait=False)
 

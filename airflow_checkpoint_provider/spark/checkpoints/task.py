@@ -89,7 +89,7 @@ class CheckpointTask:
         """Take the barrier's own checkpoint, then those that were requested before it."""
         self._take_own(snapshots)
         while not self._context.closing.is_set():
-            self._expire()  # this may make room for the next request of the queue
+            self._condemn_retired()  # this may make room for the next request of the queue
             if not any(
                 checkpoint.request.token in self.requests for checkpoint in ungated(self._attempt.journal.state)
             ):
@@ -281,11 +281,11 @@ class CheckpointTask:
                     if self._acknowledge(self._context.acknowledgement(checkpoint.id, records)):
                         self._context.gated_checkpoints.acknowledged(checkpoint)
 
-    def _expire(self) -> None:
+    def _condemn_retired(self) -> None:
         """Condemn the checkpoints that the retention policy no longer keeps, and let them be deleted."""
         self._begin_step()
         try:
-            self._attempt.writer.condemn_expired()
+            self._attempt.writer.condemn_retired()
         except (errors.StoreError, errors.TooLarge) as error:
             self._context.not_deleted(error)
         except errors.Refused:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFrame:
     """Rows of a frame that were written now, and not proved yet."""
 
     opened: OpenedFrame
@@ -127,18 +127,18 @@ class Frames:
         new = (one for one in frames if one.at is None and one.saved is None and one.has_columns)
         return [one for one in new if one.changed or not changed]
 
-    def write(self, frames: Iterable[OpenedFrame]) -> list[Stored]:
+    def write(self, frames: Iterable[OpenedFrame]) -> list[StoredFrame]:
         """Write the rows of frames. Raises Spark's error."""
         return [self._write(opened) for opened in frames]
 
-    def _write(self, opened: OpenedFrame) -> Stored:
+    def _write(self, opened: OpenedFrame) -> StoredFrame:
         df, on = self._to_write(opened)
         if not isinstance(opened, OpenedKeyed):
-            return Stored(opened, self._stages.write(opened.uid, df, opened.name, what="frame"))
+            return StoredFrame(opened, self._stages.write(opened.uid, df, opened.name, what="frame"))
         laid_out = LaidOut(opened, df)
         rows = self._stages.write(opened.uid, laid_out.df, opened.name, what="frame")
         laid_out.check()
-        return Stored(opened, rows, on)
+        return StoredFrame(opened, rows, on)
 
     def _to_write(self, opened: OpenedFrame) -> tuple[DataFrame, str | None]:
         """Return the rows to write, and the stored rows to which they are changes; None: they are all rows."""
@@ -148,7 +148,7 @@ class Frames:
                 return opened.changes, opened.on
         return self.rows(opened), None
 
-    def take_over(self, stored: Iterable[Stored], *, cut: bool) -> None:
+    def take_over(self, stored: Iterable[StoredFrame], *, cut: bool) -> None:
         """Let frames have the rows that were written. ``cut``: the script reads them from now on, so that their plan is short again."""
         for one in stored:
             (one.opened.go_to if cut else one.opened.note_saved)(one.rows.file_set.identity)
@@ -163,7 +163,7 @@ class Frames:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def opened_records(
-        self, barrier: str, stored: Iterable[Stored], loops: Iterable[LoopDetail]
+        self, barrier: str, stored: Iterable[StoredFrame], loops: Iterable[LoopDetail]
     ) -> list[StateSnapshot]:
         """Return the states of the frames that the script uses, as they are now. They hold the rows of each of ``loops``, too."""
         new, frames = {one.opened.uid: one for one in stored}, [loop.frames for loop in loops]
@@ -171,7 +171,7 @@ class Frames:
         return [record for record in records if record]
 
     def stored_records(
-        self, barrier: str, stored: Sequence[Stored], loops: Iterable[LoopDetail]
+        self, barrier: str, stored: Sequence[StoredFrame], loops: Iterable[LoopDetail]
     ) -> list[StateSnapshot]:
         """Return the states of the frames that were stored outside of a turn."""
         frames = [loop.frames for loop in loops]
@@ -186,7 +186,7 @@ class Frames:
         return [record for record in records.values() if record], [uid for uid, record in records.items() if not record]
 
     def _record(
-        self, uid: str, barrier: str, new: Stored | None, loops: Iterable[Mapping[str, str]]
+        self, uid: str, barrier: str, new: StoredFrame | None, loops: Iterable[Mapping[str, str]]
     ) -> StateSnapshot | None:
         """Return the state of one frame; None if no rows of it are stored."""
         held, opened = self._states.snapshots.get(uid), self._opened.get(uid)
@@ -226,7 +226,7 @@ class Frames:
         return {one: known[one] for point in points for one in chain(changes, point)}
 
 
-def _codec(new: Stored | None, held: StateSnapshot | None) -> str:
+def _codec(new: StoredFrame | None, held: StateSnapshot | None) -> str:
     return new.rows.codec if new else held.frame.codec if held and held.frame else ""
 
 

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.loops import items
 from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame, outside_of_a_turn
-from airflow_checkpoint_provider.spark.loops.frames import Frames, Stored
+from airflow_checkpoint_provider.spark.loops.frames import Frames, StoredFrame
 from airflow_checkpoint_provider.spark.loops.pace import Every, Pace
 from airflow_checkpoint_provider.spark.loops.resuming import why_anew
 from airflow_checkpoint_provider.spark.loops.turns import Left, Loop, LoopTurns, iterator, watched
@@ -294,12 +294,12 @@ class Loops:
                     self._take_over(loop, stored)
                 self._checkpointer.checkpoint(loop.barrier)
 
-    def _take_over(self, loop: Loop, stored: Sequence[Stored]) -> None:
+    def _take_over(self, loop: Loop, stored: Sequence[StoredFrame]) -> None:
         """Let the states hold what the finished turns have left, and drop what only they needed."""
         states = self._states
         finished = states.handed_out.keys() - loop.at_barrier
         files = states.finish_turns([uid for uid in finished if uid in states.snapshots])
-        self._attempt.file_sets.release(self._finished_files)
+        self._attempt.file_sets.read_no_more(self._finished_files)
         self._finished_files = files
         state = self._record(loop)
         states.hold([state])
@@ -388,5 +388,5 @@ class Loops:
                 self._states.hold(records, _proofs(stored))
 
 
-def _proofs(stored: Iterable[Stored]) -> dict[str, Proof]:
+def _proofs(stored: Iterable[StoredFrame]) -> dict[str, Proof]:
     return {one.rows.file_set.path: one.rows.proof for one in stored}

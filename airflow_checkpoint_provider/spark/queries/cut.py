@@ -27,7 +27,7 @@ from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.state.snapshot import Check
 
-LOOK = 0.1  # seconds between two looks at what was committed
+PAUSE = 0.1  # seconds between two polls of what was committed
 
 Positions = Mapping[str, Position]
 Fits = Callable[[Flow, Position, Position], bool]
@@ -63,11 +63,11 @@ def await_committed(upstream: RunningQuery, queries: Iterable[RunningQuery], che
         flow, read = flow_between(upstream, downstream), reached(downstream.located.own)
         while upstream.runs():
             committed = reached(upstream.located.own)
-            flow.observe([committed], [read])
+            flow.measure([committed], [read])
             if flow.consistent(committed, read):
                 break
             _check(check, f"query '{upstream.uid}' did not commit what '{downstream.uid}' had read")
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
 
 def _check(check: Check, not_done: str) -> None:
@@ -135,7 +135,7 @@ class Cut:
                 check,
                 f"the queries {', '.join(self._queries)} were not aligned: one had yet to read what another one writes",
             )
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
     def _consistent(self, check: Check) -> Positions:
         """Wait for a cut in which no query has read rows that are not committed. With ``at_least_once``, take the newest batches."""
@@ -144,7 +144,7 @@ class Cut:
             if found := self._fitting(lambda flow, *at: not exactly or flow.consistent(*at)):
                 return found
             _check(check, f"of the queries {', '.join(self._queries)}, one did not commit what another one had read")
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
     def _still(self) -> set[str]:
         """Return the queries that commit no further batch."""
@@ -156,7 +156,7 @@ class Cut:
         # Downstream first: the upstream has already written the rows that a query has read by then
         there = {uid: self._committed(uid) for uid in reversed(list(self._queries))}
         for flow in self._flows:
-            flow.observe(there[flow.upstream.uid], there[flow.downstream.uid])
+            flow.measure(there[flow.upstream.uid], there[flow.downstream.uid])
         found = chosen({uid: there[uid] for uid in self._queries}, self._flows, fits)
         if not found and self._config.mode == EXACTLY_ONCE:
             refuse_hopeless(there, self._flows, still)

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from airflow_checkpoint_provider.coordinator.preflight import begin_again, copy_at, newest_files
 from airflow_checkpoint_provider.errors import CheckpointError, SourceUnavailable, StoreError
-from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Position
+from airflow_checkpoint_provider.location.files import NOTHING, Location, LocationFiles, Position
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol.preflight import QueryFit
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail
@@ -115,7 +115,7 @@ class Preflight:
 
     def _of_confs(self, own: Location, position: Position, rescaling: Rescaling) -> Iterator[str]:
         """Yield the confs of the state that keep their stored values, although the session has others."""
-        for name, stored in sorted(own.offsets(position.committed).confs.items() if Found(own).stores else ()):
+        for name, stored in sorted(own.offsets(position.committed).confs.items() if LocationFiles(own).stores else ()):
             now = self._spark.conf.get(name, stored)
             if now != stored:
                 other = name == PARTITIONS and rescaling.possible(own, position)

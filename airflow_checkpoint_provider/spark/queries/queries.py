@@ -25,10 +25,10 @@ from airflow_checkpoint_provider.spark.checkpoints.copies import TooLate
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries import progress
 from airflow_checkpoint_provider.spark.queries.cut import Cut, await_committed, linked_queries
-from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery, Locations, Start
 from airflow_checkpoint_provider.spark.queries.location.rescaling import Rescaling
 from airflow_checkpoint_provider.spark.queries.location.restored_links import restored_links
-from airflow_checkpoint_provider.spark.queries.query import LOOK, Query
+from airflow_checkpoint_provider.spark.queries.query import PAUSE, Query
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.batch import claim
@@ -198,7 +198,7 @@ class Queries:
                 running.stop()
                 raise
 
-    def _tell(self, located: Located, restored: StateSnapshot | None) -> None:
+    def _tell(self, located: LocatedQuery, restored: StateSnapshot | None) -> None:
         """Log which batch is next."""
         state, point = self._attempt.journal.state, self._attempt.restored.point
         if located.gone_back:
@@ -222,7 +222,7 @@ class Queries:
         with self.waiting():
             while self.any_runs():
                 self._raise_failed()
-                time.sleep(LOOK)
+                time.sleep(PAUSE)
             self._raise_failed()
 
     @contextlib.contextmanager
@@ -268,7 +268,7 @@ class Queries:
         """Tell whether the script waits for its queries, and keep it so inside the block."""
         return self._script_waits.held()
 
-    def settled(self) -> Iterator[Callable[[], None]]:
+    def settle(self) -> Iterator[Callable[[], None]]:
         """Give up the older locations of queries that need them no more, one by one. Yield the functions that delete them."""
         settled = (running.located for running in self._running.values() if running.settle())
         return (functools.partial(self._locations.delete_older, located) for located in settled)

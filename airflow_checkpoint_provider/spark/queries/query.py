@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.spark.stages import arguments
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK = 0.5  # seconds between two looks whether the query has ended
+PAUSE = 0.5  # seconds between two polls whether the query has ended
 
 
 class Query:
@@ -69,7 +69,7 @@ class Query:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting():
             while self._running.runs():
-                left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())
+                left = PAUSE if deadline is None else min(PAUSE, deadline - time.monotonic())
                 if left <= 0:
                     return False
                 time.sleep(left)

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.location.fence import newest_batch
 from airflow_checkpoint_provider.location.files import COMMITS, NOTHING
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery, Locations
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sources.sources import Source
 from airflow_checkpoint_provider.spark.queries.writer import LOCATION, set_trigger, trigger_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 STARTS = 5  # of Spark's query, until the batch that had begun is committed
-LOOK = 0.05  # seconds between two looks whether it is committed
+PAUSE = 0.05  # seconds between two polls whether it is committed
 DISTURBED = re.compile(
     r"Race while writing batch|_spark_metadata/\d+\S* already exists|_spark_metadata/\.\S+\.tmp"
     r"|Multiple streaming queries are concurrently using \S*_spark_metadata"
@@ -49,7 +49,7 @@ class RunningQuery:
         self,
         attempt: Attempt,
         locations: Locations,
-        located: Located,
+        located: LocatedQuery,
         writer: DataStreamWriter,
         sink: StreamSink,
         upstreams: Mapping[str, Sequence[Source]] | None = None,
@@ -130,12 +130,12 @@ class RunningQuery:
         own = self.located.own
         while True:
             runs = self.paused or self.spark_query.isActive  # read first: the query may commit and end meanwhile
-            if not self.paused and (batch == NOTHING or own.store.read(own.name(f"{COMMITS}/{batch}")) is not None):
+            if not self.paused and (batch == NOTHING or own.store.read(own.key_of(f"{COMMITS}/{batch}")) is not None):
                 return True
             if not runs:
                 return False
             self._attempt.leaving.if_over()
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
     def settle(self) -> bool:
         """Give up the older locations, once. Return whether this call did it. If the store does not answer, a later call tries again."""
@@ -204,7 +204,7 @@ class RunningQuery:
                 self.start()
         while drains and self.spark_query.isActive:
             check()
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
         if error := self.spark_query.exception() if self.paused else self.failed():
             traceback.print_exception(error)
             raise Declined(f"query '{self.uid}' failed before it was drained: {words(error)}")

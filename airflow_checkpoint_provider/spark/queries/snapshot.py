@@ -18,14 +18,14 @@ from typing import Protocol
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.copying import copy_files, copy_of
 from airflow_checkpoint_provider.location.fence import reached
-from airflow_checkpoint_provider.location.files import NOTHING, Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.files import NOTHING, Location, LocationFiles, Position, needed_files
 from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import QUERY, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import Edge, QueryDetail
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.queries.cut import Cut
-from airflow_checkpoint_provider.spark.queries.location.locations import Located
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.state.snapshot import Check, FileSetFolder, StoredSnapshot
 
@@ -34,12 +34,12 @@ OLDER = 16
 """The most file sets of earlier checkpoints to which a checkpoint refers."""
 
 
-class Snapped(Protocol):
+class SnappedQuery(Protocol):
     """A query of which a snapshot is taken. It may run, or not be started."""
 
     uid: str
     sink: StreamSink
-    located: Located
+    located: LocatedQuery
     file_sets: dict[str, int]
 
     @property
@@ -58,7 +58,7 @@ class QuerySnapshot:
     def __init__(
         self,
         attempt: Attempt,
-        running: Snapped,
+        running: SnappedQuery,
         run: str,
         barrier: str,
         before: StateSnapshot | None,
@@ -75,14 +75,14 @@ class QuerySnapshot:
             check()
             tries += 1
             try:
-                self._record = self._taken(check)
+                self._record = self._take(check)
             except Damaged:  # Spark has deleted a file meanwhile
                 if tries == TRIES or self._cut:  # other queries are cut at the same moment
                     raise
         record = self._with_in_flight(self._record, check) if folder else self._record
         return StoredSnapshot(record).write(check, folder)
 
-    def _taken(self, check: Check) -> StateSnapshot:
+    def _take(self, check: Check) -> StateSnapshot:
         """Copy the files of a committed batch. If no batch was committed since the checkpoint before, refer to its files."""
         cut = self._cut.of(self._running.uid, check) if self._cut else None
         began, edges = time.monotonic(), cut.edges if cut else ()
@@ -97,7 +97,7 @@ class QuerySnapshot:
             known = before.query and before.query.edges == edges
             return before if known else self._with_edges(before, edges, measures)
         detail = self._with_offsets(detail)
-        file_sets, new_bytes = self._copied(Position(detail.begun, detail.batch))
+        file_sets, new_bytes = self._copy(Position(detail.begun, detail.batch))
         return StateSnapshot(
             uid=self._running.uid,
             kind=QUERY,
@@ -114,7 +114,7 @@ class QuerySnapshot:
         if detail.begun != NOTHING:
             return True
         held = {file.name for file_set in before.file_sets for file in file_set.files}
-        return held.issuperset(needed_files(Found(self._running.located.own), Position()))
+        return held.issuperset(needed_files(LocationFiles(self._running.located.own), Position()))
 
     def _with_edges(self, before: StateSnapshot, edges: tuple[Edge, ...], measures: Measures) -> StateSnapshot:
         """Return the record from before with other ``edges``: the query has not moved, but others have written more rows for it to read."""
@@ -178,9 +178,9 @@ class QuerySnapshot:
         newest = self._running.sink.newest_file(detail.batch)
         return replace(detail, sources=sources, watermark_ms=offsets.watermark_ms, newest_file=newest)
 
-    def _copied(self, position: Position) -> tuple[tuple[FileSet, ...], int]:
+    def _copy(self, position: Position) -> tuple[tuple[FileSet, ...], int]:
         """Copy the files that no earlier checkpoint of this location holds. Return all file sets of the position, and the copied bytes."""
-        found = Found(self._running.located.own)
+        found = LocationFiles(self._running.located.own)
         names = needed_files(found, position)
         needed = {name: found.sizes[name] for name in names}
         older, bytes_of = self._older(), self._running.file_sets

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
-from airflow_checkpoint_provider.spark.queries.location.locations import Located
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
@@ -41,7 +41,7 @@ class _Still:
     """A query that does not run, as ``QuerySnapshot`` takes one."""
 
     uid: str
-    located: Located
+    located: LocatedQuery
     sink: StreamSink
     paused: bool = True  # so a batch that had begun is held, too
     caught_up: bool = False
@@ -73,7 +73,7 @@ class Standing:
         if query.newest.format in TABLES:
             need_package(self._spark, f"query '{uid}'", query.newest.format)
         path = query.newest.path
-        located = Located(uid, path, Location(store, keys.file_set(path)), (), (), Position())
+        located = LocatedQuery(uid, path, Location(store, keys.file_set(path)), (), (), Position())
         sink = sink_of(self._spark, uid, Target(query.newest.format, query.newest.sink or ""))
         sink.location = located.own
         return _Still(uid, located, sink)

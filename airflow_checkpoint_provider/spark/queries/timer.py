@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer, Turn
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.queries import Queries
-from airflow_checkpoint_provider.spark.queries.query import LOOK
+from airflow_checkpoint_provider.spark.queries.query import PAUSE
 
 HANDLING = 30.0  # seconds in which the script may deal with a query that failed
 AFTER_FAILURE = 10.0  # seconds until a checkpoint is tried again that somebody waits for
@@ -54,16 +54,16 @@ class CheckpointTimer:
 
     def settle(self) -> None:
         """Give up older locations of the queries, and let them be deleted."""
-        for delete in self._queries.settled():
+        for delete in self._queries.settle():
             self._checkpointer.delete_later(delete)
 
     def _serve(self) -> None:
         """Take checkpoints until the attempt ends: on request, and when one is due. If that fails, end the attempt."""
         try:
-            while not (self._queries.started or self._ending.wait(LOOK)):
+            while not (self._queries.started or self._ending.wait(PAUSE)):
                 pass
             self._due = time.monotonic() + random.uniform(self._config.min_pause_s, self._config.interval_s)
-            while not self._ending.wait(LOOK):
+            while not self._ending.wait(PAUSE):
                 self._end_if_failed()
                 self.settle()
                 self._take_due()

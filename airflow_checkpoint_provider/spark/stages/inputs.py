@@ -86,7 +86,7 @@ class Listing(Record):
 
 def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     """Return the listing of the plan of ``df``. The stages of this job are left out: their file sets never change."""
-    listing = _Listing(Leaves(df.sparkSession, readbacks))
+    listing = _Lister(Leaves(df.sparkSession, readbacks))
     found = [listing.at(node) for node in nodes(df._jdf.queryExecution().commandExecuted())]
     once = [
         part for number, part in enumerate(found) if part not in found[:number]
@@ -100,7 +100,7 @@ def listing(df: DataFrame, readbacks: Readbacks) -> Listing:
     return whole.redacted(redaction(df.sparkSession))
 
 
-class _Listing:
+class _Lister:
     """Returns the listed input of a leaf, a name if Spark has listed nothing for it, and None if there is nothing to list."""
 
     def __init__(self, leaves: Leaves) -> None:

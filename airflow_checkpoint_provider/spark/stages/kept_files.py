@@ -65,7 +65,7 @@ class Folder:
         """Copy files by their names."""
         copy_all(self.store, other.store, ((f"{self.key}/{file.name}", f"{other.key}/{file.name}") for file in files))
 
-    def fetch(self, other: Folder, files: tuple[File, ...]) -> str:
+    def download(self, other: Folder, files: tuple[File, ...]) -> str:
         """Copy acknowledged files to the driver's disk, compare all their bytes, and return their path. Raises ``Damaged``."""
         self.copy_to(other, files)
         other.verify(files)
@@ -111,7 +111,7 @@ class KeptFiles:
         stored = self._stored(file_set.path)
         try:
             if local:
-                path = stored.fetch(Folder.on_disk(), file_set.files)
+                path = stored.download(Folder.on_disk(), file_set.files)
             else:
                 stored.verify(file_set.files)
                 path = self._given(stored, file_set.path, snapshot)

@@ -57,7 +57,7 @@ COUNT_TIMEOUT = 600  # seconds from the commit until Spark's listeners have hand
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """The result of one write: the files with their sizes in bytes, and Spark's count of the rows, which comes a little later."""
 
     spark: SparkSession
@@ -97,7 +97,7 @@ def codec_for(scheme: str) -> str:
     return "lz4_raw" if scheme == "file" else "zstd"
 
 
-def write(df: DataFrame, uri: str, *, codec: str) -> Written:
+def write(df: DataFrame, uri: str, *, codec: str) -> WrittenFiles:
     """Write ``df`` once into ``uri``, a directory that must not exist, and list the directory after the commit.
 
     Raises Spark's error if the rows cannot be computed or written, and ``StoreError`` if the directory then holds other files than those of
@@ -113,7 +113,7 @@ def write(df: DataFrame, uri: str, *, codec: str) -> Written:
         raise StoreError(
             f"{uri} holds files of {len(writes)} writes after one write. Nothing else may write there: run the job again"
         )
-    return Written(df.sparkSession, uri, sizes, schema_json(df), observed)
+    return WrittenFiles(df.sparkSession, uri, sizes, schema_json(df), observed)
 
 
 def _confs_for_write(spark: SparkSession) -> dict[str, str]:
@@ -134,7 +134,7 @@ def rights(uri: str) -> dict[str, str]:
 
 
 def count_rows(
-    spark: SparkSession, written: Written, footers: Mapping[str, tuple[Footer, int | None]]
+    spark: SparkSession, written: WrittenFiles, footers: Mapping[str, tuple[Footer, int | None]]
 ) -> tuple[File, ...]:
     """Return the files of ``written`` with the number of rows in each, as their footers tell it.
 

@@ -41,7 +41,7 @@ class PartFrame:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptParts:
     """Stored parts and the verdict on them. ``done``: what they are made of by the present script; ``unseen``: what was not compared."""
 
     snapshot: StateSnapshot
@@ -65,7 +65,7 @@ class PartFrames(ABC):
         """Return the frame of one part. Raises ``NotInParts`` if it cannot be a part, and what a stage raises."""
 
     @abstractmethod
-    def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> Kept:
+    def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> KeptParts:
         """Return the verdict on the stored parts."""
 
 
@@ -94,13 +94,13 @@ class FramesOfFunction(PartFrames):
         refuse(self.uid, df, plan)
         return PartFrame(df, Part(plan=plan.digest, inputs=plan.read, listed=listed.digest), plan, plan, listed)
 
-    def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> Kept:
+    def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> KeptParts:
         parts = snapshot.parts
         assert parts
         if why := part_messages.list_changed(parts, self.values, self.by):
-            return Kept(snapshot, detail, parts, Verdict(False, why))
+            return KeptParts(snapshot, detail, parts, Verdict(False, why))
         if reuse_without_plan(detail, request).reuse:
-            return Kept(snapshot, detail, parts, Verdict(True), parts.done, detail.reads)
+            return KeptParts(snapshot, detail, parts, Verdict(True), parts.done, detail.reads)
         verdict, moved, done = Verdict(True), list[str](), list[Part]()
         for index, part in enumerate(parts.done):
             _, plan, listed = self._build(index)
@@ -109,10 +109,10 @@ class FramesOfFunction(PartFrames):
             verdict = self._stages.verdict((alone, made_of), request, plan, listed, kept=False)
             if not verdict.reuse:
                 why = f"part {part_messages.shown(parts.values[index])}: {verdict.why}"
-                return Kept(snapshot, detail, parts, Verdict(False, why))
+                return KeptParts(snapshot, detail, parts, Verdict(False, why))
             moved += [verdict.moved] if verdict.moved else []
             done.append(replace(part, plan=plan.digest))
-        return Kept(snapshot, detail, parts, replace(verdict, moved=some(moved, 1)), tuple(done))
+        return KeptParts(snapshot, detail, parts, replace(verdict, moved=some(moved, 1)), tuple(done))
 
 
 class FramesByColumn(PartFrames):
@@ -135,12 +135,12 @@ class FramesByColumn(PartFrames):
         df = parts_by.part_of(self._checked, self._column, self.values[index])
         return PartFrame(df, Part(), self._plan, None if index else self._plan, Listing() if index else self._listed)
 
-    def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> Kept:
+    def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> KeptParts:
         """Decide as for a stage of one frame. Where its rows are kept though its source moved, the parts are those of the first attempt."""
         parts = snapshot.parts
         assert parts
         if parts.by != self.by:
-            return Kept(
+            return KeptParts(
                 snapshot, detail, parts, Verdict(False, part_messages.list_changed(parts, self.values, self.by))
             )
         verdict = self._stages.verdict((snapshot, detail), request, self._plan, self._listed, kept=False)
@@ -149,4 +149,4 @@ class FramesByColumn(PartFrames):
             verdict = decide_inputs(detail, request, canonical(self.values).decode(), verdict, lambda: change)
         if verdict.reuse:
             self.values = parts.values
-        return Kept(snapshot, detail, parts, verdict, parts.done, some(self._listed.unseen))
+        return KeptParts(snapshot, detail, parts, verdict, parts.done, some(self._listed.unseen))

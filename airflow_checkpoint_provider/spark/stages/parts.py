@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.metadata import PARTS, Measures, Stage
 from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail, PartsProgress
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
-from airflow_checkpoint_provider.spark.stages.part_frames import Kept, PartFrame, PartFrames, frames_of
+from airflow_checkpoint_provider.spark.stages.part_frames import KeptParts, PartFrame, PartFrames, frames_of
 from airflow_checkpoint_provider.spark.stages.proof import StageSnapshot, WrittenRows
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest
 from airflow_checkpoint_provider.spark.stages.schemas import first_difference, schema_json
@@ -64,7 +64,7 @@ class PartStages:
 
     # -- kept --------------------------------------------------------------------------------------------------------
 
-    def _kept(self, frames: PartFrames, request: StageRequest) -> Kept | None:
+    def _kept(self, frames: PartFrames, request: StageRequest) -> KeptParts | None:
         """Return the stored parts, if they can be kept. Else say why not, if there are any."""
         uid = frames.uid
         prior = self._states.stage(uid, PARTS)
@@ -78,7 +78,7 @@ class PartStages:
         say(state_messages.stage_recomputed(uid, kept.verdict.why))
         return None
 
-    def _take_over(self, kept: Kept) -> None:
+    def _take_over(self, kept: KeptParts) -> None:
         """Hand out the parts that are done. Rows without checksums are compared first."""
         restored = str(self._attempt.restored.point)
         self._stages.verify(kept.snapshot)

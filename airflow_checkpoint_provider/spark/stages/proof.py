@@ -44,7 +44,7 @@ class Proof:
     uid: str
     folder: str
     """The key of the file set."""
-    written: parquet_files.Written
+    written: parquet_files.WrittenFiles
     plan: Plan | None = None
     """None: no plan is stored beside the rows; that of a frame in parts lies beside its first part."""
     listed: Listing | None = None

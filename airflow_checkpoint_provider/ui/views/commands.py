@@ -69,7 +69,7 @@ class Commands:
             *(self._of_driver() if self._state.running() else []),
             *self._of_next_start(),
             *([] if self._state.scope else self._of_queries()),
-            self._changes("Delete expired checkpoints and leftovers", "prune", *self._names, DRY_RUN),
+            self._changes("Delete checkpoints that no policy keeps, and leftovers", "prune", *self._names, DRY_RUN),
         ]  # fmt: skip
 
     def of_attempt(self, epoch: int) -> list[ShownCommand]:

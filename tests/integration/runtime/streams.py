@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
-from airflow_checkpoint_provider.location.files import COMMITS, Found, Location
+from airflow_checkpoint_provider.location.files import COMMITS, Location, LocationFiles
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
@@ -73,7 +73,7 @@ def runs_in(hold: Path) -> list[str]:
 def partitions_of(own: Location) -> int:
     """Return in how many partitions the state is, by the confs of the newest batch, and by its files."""
     number = int(own.offsets(own.committed()).confs[PARTITIONS])
-    found = Found(own)
+    found = LocationFiles(own)
     assert {int(store.split("/")[2]) for store in found.stores} == set(range(number))
     assert found.has_state(own.committed() + 1)
     return number

@@ -136,7 +136,7 @@ def test_batch_that_was_killed_behind_its_commit_is_not_written_again(job: Job) 
         killed.send(signal.SIGKILL)
         killed.wait()
     left = Location(job.home.store, f"{History('stream').prefix}/{locations(job.home)[-1]}")
-    left.store.delete([left.name("commits/1"), left.name("commits/.1.crc")])
+    left.store.delete([left.key_of("commits/1"), left.key_of("commits/.1.crc")])
     add_files(source(job.home), *range(4, FILES))
     ending(job.home)
     again = job.home.run()
@@ -299,7 +299,7 @@ def begin_later(location: Location, seconds: float) -> None:
     began = json.loads(about)
     began["batchTimestampMs"] += int(seconds * 1000)
     body = "\n".join([version, json.dumps(began), *sources]).encode()
-    location.store.overwrite(location.name("offsets/1"), body)
+    location.store.overwrite(location.key_of("offsets/1"), body)
 
 
 def test_branch_is_refused(job: Job) -> None:

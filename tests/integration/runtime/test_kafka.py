@@ -132,7 +132,7 @@ def test_query_that_was_killed_before_its_first_batch_reads_what_came_since(
     begins = location.read("sources/0/0")
     assert f'{{"{topic}":{{"0":{ROWS},"1":0}}}}'.encode() in begins
     for log in ("offsets", "commits"):
-        location.store.delete_under(location.name(log))  # as if it had been killed a moment earlier
+        location.store.delete_under(location.key_of(log))  # as if it had been killed a moment earlier
     send(kafka, topic, 1, 2)
     ending(stream)
     again = stream.run()

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.errors import StoreUnavailable, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark import CheckpointedJob, open_checkpoint
 from tests.integration.runtime.conftest import Broken, Launch, Script
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.launches import RUN, Launches
 
 
@@ -79,7 +79,7 @@ def test_checkpoints_are_kept_until_their_run_expires(
         job.stage("clean", job.spark.range(3))
     pointer = f"{launches.store.uri}/{launches.keys.prefix}/chk-1"
     assert open_checkpoint(pointer, spark)["clean"].count() == 3, "the driver deletes nothing"
-    expire(launches.coordinator(), utc_now())
+    retire(launches.coordinator(), utc_now())
     ended = launches.state().runs[0].ended_at
     with pytest.raises(
         CheckpointNotFound, match=rf"deleted with its run, which ended at {ended}; retention=KeepWithin"

@@ -279,7 +279,7 @@ def test_driver_reads_its_journal_while_it_deletes(script: Script, monkeypatch: 
     seen: list[int] = []
 
     def delete_slowly(
-        store: Store, keys: Keys, state: State, part: garbage.Expired, now: str, check: garbage.Check
+        store: Store, keys: Keys, state: State, part: garbage.Retired, now: str, check: garbage.Check
     ) -> garbage.Deleted:
         if not seen:
             number = script.coordinator().trigger(Request(token="a person", timeout_s=60.0, origin="task"))

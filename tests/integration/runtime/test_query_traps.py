@@ -65,7 +65,7 @@ def test_batch_that_was_killed_between_sink_and_commit_is_not_written_again(stre
         killed.send(signal.SIGKILL)
         killed.wait()
     left = newest(stream)
-    left.store.delete([left.name("commits/1"), left.name("commits/.1.crc")])
+    left.store.delete([left.key_of("commits/1"), left.key_of("commits/.1.crc")])
     written = sink_log(stream.out)
     add_files(source(stream), *range(4, FILES))
     taking_over(stream)
@@ -194,7 +194,7 @@ def test_driver_that_is_held_between_its_last_look_and_its_rename_begins_no_batc
         with stream.started(confs=Launches(held, "stream", of_run=False).plan()) as zombie:
             wait_until(has_committed(stream, 1), 120, zombie.said)
             fenced = newest(stream)
-            proxy.hurt("PUT", rf"{fenced.name(OFFSETS)}/2(\?|$)", Harm.HELD, seconds=300.0)
+            proxy.hurt("PUT", rf"{fenced.key_of(OFFSETS)}/2(\?|$)", Harm.HELD, seconds=300.0)
             add_files(source(stream), 4, 5)
             wait_until(lambda: any(request.harm for request in proxy.requests), 120, zombie.said)
             add_files(source(stream), *range(6, FILES))

@@ -36,7 +36,7 @@ def test_query_that_starts_again_in_a_fenced_location_reads_the_fence_and_fails(
     add_files(tmp_path / "in", *range(3))
     run(spark, tmp_path)
     for batch in range(committed + 1, 3):
-        location.store.delete([location.name(f"{COMMITS}/{batch}"), location.name(f"{COMMITS}/.{batch}.crc")])
+        location.store.delete([location.key_of(f"{COMMITS}/{batch}"), location.key_of(f"{COMMITS}/.{batch}.crc")])
     assert fence(location, FENCE, nobody_fenced) == 2
     add_files(tmp_path / "in", 3)
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_fence_below_the_log_that_went_on_is_no_harm(spark: SparkSession, tmp_pa
     try:
         run(spark, tmp_path)
         assert location.batches(OFFSETS) == [2, 3]
-        location.store.create(location.name(f"{OFFSETS}/0"), FENCE.to_bytes())
+        location.store.create(location.key_of(f"{OFFSETS}/0"), FENCE.to_bytes())
         assert newest_batch(location) == (3, False)
         add_files(tmp_path / "in", *range(4, 6))
         run(spark, tmp_path)

@@ -176,13 +176,13 @@ def test_plan_is_sorted_if_its_order_reaches_the_result(spark: SparkSession) -> 
 
 
 @pytest.fixture
-def stage(spark: SparkSession, tmp_path: Path) -> tuple[parquet_files.Written, Path]:
+def stage(spark: SparkSession, tmp_path: Path) -> tuple[parquet_files.WrittenFiles, Path]:
     written = parquet_files.write(spark.range(5).repartition(2), f"file://{tmp_path}/state/clean/1-aa", codec="lz4_raw")
     return written, tmp_path / "state" / "clean"
 
 
 def test_rows_read_back_are_identified_by_stage_and_file_set(
-    spark: SparkSession, stage: tuple[parquet_files.Written, Path]
+    spark: SparkSession, stage: tuple[parquet_files.WrittenFiles, Path]
 ) -> None:
     written, folder = stage
     files = parquet_files.count_rows(spark, written, {})

@@ -71,7 +71,7 @@ def put(name: str, data: Any) -> None:
 @pytest.fixture(autouse=True)
 def _history(monkeypatch: pytest.MonkeyPatch) -> None:
     """Store a history, a savepoint and its claim."""
-    monkeypatch.setattr(Beats, "configured", lambda: Beats(every=0.001, look=0.003, still=0.006))
+    monkeypatch.setattr(Beats, "configured", lambda: Beats(every=0.001, wait=0.003, still=0.006))
     for name in ("entry-boundary", "seal", "savepoint-claimed", "heartbeat"):
         put(name, OBJECTS[name][1])
 

@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys, fi
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.cli.conftest import FLIGHTS, Command
 from tests.unit.cli.driver import savepoint
@@ -239,7 +239,7 @@ def test_prune_asks_and_changes_nothing_without_a_terminal(
 # -- histories that are over for good ------------------------------------------------------------------------------------
 
 LATER = "2027-03-01T00:00:00.000Z"
-DUE = f"{FLIGHTS}, run scheduled__2026-11-20: chk-2, chk-3 (expired) and 1 leftover of ended attempts"
+DUE = f"{FLIGHTS}, run scheduled__2026-11-20: chk-2, chk-3 (not retained) and 1 leftover of ended attempts"
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_prune_finishes_a_closing_that_was_begun(died: Recorded, checkpoints: Co
     journal = died.coordinator.journal
     task = Coordinator(Journal(died.store, died.keys, By("task", "", "")))
     task.journal.catch_up()
-    expire(task, LATER)
+    retire(task, LATER)
     journal.append(CloseHistory(reason="the run failed for good", now=LATER))
     (pruned,) = json.loads(checkpoints("prune", FLIGHTS, "--yes", "-o", "json").out)
     assert (pruned["checkpoints"], pruned["closed"]) == ([], True)

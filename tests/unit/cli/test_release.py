@@ -34,7 +34,7 @@ STATE = "state/0/0/8.delta"  # of batch 7
 def written(location: Location, *files: str) -> Location:
     for file in files:
         body = STORES if file.endswith("_metadata/metadata") else b'v1\n{"batchWatermarkMs":0}\n{"logOffset":0}'
-        location.store.overwrite(location.name(file), body)
+        location.store.overwrite(location.key_of(file), body)
     return location
 
 
@@ -147,7 +147,7 @@ def test_location_that_another_query_has_fenced_is_refused(job: Job, tmp_path: P
 
 
 def batches_are_missing(job: Job, _: Path) -> None:
-    own(job).store.delete([own(job).name("offsets/7")])
+    own(job).store.delete([own(job).key_of("offsets/7")])
 
 
 def goes_back(job: Job, _: Path) -> None:

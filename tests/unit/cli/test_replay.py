@@ -9,7 +9,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from tests.support.acting import Job
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.kafka_jobs import AT, beat, save
 
@@ -71,7 +71,7 @@ def test_file_source_needs_nothing_of_kafka(job: Job, checkpoints: Command) -> N
 
 def test_offsets_are_forgotten_with_their_checkpoint(reading: Job) -> None:
     assert reading.checkpoint(2).states[0].sources
-    expire(reading.coordinator, "2027-01-01T00:00:00Z")
+    retire(reading.coordinator, "2027-01-01T00:00:00Z")
     assert [(taken.status, bool(taken.states[0].sources)) for taken in reading.state.checkpoints[1:]] == [
         ("forgotten", False),
         ("retained", True),

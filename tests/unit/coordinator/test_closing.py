@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
 from airflow_checkpoint_provider.storage.base import Store
 from tests.support.acknowledgements import driver, take
 from tests.support.faults import Fault, FaultyStore, Killed
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import JOB, at, clear, launch, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw
 
@@ -119,7 +119,7 @@ def test_closing_deletes_all_files_and_keeps_the_id_counters() -> None:
     store.create(KEYS.launch_beat(1), b"{}")
     store.create(KEYS.driver_beat(1), b"{}")
     task = coordinator(store)
-    expire(task, MONTHS_LATER)
+    retire(task, MONTHS_LATER)
     store.create(f"{KEYS.file_set('state/s9/1-lost')}/part-0", b"rows that nobody acknowledged")
     close(task, CLOSE)
     assert sorted(store.objects) == [KEYS.entry(0), KEYS.entry(64)]
@@ -298,7 +298,7 @@ def test_cleared_task_opens_the_history_and_counters_go_on(finished: bool) -> No
     take(driver_), take(driver_)
     driver_.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = coordinator(store)
-    expire(task, MONTHS_LATER)
+    retire(task, MONTHS_LATER)
     task.journal.append(CLOSE)
     if finished:
         finish(task)

@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.storage.base import Listed
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.faults import Call, Fault, FaultyStore, Killed, served
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import at, clear, start
 from tests.support.journals import KEYS, SHORT, numbers, open_journal, raw, write, written
 
@@ -171,7 +171,7 @@ def test_writer_of_a_boundary_compacts_when_it_deletes_checkpoints() -> None:
     coordinator = driver(store)
     while coordinator.state.n < 5 * 64 + 10:
         take(coordinator)
-        expire(coordinator)
+        retire(coordinator)
     assert [n for n in numbers(store) if n < 3 * 64] == [0, 64, 128]
     assert stubs(store) == [0, 64]
     assert open_journal(store).catch_up() == coordinator.state
@@ -181,7 +181,7 @@ def test_process_without_a_boundary_does_not_compact() -> None:
     store = FaultyStore(written(3 * 64))
     coordinator = bystander(store)
     store.requests.clear()
-    expire(coordinator)
+    retire(coordinator)
     assert store.requests == {}
 
 
@@ -202,9 +202,9 @@ def test_failed_compaction_is_repeated_at_the_next_checkpoint() -> None:
         take(coordinator)
     store.plan = lambda call: Fault.DROPPED if call.kind == "list" else Fault.NONE
     with pytest.raises(StoreUnavailable):
-        expire(coordinator)
+        retire(coordinator)
     store.plan = served
-    expire(coordinator)
+    retire(coordinator)
     assert 63 not in numbers(store.inner)  # type: ignore[arg-type]
 
 
@@ -220,7 +220,7 @@ def test_cost_does_not_depend_on_the_number_of_checkpoints() -> None:
     for entries in (10_000, 100_000):
         while coordinator.state.n < entries:
             take(coordinator)
-            expire(coordinator)
+            retire(coordinator)
         costs.append(_cost(inner, store, coordinator))
         remembered.append(_remembered(coordinator.state))
     (requests, cold, size), (later_requests, later_cold, later_size) = costs
@@ -239,7 +239,7 @@ def _remembered(state: State) -> dict[str, int]:
 def _close_and_open(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> None:
     coordinator.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = bystander(store)
-    expire(task)
+    retire(task)
     # Delete file sets at once: this store looks at all its keys for each folder that is listed.
     inner.objects = {key: body for key, body in inner.objects.items() if not key.startswith(f"{KEYS.prefix}/state")}
     store.requests.clear()
@@ -263,11 +263,11 @@ def _cost(inner: MemoryStore, store: FaultyStore, coordinator: Coordinator) -> t
     begun = coordinator.state.n // SEGMENT
     while coordinator.state.n // SEGMENT == begun:
         take(coordinator)
-        expire(coordinator)
+        retire(coordinator)
     store.requests.clear()
     for _ in range(SEGMENT):
         take(coordinator)
-        expire(coordinator)
+        retire(coordinator)
     requests = dict(store.requests)
     store.requests.clear()
     open_journal(store).catch_up()

@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.storage import MemoryStore, base
 from tests.support.acknowledgements import acknowledgement, bystander, driver, file_set, stage, take, value
 from tests.support.causes import cause_of
 from tests.support.faults import Call, Fault, FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import launch
 from tests.support.journals import KEYS
 
@@ -223,7 +223,7 @@ def test_completion_of_a_deleted_checkpoint_is_done_already() -> None:
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
-    assert expire(coordinator) == (1,)
+    assert retire(coordinator) == (1,)
     assert coordinator.complete(1).done == c.DoneAlready(1)
     assert SEAL not in store.objects
 
@@ -350,7 +350,7 @@ def test_checkpoint_is_aborted_while_the_list_of_all_is_too_long(monkeypatch: py
     assert (aborted.status, aborted.reason, cause_of(aborted).phase) == (ABORTED, "too large", "complete")
     coordinator.journal.append(c.EndAttempt(epoch=1, outcome="failed"))
     successor = driver(coordinator.store, 2, retention=KeepLatest(1))
-    assert len(expire(successor)) == len(kept) - 1
+    assert len(retire(successor)) == len(kept) - 1
     assert take(successor) == aborted.id + 1
 
 

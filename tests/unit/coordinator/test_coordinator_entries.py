@@ -90,7 +90,7 @@ def test_entry_of_an_abort_has_all_its_fields() -> None:
 
 def forget(zombie: Coordinator, number: int) -> None:
     """Forget a checkpoint whose deletion began before the attempt was replaced."""
-    garbage.forget(zombie, garbage.Expired(ids=(1,)))
+    garbage.forget(zombie, garbage.Retired(ids=(1,)))
 
 
 @pytest.mark.parametrize(

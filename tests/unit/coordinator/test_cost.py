@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.protocol.keys import SEGMENT
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import launch
 from tests.support.journals import open_journal, write, written
 
@@ -122,10 +122,10 @@ def test_deletion_costs_two_entries_and_its_deletions() -> None:
     for _ in range(3):
         take(coordinator)
     store.requests.clear()
-    assert expire(coordinator) == (1,)
+    assert retire(coordinator) == (1,)
     assert store.requests == {"create": 2, "read": 2, "delete": 2}
     store.requests.clear()
-    assert expire(coordinator) == ()
+    assert retire(coordinator) == ()
     assert store.requests == {}
 
 

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.protocol.events import CheckpointsCondemned, Po
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import ROWS, acknowledgement, bystander, driver, file_set, stage, take, upload
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
-from tests.support.garbage import expire, orphans, refuse_to_delete, remove_orphans
+from tests.support.garbage import orphans, refuse_to_delete, remove_orphans, retire
 from tests.support.histories import at, launch
 from tests.support.journals import KEYS
 from tests.support.saved import memory
@@ -62,7 +62,7 @@ def test_expired_checkpoints_are_condemned_deleted_and_forgotten_in_order() -> N
     store = FaultyStore(MemoryStore())
     coordinator = three_of_an_attempt_that_is_over(store)
     requests = recorded(store)
-    assert expire(coordinator) == (1, 2)
+    assert retire(coordinator) == (1, 2)
     entry, *deletions, last = requests
     n = coordinator.state.n
     assert (entry, last) == (("create", f"journal/{n - 1:016d}"), ("create", f"journal/{n:016d}"))
@@ -93,12 +93,12 @@ def test_killed_deletion_is_finished_by_the_next_process(at: int, fault: Fault) 
 
     store.plan = plan
     with pytest.raises(Killed):
-        expire(coordinator)
+        retire(coordinator)
     other = bystander(objects)
-    expire(other)
+    retire(other)
     assert folders(objects) == {"chk-3", "state/s3/1-n0nce"}
     assert [checkpoint.status for checkpoint in other.state.checkpoints] == [FORGOTTEN, FORGOTTEN, RETAINED]
-    assert expire(other) == ()
+    assert retire(other) == ()
 
 
 def recorded_as(step: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_as_many_are_condemned_and_forgotten_as_one_entry_can_name(monkeypatch: 
     n, steps = coordinator.state.n, list[str]()
     for step in ("delete", "forget"):
         recorded_as(step, steps, monkeypatch)
-    assert expire(coordinator) == tuple(range(1, 24))
+    assert retire(coordinator) == tuple(range(1, 24))
     assert coordinator.state.n == n + 2 * 3
     assert steps == ["delete", "forget"] * 3, "a process may end before it has deleted all"
     assert [checkpoint.id for checkpoint in coordinator.state.with_status(RETAINED, CONDEMNED)] == [24]
@@ -130,7 +130,7 @@ def test_as_many_are_condemned_and_forgotten_as_one_entry_can_name(monkeypatch: 
 def test_largest_part_of_what_has_expired_fits_into_one_entry() -> None:
     ids = tuple(range(10**17, 10**17 + 2500))
     claims = tuple(f"s3://lake/{'é' * 512}{number}" for number in range(50))
-    parts = list(garbage.Expired(ids, claims).parts())
+    parts = list(garbage.Retired(ids, claims).parts())
     assert [number for part in parts for number in part.ids] == [*ids]
     assert [claim for part in parts for claim in part.claims] == [*claims]
     for part in parts:
@@ -163,8 +163,8 @@ def test_condemned_checkpoints_make_room_for_the_entries_of_a_full_store() -> No
         Fault.NOT_SENT if call.kind == "create" and "state/s1/1-n0nce" in folders(objects) else Fault.NONE
     )
     with virtual_time(), pytest.raises(StoreUnavailable):
-        expire(coordinator)
-    assert expire(coordinator) == (2,)
+        retire(coordinator)
+    assert retire(coordinator) == (2,)
 
 
 def test_checkpoint_condemned_by_another_process_is_deleted() -> None:
@@ -172,7 +172,7 @@ def test_checkpoint_condemned_by_another_process_is_deleted() -> None:
     coordinator = three_of_an_attempt_that_is_over(store)
     coordinator.journal.append(c.Condemn(ids=(1,), now="2026-11-20T00:00:00Z"))
     assert [checkpoint.id for checkpoint in coordinator.state.with_status(CONDEMNED)] == [1]
-    assert expire(bystander(store)) == (1, 2)
+    assert retire(bystander(store)) == (1, 2)
 
 
 def test_deletion_beside_another_process_is_harmless() -> None:
@@ -181,10 +181,10 @@ def test_deletion_beside_another_process_is_harmless() -> None:
     slow = three_of_an_attempt_that_is_over(store, "failed")
     condemning = garbage.condemn(slow, at(1))
     other = driver(store, retention=KeepLatest(1), try_number=2)
-    assert expire(other) == (1, 2)
-    deleted = garbage.delete(slow.store, slow.keys, condemning, garbage.Expired((1, 2)), at(1))
+    assert retire(other) == (1, 2)
+    deleted = garbage.delete(slow.store, slow.keys, condemning, garbage.Retired((1, 2)), at(1))
     take(other)
-    assert garbage.forget(slow, deleted.expired) == (1, 2)
+    assert garbage.forget(slow, deleted.retired) == (1, 2)
     left = folders(store)
     assert {"chk-4", "state/s4/2-n0nce"} <= left
     assert not left & {"chk-1", "chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
@@ -200,8 +200,8 @@ def test_delete_leaves_checkpoints_that_are_condemned_later() -> None:
     garbage.condemn(other, at(1))
     slow.journal.catch_up()
     assert [checkpoint.id for checkpoint in slow.state.with_status(CONDEMNED)] == [1, 2, 3]
-    part = garbage.Expired((1, 2, 3))
-    assert garbage.delete(slow.store, slow.keys, condemning, part, at(1)).expired.ids == (1, 2)
+    part = garbage.Retired((1, 2, 3))
+    assert garbage.delete(slow.store, slow.keys, condemning, part, at(1)).retired.ids == (1, 2)
     assert "chk-3" in folders(store)
 
 
@@ -212,7 +212,7 @@ def test_reused_file_set_is_kept() -> None:
     take(coordinator)
     take(coordinator, stage("s1", 1))
     ended(coordinator)
-    assert expire(bystander(store)) == (1,)
+    assert retire(bystander(store)) == (1,)
     assert folders(store) == {"chk-2", "state/s1/1-n0nce", "state/s2/1-n0nce"}
 
 
@@ -222,7 +222,7 @@ def test_file_sets_of_a_running_attempt_are_kept_until_it_ends() -> None:
     coordinator = driver(store, retention=KeepLatest(1))
     for _ in range(3):
         take(coordinator)
-    assert expire(coordinator) == (1, 2)
+    assert retire(coordinator) == (1, 2)
     assert folders(store) == {"chk-3", "state/s1/1-n0nce", "state/s2/1-n0nce", "state/s3/1-n0nce"}
     assert remove_orphans(coordinator) == 0
     ended(coordinator)
@@ -236,7 +236,7 @@ def test_file_sets_of_the_restore_point_are_kept_while_the_attempt_runs() -> Non
     take(driver(store, retention=KeepLatest(1)))
     second = driver(store, 2, retention=KeepLatest(1))
     take(second)
-    assert expire(second) == (1,)
+    assert retire(second) == (1,)
     assert "state/s1/1-n0nce" in folders(store)
     assert remove_orphans(second) == 0
     ended(second, "failed")
@@ -253,7 +253,7 @@ def test_checkpoint_needed_since_the_last_read_is_kept() -> None:
     sleeper = bystander(store)
     bystander(store).journal.append(launch("day-2", restore="chk-1", base=Point(id=1)))
     before = dict(store.objects)
-    assert expire(sleeper) == ()
+    assert retire(sleeper) == ()
     assert store.objects == before
 
 
@@ -266,7 +266,7 @@ def test_replaced_driver_deletes_nothing() -> None:
     bystander(store).journal.append(launch(try_number=2))
     before = dict(store.objects)
     with pytest.raises(Fenced):
-        expire(sleeper)
+        retire(sleeper)
     assert store.objects == before
 
 
@@ -276,7 +276,7 @@ def test_keep_all_deletes_nothing() -> None:
     for _ in range(4):
         take(coordinator)
     before = dict(store.objects)
-    assert expire(coordinator) == ()
+    assert retire(coordinator) == ()
     assert store.objects == before
 
 
@@ -291,7 +291,7 @@ def test_plan_of_a_run_that_is_over_lists_its_checkpoints_and_closes_its_history
     assert living
     ended(coordinator)
     finished = garbage.plan(coordinator.state, at(1))
-    assert (finished.condemned.ids, finished.expired.ids, finished.close) == ((1,), (2, 3), False)
+    assert (finished.condemned.ids, finished.retired.ids, finished.close) == ((1,), (2, 3), False)
     assert finished.deletable.ids == (1, 2, 3)
     assert garbage.plan(coordinator.state, at(31 * 24 * 60)).close
 
@@ -416,5 +416,5 @@ def test_savepoint_is_kept_and_delays_no_deletion() -> None:
     coordinator.acknowledge(acknowledgement(number, stage("s", number)))
     coordinator.complete(number)
     assert (take(coordinator), take(coordinator), take(coordinator)) == (2, 3, 4)
-    assert expire(coordinator) == (2, 3)
+    assert retire(coordinator) == (2, 3)
     assert [checkpoint.id for checkpoint in coordinator.state.retained] == [1, 4]

@@ -15,7 +15,7 @@ from tests.support.journals import KEYS
 from tests.support.waiting import wait_until
 
 KEY = KEYS.attempt_beat(1)
-SHORT = Beats(every=0.02, look=0.3, still=0.6)
+SHORT = Beats(every=0.02, wait=0.3, still=0.6)
 
 
 def test_heart_beats_at_once_and_until_it_is_closed() -> None:

@@ -346,7 +346,7 @@ def test_entry_that_nobody_could_read_is_not_written(target: str) -> None:
         id=1, epochs=(1,), branch=0, plan=("",), request=request, timeout_s=600.0, target=target
     )
     with pytest.raises(InvalidConfig, match="nothing was written, because nobody could read it again"):
-        journal._won((unreadable,))
+        journal._put_next((unreadable,))
     assert open_journal(journal.store).catch_up() == journal.state
 
 

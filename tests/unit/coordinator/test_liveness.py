@@ -42,7 +42,7 @@ from tests.support.journals import KEYS
 from tests.support.waiting import wait_until
 
 KEY = KEYS.attempt_beat(1)
-SHORT = Beats(every=0.02, look=0.3, still=0.6)
+SHORT = Beats(every=0.02, wait=0.3, still=0.6)
 FOREIGN = Process(host="elsewhere", boot_id="another boot", pid_namespace="pid:[1]", pid=os.getpid(), start_ticks="1")
 BEATER = """
 import sys, time
@@ -66,7 +66,7 @@ def looked(store: Store, *keys: str, beats: Beats = SHORT) -> tuple[bool, bool]:
 
 def test_default_beats_are_10_30_and_60_seconds() -> None:
     """A beat every 10 s, alive after two moves within 30 s, dead after 60 s without one."""
-    assert Beats() == Beats(every=10.0, look=30.0, still=60.0)
+    assert Beats() == Beats(every=10.0, wait=30.0, still=60.0)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_two_moves_of_the_counter_are_alive() -> None:
     store = MemoryStore()
     beat(store, process=FOREIGN)
     with counting(store, lambda number: {"counter": number}):
-        assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEY])
+        assert Liveness(store, Beats(every=0.02, wait=30.0)).wait([KEY])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_wait_lasts_the_whole_look() -> None:
     beat(store, process=FOREIGN)
     began = time.monotonic()
     assert looked(store) == (False, True)
-    assert SHORT.look <= time.monotonic() - began < 10
+    assert SHORT.wait <= time.monotonic() - began < 10
 
 
 def test_one_moving_heartbeat_of_several_is_alive() -> None:
@@ -238,7 +238,7 @@ def test_one_moving_heartbeat_of_several_is_alive() -> None:
     store.overwrite(KEYS.launch_beat(1), canonical(Beat(counter=9, launch=1, process=FOREIGN).to_json()))
     beat(store, process=FOREIGN)
     with counting(store, lambda number: {"counter": number}):
-        assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEYS.launch_beat(1), KEY])
+        assert Liveness(store, Beats(every=0.02, wait=30.0)).wait([KEYS.launch_beat(1), KEY])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_attempt_without_a_heartbeat_is_waited_for() -> None:
         waited.set()
         Heart(store, KEY, Beat(epoch=1), SHORT).pulse()
 
-    assert Liveness(store, Beats(every=0.02, look=30.0)).wait((KEY,), begin)
+    assert Liveness(store, Beats(every=0.02, wait=30.0)).wait((KEY,), begin)
     assert waited.is_set()
 
 
@@ -397,14 +397,14 @@ def test_several_drivers_are_watched_at_the_same_time() -> None:
         found = Liveness(store, SHORT).wait_for_each([(KEY,), *silent])
     assert {keys for keys, alive in found.items() if alive} == {(KEY,)}
     assert len(found) == 11
-    assert time.monotonic() - began < 10 * SHORT.look
+    assert time.monotonic() - began < 10 * SHORT.wait
 
 
 @CLOCKS_OFF
 def test_clock_of_another_host_does_not_count(off: timedelta) -> None:
     store = MemoryStore()
     with beating(store, KEY, off):
-        assert Liveness(store, Beats(every=0.02, look=30.0)).wait([KEY])
+        assert Liveness(store, Beats(every=0.02, wait=30.0)).wait([KEY])
     assert looked(store) == (False, True)
 
 

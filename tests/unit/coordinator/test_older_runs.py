@@ -30,7 +30,7 @@ from airflow_checkpoint_provider.storage import MemoryStore
 from airflow_checkpoint_provider.text.launch_messages import older_runs
 from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore, virtual_time
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.recorded import Recorded
 from tests.support.saved import memory
 from tests.unit.coordinator.runs_to_collect import BY, JOB, OWN, RUN, day, ran, runs, state_of, sweep
@@ -393,6 +393,6 @@ def test_deleted_checkpoint_is_no_restore_point() -> None:
     recorded = ran(store)
     coordinator = Coordinator(Journal(store, recorded.keys, BY))
     coordinator.journal.catch_up()
-    assert expire(coordinator, day(8)) == (1,)
+    assert retire(coordinator, day(8)) == (1,)
     recorded.coordinator.journal.catch_up()
     assert recorded.launched("23:59:00", try_number=2).restore_point is None

@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store, open_store
 from tests.support.acknowledgements import bystander, driver, take
-from tests.support.garbage import expire, remove_orphans
+from tests.support.garbage import remove_orphans, retire
 from tests.support.histories import at
 from tests.support.journals import KEYS, open_journal
 from tests.support.planted import STUB, append, planted
@@ -71,7 +71,7 @@ def test_savepoint_of_another_job_survives_a_journal_that_names_it(end: Callable
     thief = driver(MemoryStore())
     append(thief, planted(str(victim), victim.name.rpartition("-")[2]))
     end(thief)
-    expire(thief, at(1))
+    retire(thief, at(1))
     remove_orphans(thief)
     assert content(victim) == before
 
@@ -91,8 +91,8 @@ def test_savepoint_of_another_job_that_is_being_copied_survives_a_journal_that_n
     theirs.create(f"{name}/state/s1/1-a/part-0", b"rows")
     store = MemoryStore()
     journal = driver(store).journal
-    assert journal._won((planted(f"{theirs.uri}/{name}", "9f3c"),))
-    assert journal._won((e.CheckpointAborted(id=1, reason="expired", phase="acknowledge"),))
+    assert journal._put_next((planted(f"{theirs.uri}/{name}", "9f3c"),))
+    assert journal._put_next((e.CheckpointAborted(id=1, reason="expired", phase="acknowledge"),))
     with pytest.raises(
         Damaged, match=rf"lists memory://.*/{name} as chk-1, which would be savepoint-flights.delays-1-9f3c"
     ):
@@ -111,8 +111,8 @@ def owning(root: str, pointer: SavepointPointer, incarnation: str = "thief") -> 
 def sweep(thief: Coordinator) -> None:
     """Sweep as a task does. The savepoint stays, one line says so, and the history does not name it again."""
     with pytest.raises(NotItsClaim, match=r"stays: memory://.* checkpoints dispose 'memory://"):
-        expire(thief, at(1))
-    expire(thief, at(1))
+        retire(thief, at(1))
+    retire(thief, at(1))
     assert thief.state.claims == ()
 
 
@@ -139,7 +139,7 @@ def test_journal_that_owns_a_savepoint_outside_of_the_roots_reads_nothing_there(
     thief.journal.store = open_store("memory://thief-3", savepoint_roots=[])
     before = content(victim)
     with pytest.raises(StoreMisconfigured, match="is not a place for savepoints"):
-        expire(thief, at(1))
+        retire(thief, at(1))
     assert content(victim) == before
 
 
@@ -236,7 +236,7 @@ def test_claim_that_cannot_be_deleted_is_forgotten_and_delays_no_other_deletion(
     )
     collector = bystander(coordinator.store)
     with pytest.raises(NotItsClaim, match=r"cannot be read|is not"):
-        expire(collector, at(1))
+        retire(collector, at(1))
     assert collector.journal.catch_up().claims == ()
     assert (tmp_path / "jobs/etl/job/mine/_metadata").exists()
 
@@ -294,5 +294,5 @@ def test_condemned_savepoint_whose_directory_is_gone_is_forgotten() -> None:
     pointer = published(coordinator)
     open_store(pointer.root).delete_under(pointer.name)
     coordinator.journal.append(c.Condemn(ids=(1,), now=at(1), disposing=True))
-    assert expire(coordinator, at(1)) == (1,)
+    assert retire(coordinator, at(1)) == (1,)
     assert left(pointer) == []

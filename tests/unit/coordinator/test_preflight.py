@@ -66,10 +66,10 @@ def test_query_stands_behind_its_committed_batch_and_begins_one_without_rows(job
     own = copy_at(folder, UID)
     assert pointer.endswith("/chk-1")
     assert list(seal.states) == [UID]
-    own.store.overwrite(own.name("offsets/2"), b"of a batch that had begun")
+    own.store.overwrite(own.key_of("offsets/2"), b"of a batch that had begun")
     begin_again(own, 1)
     assert own.read("offsets/2") == own.read("offsets/1")
-    own.store.create(own.name("sources/1/0"), b'v1\n{"clicks":{"0":7}}')  # of Kafka
+    own.store.create(own.key_of("sources/1/0"), b'v1\n{"clicks":{"0":7}}')  # of Kafka
     assert newest_files(own, {0}) == {0: "file:///in/a b.json"}
 
 

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, open_store
 from tests.support.acknowledgements import acknowledgement, bystander, driver, take, value
 from tests.support.faults import Fault, FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import launch, token
 from tests.support.journals import KEYS, open_journal
 
@@ -212,7 +212,7 @@ def test_forgotten_checkpoint_is_not_restored(store: MemoryStore) -> None:
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
-    expire(coordinator)
+    retire(coordinator)
     with pytest.raises(Damaged, match="chk-1"):
         examine(coordinator, coordinator.state, Point(id=1))
 
@@ -289,7 +289,7 @@ def test_absent_checkpoint_is_refused_with_the_cause(
     coordinator = driver(store)
     for _ in range(3):
         take(coordinator)
-    expire(coordinator)
+    retire(coordinator)
     coordinator.abort(coordinator.trigger(Request(token="four", timeout_s=600.0)), "expired")
     coordinator.trigger(Request(token="five", timeout_s=600.0))
     restore = form.format(id=number, uri=store.uri, prefix=KEYS.prefix)
@@ -303,7 +303,7 @@ def test_checkpoint_deleted_with_its_run_is_refused_with_the_time(store: MemoryS
     take(coordinator)
     coordinator.journal.append(c.EndAttempt(epoch=1, outcome="finished"))
     task = bystander(store)
-    assert expire(task) == (1,)
+    assert retire(task) == (1,)
     with pytest.raises(CheckpointNotFound, match=r"deleted with its run, which ended at 2026-11-20T00:01:00"):
         resolve(f"{store.uri}/{KEYS.prefix}/chk-1", State(), open_store("memory://elsewhere"))
 

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.protocol.keys import Keys, SavepointPointer
 from airflow_checkpoint_provider.storage import MemoryStore, open_store
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
 from tests.support.faults import Call, Fault, FaultyStore, Killed, virtual_time
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import at, clear, launch, start
 from tests.unit.coordinator.savepoints import completed, left, published, target
 
@@ -136,7 +136,7 @@ def test_condemned_savepoint_is_deleted_before_it_is_forgotten() -> None:
     pointer = published(coordinator)
     put_claim(open_store(pointer.root), pointer, DISPOSAL, "ann", NOW)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
-    assert expire(coordinator, NOW) == (1,)
+    assert retire(coordinator, NOW) == (1,)
     assert left(pointer) == ["_claimed", "_metadata"]
     with pytest.raises(SavepointDisposed):
         open_savepoint(pointer, coordinator.store)
@@ -154,7 +154,7 @@ def test_failing_target_delays_no_deletion_of_checkpoints(tmp_path: Path) -> Non
     (folder / pointer.metadata).unlink()
     (folder / pointer.metadata).mkdir()
     with pytest.raises(StoreError):
-        expire(coordinator, NOW)
+        retire(coordinator, NOW)
     assert [(checkpoint.id, checkpoint.status) for checkpoint in coordinator.state.checkpoints] == [
         (1, CONDEMNED), (2, FORGOTTEN), (3, FORGOTTEN), (4, RETAINED)
     ]  # fmt: skip
@@ -195,7 +195,7 @@ def test_killed_disposal_is_finished_by_the_next() -> None:
         hit = store.requests.total() >= number
         savepoint.dispose(coordinator.store, str(pointer), "bob", NOW)
         coordinator.journal.catch_up()
-        expire(coordinator, NOW)
+        retire(coordinator, NOW)
         assert left(pointer) == ["_claimed", "_metadata"]
         found = coordinator.state.checkpoint(1)
         assert found
@@ -240,10 +240,10 @@ def going_on_from(pointer: SavepointPointer) -> Coordinator:
 def test_claimed_savepoint_is_deleted_by_the_policy() -> None:
     pointer = published(driver(MemoryStore()))
     after = going_on_from(pointer)
-    expire(after, NOW)
+    retire(after, NOW)
     assert [claim.status for claim in after.state.claims] == [RETAINED]
     take(after)
-    expire(after, NOW)
+    retire(after, NOW)
     assert not after.state.claims
     assert left(pointer) == ["_claimed", "_metadata"]
 
@@ -254,7 +254,7 @@ def test_begun_deletion_of_a_claimed_savepoint_is_finished() -> None:
     take(after)
     after.journal.append(c.Condemn(ids=(), claims=(str(pointer),), now=NOW))
     assert [claim.status for claim in after.state.claims] == [CONDEMNED]
-    expire(after, NOW)
+    retire(after, NOW)
     assert not after.state.claims
     assert left(pointer) == ["_claimed", "_metadata"]
 
@@ -327,7 +327,7 @@ def test_savepoint_of_a_killed_claim_is_forgotten_and_kept() -> None:
     pointer = published(coordinator)
     put_claim(open_store(pointer.root), pointer, "another history", "ops", NOW)
     coordinator.journal.append(c.Condemn(ids=(1,), now=NOW, disposing=True))
-    assert expire(coordinator, NOW) == (1,)
+    assert retire(coordinator, NOW) == (1,)
     assert opened(coordinator, pointer)
 
 

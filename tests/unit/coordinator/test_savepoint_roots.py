@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer, pointer_of
 from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 from tests.support.acknowledgements import bystander, driver, take
-from tests.support.garbage import expire, remove_orphans
+from tests.support.garbage import remove_orphans, retire
 from tests.support.histories import at
 from tests.support.journals import KEYS
 from tests.support.planted import STUB, append, planted
@@ -177,5 +177,5 @@ def test_journal_in_s3_copies_no_files_of_the_host_into_the_bucket(planted_in_s3
     append(planted_in_s3, e.CheckpointCompleted(id=1, digest="d", metadata_bytes=9, bytes=0, states=()))
     with pytest.raises(StoreMisconfigured, match="because each host has its own folder there"):
         savepoint.publish_due(planted_in_s3)
-    expire(planted_in_s3, at(1))
+    retire(planted_in_s3, at(1))
     assert keys_in(tmp_path) == ["savepoint-flights.delays-1-9f3c/state/credentials"]

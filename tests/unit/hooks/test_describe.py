@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acknowledgements import ROWS, stage
 from tests.support.acting import Job
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.saved import Saved
 from tests.support.tasks import run, trigger
 from tests.unit.protocol.golden_states import with_loops
@@ -81,7 +81,7 @@ def test_deleted_checkpoint_cannot_be_described(job: Job) -> None:
     for number in (1, 2, 3):
         job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
         job.complete(number)
-    expire(job.coordinator, utc_now())
+    retire(job.coordinator, utc_now())
     with pytest.raises(CheckpointNotFound, match="was deleted"):
         CheckpointStorageHook().describe(f"{job.store.uri}/{job.keys.checkpoint(1)}")
 

@@ -42,7 +42,7 @@ def test_fence_takes_the_number_of_the_next_batch(batches: int, tmp_path: Path) 
     for store in (MemoryStore(), LocalStore(tmp_path / "root")):
         old = location(store, batches)
         assert fence(old, MINE, nobody_fenced) == batches - 1
-        body = store.read(old.name(f"offsets/{batches}"))
+        body = store.read(old.key_of(f"offsets/{batches}"))
         assert fence_entry_in(body)
         assert body is not None
         assert body.startswith(UNREADABLE)
@@ -51,14 +51,14 @@ def test_fence_takes_the_number_of_the_next_batch(batches: int, tmp_path: Path) 
 
 def test_batch_that_a_listing_lacks_is_no_gap() -> None:
     old = location(store := SlowFolder(), 5)
-    store.missed, store.looks = old.name("offsets/3"), 1
+    store.missed, store.looks = old.key_of("offsets/3"), 1
     assert newest_batch(old) == (4, False)
     assert store.looks == 0
 
 
 def test_batch_that_is_missing_is_an_error() -> None:
     old = location(MemoryStore(), 5)
-    old.store.delete([old.name("offsets/3")])
+    old.store.delete([old.key_of("offsets/3")])
     with pytest.raises(Damaged, match="follows 2"):
         newest_batch(old)
 
@@ -66,7 +66,7 @@ def test_batch_that_is_missing_is_an_error() -> None:
 def test_second_process_takes_the_fence_of_the_first() -> None:
     old = location(MemoryStore(), 3)
     assert (fence(old, MINE, nobody_fenced), fence(old, OTHER, nobody_fenced)) == (2, 2)
-    assert old.store.read(old.name("offsets/3")) == MINE.to_bytes()
+    assert old.store.read(old.key_of("offsets/3")) == MINE.to_bytes()
 
 
 class Busy(MemoryStore):
@@ -112,7 +112,7 @@ def test_fence_that_a_late_rename_has_replaced_is_put_again() -> None:
     """A zombie had looked before the fence came, and renames after that."""
     old = busy(begin(3), "hidden")
     assert fence(old, MINE, nobody_fenced) == 3
-    assert fence_entry_in(old.store.read(old.name("offsets/4")))
+    assert fence_entry_in(old.store.read(old.key_of("offsets/4")))
 
 
 def went_on_and_was_purged(store: Busy) -> None:
@@ -133,23 +133,23 @@ def test_process_that_slept_while_the_log_was_purged_past_it_fences_again() -> N
 def test_temporary_file_of_a_zombie_is_taken_away() -> None:
     store = MemoryStore()
     old = location(store, 3)
-    store.create(old.name("offsets/.3.5d0e.tmp"), b"v1\n{}\n-")
-    store.create(old.name("offsets/.2.crc"), b"crc")
+    store.create(old.key_of("offsets/.3.5d0e.tmp"), b"v1\n{}\n-")
+    store.create(old.key_of("offsets/.2.crc"), b"crc")
     fence(old, MINE, nobody_fenced)
-    assert [*store.hidden(old.name(OFFSETS))] == [old.name("offsets/.2.crc")]
+    assert [*store.hidden(old.key_of(OFFSETS))] == [old.key_of("offsets/.2.crc")]
 
 
 def test_attempt_that_is_over_deletes_nothing() -> None:
     store = MemoryStore()
     old = location(store, 3)
-    store.create(old.name("offsets/.3.5d0e.tmp"), b"v1\n{}\n-")
+    store.create(old.key_of("offsets/.3.5d0e.tmp"), b"v1\n{}\n-")
 
     def fenced() -> None:
         raise Fenced("over")
 
     with pytest.raises(Fenced):
         fence(old, MINE, fenced)
-    assert [*store.hidden(old.name(OFFSETS))]
+    assert [*store.hidden(old.key_of(OFFSETS))]
 
 
 @pytest.mark.parametrize("call", range(1, 8))
@@ -191,13 +191,13 @@ def test_deleted_location_keeps_its_fence(tmp_path: Path) -> None:
     for store in (MemoryStore(), LocalStore(tmp_path / "root")):
         old = location(store, 3)
         for name in ("metadata", ".metadata.crc", "commits/0", "state/0/0/1.delta", "offsets/.1.crc"):
-            store.create(old.name(name), b"x")
+            store.create(old.key_of(name), b"x")
         fence(old, MINE, nobody_fenced)
         above = KEY.rpartition("/")[0]
         assert [*not_deleted(store, above)] == ["1-abc"]
         delete_location(old)
-        assert [*store.list("")] == [Listed(old.name("offsets/3"), len(MINE.to_bytes()))]
-        assert [*store.hidden(old.name("offsets"))] == []
+        assert [*store.list("")] == [Listed(old.key_of("offsets/3"), len(MINE.to_bytes()))]
+        assert [*store.hidden(old.key_of("offsets"))] == []
         assert [*not_deleted(store, above)] == []
         assert newest_batch(old) == (2, True)
 
@@ -206,13 +206,13 @@ def test_deleted_location_keeps_its_fence(tmp_path: Path) -> None:
 def test_batch_that_nobody_can_have_begun_is_not_fenced(planted: int) -> None:
     """The fence would lie where no driver ever looks, and the query could not go on from there."""
     hurt = location(MemoryStore(), 3)
-    hurt.store.create(hurt.name(f"offsets/{planted}"), b"v1\n{}\n-")
+    hurt.store.create(hurt.key_of(f"offsets/{planted}"), b"v1\n{}\n-")
     with pytest.raises(Damaged, match=str(planted)):
         fence(hurt, MINE, nobody_fenced)
     assert [listed.key for listed in hurt.store.list(KEY)] == [
-        *(hurt.name(f"offsets/{number}") for number in (0, 1)),
-        hurt.name(f"offsets/{planted}"),
-        hurt.name("offsets/2"),
+        *(hurt.key_of(f"offsets/{number}") for number in (0, 1)),
+        hurt.key_of(f"offsets/{planted}"),
+        hurt.key_of("offsets/2"),
     ]
     delete_location(hurt)
     assert not list(hurt.store.list(KEY))

@@ -12,8 +12,8 @@ from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.files import (
     LONGEST_MANIFEST,
     NOTHING,
-    Found,
     Location,
+    LocationFiles,
     Offsets,
     Position,
     needed_files,
@@ -42,7 +42,7 @@ def location(*names: str, offsets_of: int | None = None, log_offset: int | None 
 
 
 def needed(found: Location, begun: int, committed: int) -> set[str]:
-    return set(needed_files(Found(found), Position(begun, committed)))
+    return set(needed_files(LocationFiles(found), Position(begun, committed)))
 
 
 def logs(begun: int, committed: int) -> list[str]:
@@ -72,7 +72,7 @@ def test_query_that_has_begun_no_batch_keeps_its_id() -> None:
 def test_query_that_has_begun_no_batch_keeps_where_it_begins_in_kafka() -> None:
     """A file source has a log of that name, too, and finds its files again."""
     found = location("metadata", "sources/0/0", "sources/1/0")
-    found.store.overwrite(found.name("sources/1/0"), b'\0v1\n{"orders":{"0":17}}')
+    found.store.overwrite(found.key_of("sources/1/0"), b'\0v1\n{"orders":{"0":17}}')
     assert needed(found, NOTHING, NOTHING) == {"metadata", "sources/1/0"}
 
 
@@ -104,12 +104,12 @@ def operator(*stores: str, partitions: int = 2, number: int = 0) -> tuple[str, b
     return f"state/{number}/_metadata/metadata", f"v1\n{json.dumps({'stateStoreInfo': about})}".encode()
 
 
-def stateful(*names: str, operators: tuple[tuple[str, bytes], ...]) -> Found:
+def stateful(*names: str, operators: tuple[tuple[str, bytes], ...]) -> LocationFiles:
     """Return a committed batch 1 of a query with these operators, and these files of its state."""
     found = location(*logs(1, 1), *names, offsets_of=1)
     for name, body in operators:
         found.store.overwrite(f"{KEY}/{name}", body)
-    return Found(found)
+    return LocationFiles(found)
 
 
 JOIN = ("left-keyToNumValues", "right-keyToNumValues")
@@ -173,17 +173,17 @@ def test_operator_that_cannot_be_read_is_damage(body: bytes) -> None:
 def test_snapshot_of_rocksdb_needs_its_parts() -> None:
     found = location(*logs(1, 1), "state/0/0/SSTs/a.sst", "state/0/0/SSTs/old.sst", offsets_of=1)
     found.store.overwrite(f"{KEY}/state/0/0/2.zip", rocksdb("a.sst"))
-    state = [name for name in needed_files(Found(found), Position(1, 1)) if name.startswith("state/")]
+    state = [name for name in needed_files(LocationFiles(found), Position(1, 1)) if name.startswith("state/")]
     assert state == ["state/0/0/SSTs/a.sst", "state/0/0/2.zip"]
 
 
 def test_snapshot_of_rocksdb_without_a_part_does_not_count() -> None:
     found = location(*logs(1, 1), *changes(1, 2, kind="changelog"), "state/0/0/SSTs/b.sst", offsets_of=1)
     found.store.overwrite(f"{KEY}/state/0/0/2.zip", rocksdb("a.sst", "b.sst"))
-    names = Found(found).state(Position(1, 1))
+    names = LocationFiles(found).state(Position(1, 1))
     assert set(names) == {*changes(1, 2, kind="changelog")}
     found.store.create(f"{KEY}/state/0/0/SSTs/a.sst", b"x")
-    names = Found(found).state(Position(1, 1))
+    names = LocationFiles(found).state(Position(1, 1))
     assert {"state/0/0/2.zip", "state/0/0/SSTs/a.sst", "state/0/0/SSTs/b.sst"} < set(names)
 
 
@@ -191,10 +191,10 @@ def test_state_that_only_an_older_location_has_is_found_there() -> None:
     older = location(*logs(1, 0), *changes(1, 2), offsets_of=1)
     newest = Location(older.store, "query/orders/2-def")
     for name in (*logs(1, 0), *changes(1)):
-        older.store.create(newest.name(name), b"x")
-    older.store.overwrite(newest.name("offsets/1"), offsets())
-    found = Found(newest, older)
-    assert not Found(newest).has_state(2)
+        older.store.create(newest.key_of(name), b"x")
+    older.store.overwrite(newest.key_of("offsets/1"), offsets())
+    found = LocationFiles(newest, older)
+    assert not LocationFiles(newest).has_state(2)
     assert found.has_state(2)
     assert [name for name in found.state(Position(1, 0)) if found.locations[name] is older] == changes(2)
     assert found.locations["commits/0"] is newest
@@ -204,11 +204,11 @@ def test_partitions_from_before_the_query_was_rescaled_are_not_taken_from_an_old
     older = location(*logs(1, 1), *changes(1, 2), "state/0/2/1.delta", "state/0/2/2.delta", offsets_of=1)
     newest = Location(older.store, "query/orders/2-def")
     for name in ("state/0/0/2.snapshot", "state/0/1/2.snapshot", *changes(3), "state/1/0/3.delta"):
-        older.store.create(newest.name(name), b"x")
+        older.store.create(newest.key_of(name), b"x")
     name, body = operator("default")
-    older.store.create(newest.name(name), body)
-    older.store.create(older.name("state/1/1/3.delta"), b"x")  # nobody has described this operator yet
-    found = Found(newest, older)
+    older.store.create(newest.key_of(name), body)
+    older.store.create(older.key_of("state/1/1/3.delta"), b"x")  # nobody has described this operator yet
+    found = LocationFiles(newest, older)
     assert found.stores == {"state/0/0", "state/0/1", "state/1/0", "state/1/1"}
     assert found.has_state(3, frozenset({"state/0/0", "state/0/1"}))
 
@@ -304,21 +304,21 @@ MANIFEST = b'v1\n{"sstFiles":[],"logFiles":[]}'
 )
 def test_snapshot_of_rocksdb_that_spark_never_writes_is_damaged(body: bytes) -> None:
     place = location(*logs(1, 1), offsets_of=1)
-    place.store.overwrite(place.name("state/0/0/2.zip"), body)
+    place.store.overwrite(place.key_of("state/0/0/2.zip"), body)
     with pytest.raises(Damaged, match=r"2\.zip is not what Spark writes"):
-        Found(place)
+        LocationFiles(place)
 
 
 @pytest.mark.parametrize("stores", [[HUGE], [60_000, 60_000], [-1], ["2"], [2.5], [None]])
 def test_stores_that_nobody_can_have_are_damaged(stores: list[object]) -> None:
     place = location(*logs(1, 1), offsets_of=1)
     about = {"stateStoreInfo": [{"storeName": "default", "numPartitions": partitions} for partitions in stores]}
-    place.store.overwrite(place.name("state/0/_metadata/metadata"), f"v1\n{json.dumps(about)}".encode())
+    place.store.overwrite(place.key_of("state/0/_metadata/metadata"), f"v1\n{json.dumps(about)}".encode())
     if stores == [-1]:  # no store at all
-        assert not Found(place).stores
+        assert not LocationFiles(place).stores
         return
     with pytest.raises(Damaged, match="metadata is not what Spark writes"):
-        Found(place)
+        LocationFiles(place)
 
 
 @pytest.mark.parametrize("planted", [(), ("sources/0/999999999999",), ("sources/0/999999999998.compact",)])
@@ -334,7 +334,7 @@ def test_version_of_the_state_that_counts_to_any_number_is_missing_or_left_out()
     )
     with pytest.raises(Damaged, match="has no version 2"):
         needed(place, 1, 1)
-    place.store.create(place.name("state/0/0/2.delta"), b"x")
+    place.store.create(place.key_of("state/0/0/2.delta"), b"x")
     assert {name for name in needed(place, 1, 1) if name.startswith("state/")} == {
         "state/0/0/1.delta",
         "state/0/0/2.delta",
@@ -360,6 +360,6 @@ def test_number_that_no_batch_can_have_is_damaged(log: str) -> None:
 @pytest.mark.parametrize("body", [b"[]", b'"id"', DEEP.encode(), b"\xff", b"{}", b"7"])
 def test_id_of_a_query_that_spark_never_writes_is_damaged(body: bytes) -> None:
     place = location()
-    place.store.create(place.name("metadata"), body)
+    place.store.create(place.key_of("metadata"), body)
     with pytest.raises(Damaged, match="metadata is not what Spark writes"):
         place.query_id()

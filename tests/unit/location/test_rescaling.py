@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.files import Location, LocationFiles, Position, needed_files
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.unit.location.rocksdb import rocksdb
@@ -58,7 +58,7 @@ def tool(draft: Location, partitions: int) -> None:
 
 def put(location: Location, files: dict[str, bytes]) -> Location:
     for name, body in files.items():
-        location.store.create(location.name(name), body)
+        location.store.create(location.key_of(name), body)
     return location
 
 
@@ -69,7 +69,7 @@ def test_state_of_the_draft_is_that_of_the_batch_before(before: int, after: int)
     copy_logs(draft, own, 2)
     tool(draft, after)
     take_state(draft, own, 2, after)
-    found = Found(own)
+    found = LocationFiles(own)
     assert {store.rpartition("/")[2] for store in found.stores} == {str(number) for number in range(after)}
     assert set(needed_files(found, Position(2, 2))) == set(found.sizes)
     assert own.offsets(2).confs == {PARTITIONS: str(after)}
@@ -84,6 +84,6 @@ def test_state_of_the_draft_is_that_of_the_batch_before(before: int, after: int)
 def test_partition_that_the_tool_has_not_written_is_damage() -> None:
     draft = draft_of(2)
     tool(draft, 5)
-    draft.store.delete([draft.name("state/0/4/4.zip")])
+    draft.store.delete([draft.key_of("state/0/4/4.zip")])
     with pytest.raises(Damaged, match="state/0/4 has no snapshot 4"):
         take_state(draft, Location(draft.store, OWN), 2, 5)

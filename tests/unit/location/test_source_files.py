@@ -31,7 +31,7 @@ def entry(*files: tuple[str, int]) -> bytes:
 
 def logged(location: Location, **entries: bytes) -> Location:
     for name, body in entries.items():
-        location.store.overwrite(location.name(f"sources/0/{name.removeprefix('e').replace('_', '.')}"), body)
+        location.store.overwrite(location.key_of(f"sources/0/{name.removeprefix('e').replace('_', '.')}"), body)
     return location
 
 
@@ -130,7 +130,7 @@ def test_entry_that_spark_never_writes_is_damaged(body: bytes) -> None:
 )
 def test_log_that_counts_to_any_number_is_read_as_far_as_it_goes(planted: str) -> None:
     location = logged(Location(MemoryStore(), "here"), e0=entry(("file:///in/0", 0)))
-    location.store.create(location.name(f"sources/0/{planted}"), entry(("file:///in/1", 1)))
+    location.store.create(location.key_of(f"sources/0/{planted}"), entry(("file:///in/1", 1)))
     if "99" in planted and not planted.startswith("9" * 19):
         newest = int(planted.removesuffix(".compact"))
         with contextlib.suppress(Damaged):

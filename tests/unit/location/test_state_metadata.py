@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged
-from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.files import Location, LocationFiles, Position, needed_files
 from airflow_checkpoint_provider.location.state_metadata import at, names_paths, newest, stores
 from airflow_checkpoint_provider.storage import MemoryStore
 
@@ -109,7 +109,9 @@ def test_metadata_of_a_batch_that_is_not_committed_is_not_copied() -> None:
     ]
     names += [f"state/0/{partition}/{version}.changelog" for partition in (0, 1) for version in range(1, 6)]
     for name in names:
-        location.store.create(location.name(name), metadata() if "/v2/" in name else b'v1\n{"batchWatermarkMs":0}\n{}')
-    needed = needed_files(Found(location), Position(4, 3))
+        location.store.create(
+            location.key_of(name), metadata() if "/v2/" in name else b'v1\n{"batchWatermarkMs":0}\n{}'
+        )
+    needed = needed_files(LocationFiles(location), Position(4, 3))
     assert set(names) - set(needed) == {"state/0/_metadata/v2/0", "state/0/_metadata/v2/4"}
-    assert Found(location).stores == {"state/0/0", "state/0/1"}
+    assert LocationFiles(location).stores == {"state/0/0", "state/0/1"}

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.operators import AbortCheckpointOperator, Final
 from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
 from tests.support.causes import cause_of
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.tasks import OTHER, kill_in, run, trigger
 
 
@@ -64,7 +64,7 @@ def test_finalize_of_a_deleted_checkpoint_succeeds(job: Job) -> None:
     for number in (1, 2, 3):
         job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0)) if number > 1 else None
         job.complete(number)
-    expire(job.coordinator, utc_now())
+    retire(job.coordinator, utc_now())
     assert job.checkpoint(1).status == "forgotten"
     assert run(finalize(asked)) == asked
 

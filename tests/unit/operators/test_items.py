@@ -33,7 +33,7 @@ from tests.support.recorded import at
 
 RUN = "manual__1"
 JOB = "load_tables.load"
-BEATS = Beats(every=0.05, look=0.2, still=0.2)
+BEATS = Beats(every=0.05, wait=0.2, still=0.2)
 DEAD = replace(Process.this(), pid=2**22 + 1)  # greater than any process of Linux
 KEEPS_ALL = CheckpointConfig(retention=KeepAll()).to_json()
 

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.storage.base import Listed
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.beats import CLOCKS_OFF, beating, put_beat
 from tests.support.faults import Fault, FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.recorded import RUN, Recorded, at, second_attempt
 from tests.support.saved import memory
 from tests.unit.operators.tries import BEATS, DEAD, Try
@@ -102,7 +102,7 @@ def test_follow_measures_silence_by_its_own_clock(recorded: Recorded, off: timed
     key = recorded.keys.attempt_beat(1)
     with beating(recorded.store, key, off):
         adopting = Try(recorded, 2).launch
-        adopting.beats = Beats(every=0.05, look=1, still=0.3)
+        adopting.beats = Beats(every=0.05, wait=1, still=0.3)
         adopting.plan()
         living = threading.Event()
         threading.Timer(0.6, living.set).start()
@@ -303,7 +303,7 @@ def test_clear_of_a_closed_history_starts_from_nothing_and_logs_why(recorded: Re
     now = "2027-01-01T00:00:00.000Z"
     task = Coordinator(Journal(recorded.store, recorded.keys, By("task", "", "")))
     task.journal.catch_up()
-    expire(task, now)
+    retire(task, now)
     close(task, CloseHistory(reason=FINISHED, now=now))
     clear = Try(recorded, 3, generation=1)
     launch = clear.launch.plan()

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.hooks import driver_monitor
-from airflow_checkpoint_provider.hooks.driver_monitor import Followed, OnAttach
+from airflow_checkpoint_provider.hooks.driver_monitor import FollowedLaunch, OnAttach
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import mixin
@@ -81,7 +81,7 @@ def _signs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files beside ``spark-submit`` tell it that the task has seen an attempt, and that the task follows without it."""
 
     def follow(
-        launch: Followed, stop: threading.Event, *, on_attach: OnAttach, restarts: bool = False, **how: Any
+        launch: FollowedLaunch, stop: threading.Event, *, on_attach: OnAttach, restarts: bool = False, **how: Any
     ) -> Any:
         def attached(attempt: int | None) -> None:
             on_attach(attempt)

@@ -10,8 +10,8 @@ from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.support.recorded import RUN, Recorded, at
 
-BEATS = Beats(every=0.05, look=1, still=1)
-DEAD = Beats(every=0.05, look=0.1, still=0.1)
+BEATS = Beats(every=0.05, wait=1, still=1)
+DEAD = Beats(every=0.05, wait=0.1, still=0.1)
 """For a driver that beats no more: whoever looks may look shortly."""
 
 

@@ -25,15 +25,15 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Taken:
+class Retainable:
     id: int
     completed_at: str
 
 
-def taken(*hours_ago: float) -> tuple[Taken, ...]:
+def taken(*hours_ago: float) -> tuple[Retainable, ...]:
     """Return chk-1, chk-2, … with the given ages in hours."""
     return tuple(
-        Taken(n, (NOW - timedelta(hours=age)).isoformat().replace("+00:00", "Z"))
+        Retainable(n, (NOW - timedelta(hours=age)).isoformat().replace("+00:00", "Z"))
         for n, age in enumerate(hours_ago, start=1)
     )
 

@@ -39,7 +39,7 @@ from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support import query_lives
 from tests.support.acknowledgements import acknowledgement, file_set, stage, value
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import at, clear, launch, start
 from tests.unit.protocol.golden_states import (
     with_files,
@@ -107,7 +107,7 @@ def life(store: MemoryStore) -> None:
         coordinator.trigger(e.Request(token=f"attempt 1 barrier {number}", timeout_s=600.0, barrier="stage 'clean'"))
         coordinator.acknowledge(detailed(number))
         coordinator.complete(number)
-    expire(coordinator, at(20_000))
+    retire(coordinator, at(20_000))
     journal.append(launch(run, 2, scope=scope, seen_alive=True))
     coordinator.trigger(e.Request(token="attempt 1 barrier 3", timeout_s=600.0, barrier="end"))
     coordinator.abort(3, "expired", missing=("",), details="its batch has been running for 14 min")

@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol.metadata import digest
 from airflow_checkpoint_provider.protocol.transitions import fold
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.acknowledgements import acknowledgement, bystander, driver, stage, take
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.histories import Given, History, at, complete, described, in_turn, launch, refusal
 from tests.support.journals import KEYS
 
@@ -266,7 +266,7 @@ def test_contents_of_an_aborted_or_deleted_checkpoint_cannot_be_read() -> None:
         coordinator.contents(first_checkpoint(coordinator))
     for _ in range(3):
         take(coordinator)
-    expire(coordinator)
+    retire(coordinator)
     two = coordinator.journal.catch_up().checkpoint(2)
     assert two
     with pytest.raises(CheckpointNotFound, match="KeepWithin"):

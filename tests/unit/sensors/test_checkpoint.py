@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor, Ch
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import Job
 from tests.support.faults import Fault, FaultyStore
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.tasks import OTHER, run, ti, trigger, waits
 
 ALL = pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_deleted_checkpoint_counts_as_completed(job: Job, asked: dict[str, Any],
     for number in (2, 3, 4):
         job.coordinator.trigger(Request(token=f"barrier {number}", timeout_s=600.0))
         job.complete(number)
-    assert expire(job.coordinator, utc_now())
+    assert retire(job.coordinator, utc_now())
     assert job.checkpoint(1).status == "forgotten"
     assert run(waits(kind, asked)) == asked
 

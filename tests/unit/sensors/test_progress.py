@@ -25,7 +25,7 @@ from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.triggers import checkpoint
 from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger
 from tests.support.acting import RUN, Job
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.tasks import OTHER, context, run, ti
 
 
@@ -100,7 +100,7 @@ def test_sensor_counts_checkpoints_since_after(
 def test_deleted_checkpoints_count(job: Job) -> None:
     for _ in range(5):
         made(job)
-        expire(job.coordinator, utc_now())
+        retire(job.coordinator, utc_now())
     assert len(job.state.retained) == 2
     assert run(waits(count=5))["id"] == 5
 

@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest
 from airflow_checkpoint_provider.storage import Put, S3Store, probe, s3
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.ceph import Ceph
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.s3faults import FaultProxy
 from tests.unit.storage.s3_acts import ACTS, EACH, refusal
 from tests.unit.storage.s3_contract import JournalContract, PutContract, RaceContract
@@ -150,7 +150,7 @@ def test_checkpoints_of_two_attempts_are_taken_deleted_and_verified(ceph_store: 
     first = driver(ceph_store, retention=KeepLatest(2))
     for _ in range(3):
         take(first)
-    assert expire(first) == (1,)
+    assert retire(first) == (1,)
     second = driver(ceph_store, try_number=2, retention=KeepLatest(2))
     with pytest.raises(Fenced):
         take(first)
@@ -160,5 +160,5 @@ def test_checkpoints_of_two_attempts_are_taken_deleted_and_verified(ceph_store: 
     assert newest
     assert newest.id == 4
     assert [verified(other, checkpoint)[1] for checkpoint in other.state.retained] == [2, 2, 2]
-    assert expire(other) == (2,)
+    assert retire(other) == (2,)
     assert list(ceph_store.folders(other.keys.prefix)) == ["chk-3", "chk-4", "journal", "state"]

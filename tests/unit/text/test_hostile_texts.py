@@ -114,7 +114,9 @@ def values(hint: Any, state: State) -> list[Any]:
         Pointer: [Pointer(HOSTILE, HOSTILE, 7)],
         Beat: [BEAT],
         QueryProgress: [*BEAT.queries],
-        restore_story.Seen: [restore_story.Seen(HOSTILE, BEAT, alive, state.at) for alive in (True, False, None)],
+        restore_story.StoryFacts: [
+            restore_story.StoryFacts(HOSTILE, BEAT, alive, state.at) for alive in (True, False, None)
+        ],
         StateEntry: [StateEntry(uid=HOSTILE, kind=HOSTILE, run=HOSTILE, batch=batch) for batch in (-1, 7)],
         StateSnapshot: [StateSnapshot(uid=HOSTILE, kind=HOSTILE, run=HOSTILE)],
         ReadAgain: [ReadAgain(HOSTILE, 2, (HOSTILE,), not_asked=True)],

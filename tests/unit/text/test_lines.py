@@ -12,7 +12,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.metadata import SinkVersion, StateEntry
 from airflow_checkpoint_provider.text import messages, query_messages, restore_story, state_messages, summary_table
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -205,7 +205,7 @@ def test_lines_of_deleted_checkpoints(golden: Golden) -> None:
     second_attempt(recorded)
     kept = [summary_table.deleted_line(count, recorded.state) for count in (0, 1)]
     recorded.clock = at("03:44:20")
-    gone = expire(recorded.coordinator, recorded.clock)
+    gone = retire(recorded.coordinator, recorded.clock)
     golden("deleted", [*kept, summary_table.deleted_line(len(gone), recorded.state)])
 
 

@@ -7,7 +7,7 @@ from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
 from airflow_checkpoint_provider.text import restore_story
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.recorded import Recorded, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -55,7 +55,7 @@ def test_story_of_a_launch_that_ended_and_of_the_next_try(golden: Golden) -> Non
 def test_story_names_only_candidates_of_that_time(golden: Golden) -> None:
     """Later checkpoints are no candidates; checkpoints deleted since are still named."""
     recorded = finished()
-    expire(recorded.coordinator, recorded.clock)
+    retire(recorded.coordinator, recorded.clock)
     golden("retold_deleted", retold(recorded, 2))
 
 

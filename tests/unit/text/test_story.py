@@ -16,11 +16,11 @@ from tests.unit.text.conftest import Golden
 LAST_BEAT = Beat(counter=7, at=at("02:51:07"), epoch=1)
 
 
-def story(recorded: Recorded, seen: restore_story.Seen | None = None) -> list[str]:
+def story(recorded: Recorded, seen: restore_story.StoryFacts | None = None) -> list[str]:
     launch = recorded.state.current_launch()
     assert launch
     return restore_story.launch_story(
-        recorded.before, recorded.state, launch, recorded.restored, seen or restore_story.Seen()
+        recorded.before, recorded.state, launch, recorded.restored, seen or restore_story.StoryFacts()
     )
 
 
@@ -31,7 +31,7 @@ def test_story_of_a_retry_after_a_driver_vanished(golden: Golden) -> None:
     beat = Beat(
         attached_at=at("03:02:51"), application_change="application unchanged", reused=("clean", "weather", "planes"), activity="stage 'delays'"
     )  # fmt: skip
-    golden("retry", [*story(recorded, restore_story.Seen(beat=LAST_BEAT)), *restore_story.driver_says(beat)])
+    golden("retry", [*story(recorded, restore_story.StoryFacts(beat=LAST_BEAT)), *restore_story.driver_says(beat)])
 
 
 def test_story_of_a_retry_after_a_driver_failed(golden: Golden) -> None:
@@ -124,7 +124,7 @@ def test_story_of_a_replaced_living_driver(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     recorded.launched("02:52:10", try_number=2, durable=False, seen_alive=True)
-    golden("replaced_alive", story(recorded, restore_story.Seen(beat=LAST_BEAT, alive=True)))
+    golden("replaced_alive", story(recorded, restore_story.StoryFacts(beat=LAST_BEAT, alive=True)))
 
 
 def test_story_of_a_cleared_finished_run(golden: Golden) -> None:
@@ -165,7 +165,7 @@ def test_story_of_a_run_from_nothing(golden: Golden) -> None:
 def test_story_of_a_job_without_a_history(golden: Golden) -> None:
     recorded = Recorded(job="etl.orders", scope="")
     recorded.launched("22:00:20", run="scheduled__2026-11-20")
-    golden("first_of_job", story(recorded, restore_story.Seen(root="file:///lake/ckp")))
+    golden("first_of_job", story(recorded, restore_story.StoryFacts(root="file:///lake/ckp")))
 
 
 def test_story_of_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
@@ -173,7 +173,7 @@ def test_story_of_a_job_whose_runs_completed_nothing(golden: Golden) -> None:
     recorded.started("22:00:20", run="scheduled__2026-11-20")
     recorded.ended("22:01:00", "failed", 1)
     recorded.launched("23:00:20", run="scheduled__2026-11-21")
-    golden("nothing_in_job", story(recorded, restore_story.Seen(root="file:///lake/ckp")))
+    golden("nothing_in_job", story(recorded, restore_story.StoryFacts(root="file:///lake/ckp")))
 
 
 def test_story_of_the_next_run_of_a_job(golden: Golden) -> None:
@@ -230,7 +230,7 @@ def test_story_of_an_adopted_living_driver(golden: Golden, attached: bool) -> No
     recorded.launched("22:00:30", try_number=2, seen_alive=True)
     golden(
         f"adopted_{'attached' if attached else 'queued'}",
-        story(recorded, restore_story.Seen(beat=beat, now=at("22:00:30"))),
+        story(recorded, restore_story.StoryFacts(beat=beat, now=at("22:00:30"))),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_checkpoint_provider.coordinator import statistics
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.text import summary_table
-from tests.support.garbage import expire
+from tests.support.garbage import retire
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -19,7 +19,7 @@ def test_summary_of_a_run_with_two_attempts(golden: Golden) -> None:
     three_stages(recorded)
     second_attempt(recorded)
     table = summary(recorded)
-    gone = expire(recorded.coordinator, recorded.clock)
+    gone = retire(recorded.coordinator, recorded.clock)
     golden("summary_finished", [*table, summary_table.deleted_line(len(gone), recorded.state)])
 
 
@@ -27,7 +27,7 @@ def test_summary_is_equal_after_its_state_was_deleted(golden: Golden) -> None:
     recorded = Recorded()
     three_stages(recorded)
     second_attempt(recorded)
-    expire(recorded.coordinator, recorded.clock)
+    retire(recorded.coordinator, recorded.clock)
     golden("summary_deleted", summary(recorded))
 
 

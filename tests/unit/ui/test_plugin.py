@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_checkpoint_provider import _airflow, operators, sensors
 from airflow_checkpoint_provider.hooks.references import LINK_KEY, HistoryReference
-from airflow_checkpoint_provider.operators._link import LINK, Linked
+from airflow_checkpoint_provider.operators._link import LINK, LinkedTask
 from airflow_checkpoint_provider.ui.plugin import CheckpointsPlugin
 
 TASKS = [getattr(module, name) for module in (operators, sensors) for name in module.__all__]
@@ -50,7 +50,7 @@ def test_each_view_has_its_own_route() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_has_the_link(task: type[BaseOperator]) -> None:
-    assert issubclass(task, Linked)
+    assert issubclass(task, LinkedTask)
     assert [link.xcom_key for link in task.operator_extra_links] == [LINK_KEY]
 
 
@@ -84,9 +84,9 @@ SAVED = {"job": "orders", "scope": "run 1", "id": 7, "pointer": "s3://lake/savep
         (sensors.CheckpointCompletedSensor(task_id="task", checkpoint=SAVED), "orders/runs/run~201", ""),
         (sensors.CheckpointCompletedSensor(task_id="task", job="orders"), "orders/job", ""),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Linked) else str(value),
+    ids=lambda value: type(value).__name__ if isinstance(value, LinkedTask) else str(value),
 )
-def test_link_leads_to_the_history_of_the_task(task: Linked, history: str, run: str) -> None:
+def test_link_leads_to_the_history_of_the_task(task: LinkedTask, history: str, run: str) -> None:
     link = urlsplit(LINK.get_link(task, ti_key=TI))
     assert link.path == "plugin/checkpoints/checkpoints/job"
     assert HistoryReference.of(parse_qs(link.query)) == HistoryReference("checkpoint_default", f"jobs/{history}", run)
@@ -116,7 +116,7 @@ def test_task_goes_on_without_its_link(monkeypatch: pytest.MonkeyPatch, capsys: 
     def fails(*_: object) -> None:
         raise ConnectionError("the API server is away")
 
-    class Task(Linked):
+    class Task(LinkedTask):
         def reference(self, ti: object) -> HistoryReference:
             return HistoryReference("c", "jobs/a/job")
 

@@ -49,7 +49,7 @@ class DeltaFlow(Flow):
         self._commits: list[Commit] = []  # of the upstream, with rows
         self._newest: int | None = None  # commit up to which they are known
 
-    def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+    def measure(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         for batch in {batch for position in downstream for batch in (position.begun, position.committed)}:
             if batch not in self._reads:
                 self._reads[batch] = self._read(batch)

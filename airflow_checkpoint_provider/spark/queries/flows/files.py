@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _ReadFiles:
     """The files that a query has read: of each upstream batch, the number of files that all of its sources have read; and the newest
     upstream batch of which any source has read a file.
     """
@@ -43,9 +43,9 @@ class FileFlow(Flow):
         self._batches: dict[str, int] = {}  # name of a file of the upstream -> its batch
         self._written = Counter[int]()  # batch of the upstream -> its files
         self._newest: int | None = None  # newest batch of the upstream when the log was last read
-        self._reads: dict[int, _Read] = {}  # batch of the downstream -> files
+        self._reads: dict[int, _ReadFiles] = {}  # batch of the downstream -> files
 
-    def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+    def measure(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         batches = {position.begun for position in downstream} - self._reads.keys()
         newest = max(position.committed for position in upstream)
         # The log is read after the positions were found, so it names all files that were read by then
@@ -65,11 +65,11 @@ class FileFlow(Flow):
                 self._batches[name_of(file.path)] = batch
                 self._written[batch] += 1
 
-    def _counted(self, names: Sequence[frozenset[str]]) -> _Read:
+    def _counted(self, names: Sequence[frozenset[str]]) -> _ReadFiles:
         """Return what was read, as far as the sink's log still names it. ``names``: the files that each source has read."""
         by_any = frozenset[str]().union(*names) & self._batches.keys()
         by_all = Counter(self._batches[name] for name in by_any.intersection(*names))
-        return _Read(by_all, max((self._batches[name] for name in by_any), default=NOTHING))
+        return _ReadFiles(by_all, max((self._batches[name] for name in by_any), default=NOTHING))
 
     def _names(self, batch: int) -> list[frozenset[str]]:
         """Return the names of the files that each source has read by the end of ``batch``."""

@@ -25,7 +25,7 @@ class Flow(ABC):
         self._sources = downstream.upstreams[upstream.uid]
 
     @abstractmethod
-    def observe(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
+    def measure(self, upstream: Sequence[Position], downstream: Sequence[Position]) -> None:
         """Find out what the downstream has read, and what the upstream has written, at each of these positions."""
 
     @abstractmethod

@@ -10,8 +10,8 @@ from airflow_checkpoint_provider.location.files import (
     METADATA,
     NOTHING,
     OFFSETS,
-    Found,
     Location,
+    LocationFiles,
     Position,
     needed_files,
 )
@@ -25,7 +25,7 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Stream
     Raises ``WrongUse``, ``NotSupportedYet``, ``Damaged``, and ``SinkMoved``.
     """
     where = location.uri
-    if location.store.read(location.name(METADATA)) is None:
+    if location.store.read(location.key_of(METADATA)) is None:
         raise WrongUse(
             f"query '{uid}': adopt={where!r} is not a checkpointLocation of a query that ran. Nothing was changed"
         )
@@ -33,7 +33,7 @@ def examine_adopted(location: Location, uid: str, incarnation: str, sink: Stream
     position = reached(location)
     if position.begun != NOTHING:
         _refuse_format(location, position.begun, uid)
-    needed_files(Found(location), position)
+    needed_files(LocationFiles(location), position)
     # The query may have begun the next batch since
     sink.check_can_continue(Position(position.begun + 1, location.committed()), ())
 
@@ -75,7 +75,7 @@ def _refuse_format(location: Location, batch: int, uid: str) -> None:
     confs = location.offsets(batch).confs
     if not confs:
         raise Damaged(
-            f"{location.name(f'{OFFSETS}/{batch}')} names no confs. Spark writes them since release 2.3; run the query once with a newer one"
+            f"{location.key_of(f'{OFFSETS}/{batch}')} names no confs. Spark writes them since release 2.3; run the query once with a newer one"
         )
     version = confs.get(FORMAT_VERSION, "1")
     if version != "1":

@@ -66,7 +66,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedQuery:
     """The location of a query in this attempt, and the newest batches there."""
 
     uid: str
@@ -88,7 +88,7 @@ class Locations:
         # uid -> newest batch in its older location, and the time of the fence
         self._fences = dict[str, tuple[int, float]]()
 
-    def locate(self, start: Start) -> Located:
+    def locate(self, start: Start) -> LocatedQuery:
         """Make the location in which the query runs in this attempt: from its newest one, or from a checkpoint, or empty.
 
         Checks that may refuse come first. Until they pass, only an unused copy exists; the older location is already fenced. Batches are
@@ -100,7 +100,7 @@ class Locations:
         the newest location lacks a file, ``StoreError``, ``SourceUnavailable``, ``QueryMoved``, and the errors of ``rescaling``.
         """
         query = self._attempt.journal.state.query(start.uid)
-        located = self._copied(start, query)
+        located = self._copy(start, query)
         self._compare(start, query, located)
         located = self._rescaled(start, located)
         if located.gone_back:
@@ -111,7 +111,7 @@ class Locations:
             self._name(located, query, start)
         return located
 
-    def _copied(self, start: Start, query: QueryRecord | None) -> Located:
+    def _copy(self, start: Start, query: QueryRecord | None) -> LocatedQuery:
         """Copy the files that the query needs into a new location: from the one in which it ran, or from a checkpoint."""
         uid, path = start.uid, self._new_path(start.uid)
         own, chain, gone_back = self._at(path), tuple[Location, ...](), None
@@ -128,9 +128,9 @@ class Locations:
             self._refuse_another_location(uid)
             position = self._copy_checkpoint(start, own)
         start.sink.location = own
-        return Located(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
+        return LocatedQuery(uid, path, own, chain, self._older(query) if query else (), position, gone_back)
 
-    def _compare(self, start: Start, query: QueryRecord | None, located: Located) -> None:
+    def _compare(self, start: Start, query: QueryRecord | None, located: LocatedQuery) -> None:
         """Raise an error unless the query can continue in its location: its sources have the rows, and its sink has the batches. If it has
         gone back, ``plan_rewind`` has already compared the sink.
         """
@@ -170,7 +170,7 @@ class Locations:
     def _new_path(self, uid: str) -> str:
         return location_path(uid, self._attempt.epoch, secrets.token_hex(8))
 
-    def _rescaled(self, start: Start, draft: Located) -> Located:
+    def _rescaled(self, start: Start, draft: LocatedQuery) -> LocatedQuery:
         """Return the location of the query in which its state has the number of partitions that the script wants."""
         rescaling, position = start.rescaling, draft.position
         if rescaling is None or not rescaling.needed(draft.own, position):
@@ -230,7 +230,7 @@ class Locations:
             copy_position(self._chain(query, start.adopt), position, own)
             return position, None
 
-        return take_over(old, own, lambda: self._fenced(query), copy)
+        return take_over(old, own, lambda: self._fence_newest(query), copy)
 
     def _finish_way_back(self, query: QueryRecord, start: Start, old: Location, position: Position) -> None:
         """Let the sink go back if the journal says so and no batch was committed since. The attempt that decided it may have been killed or
@@ -296,7 +296,7 @@ class Locations:
         self._copy_checkpoint(start, own, number - to.committed)
         return Position(number + to.begun - to.committed, number), gone_back
 
-    def _fenced(self, query: QueryRecord) -> tuple[int, float]:
+    def _fence_newest(self, query: QueryRecord) -> tuple[int, float]:
         """Return the newest batch that has begun in the newest location of a query, and the time of the fence.
 
         The first query fences the locations of all queries of older attempts, so that the waits of ``stays_fenced`` do not add up.
@@ -345,7 +345,7 @@ class Locations:
             move.carry_out(own)
         return position
 
-    def _name(self, located: Located, query: QueryRecord | None, start: Start) -> None:
+    def _name(self, located: LocatedQuery, query: QueryRecord | None, start: Start) -> None:
         """Write the journal entry that names the location. Until then the location is only an unused copy."""
         adopted = located.chain[0].uri if located.chain and not query else None
         command = c.LocateQuery(
@@ -363,7 +363,7 @@ class Locations:
         )
         self._attempt.writer.append(command)
 
-    def fetch_missing_state(self, located: Located) -> None:
+    def fetch_missing_state(self, located: LocatedQuery) -> None:
         """Fetch the state of the batch that had begun from the older locations, as far as this location lacks it.
 
         Another driver may have finished the batch in the sink after this location was copied. Then the sink skips the batch here, and no
@@ -371,15 +371,15 @@ class Locations:
         """
         fetch_state(located.own, located.chain, located.position)
 
-    def has_state(self, located: Located) -> bool:
+    def has_state(self, located: LocatedQuery) -> bool:
         """Return whether the state of the batch that had begun is whole in the query's own location."""
         return has_state(located.own, located.chain, located.position)
 
-    def settle(self, located: Located) -> None:
+    def settle(self, located: LocatedQuery) -> None:
         """Give up the older locations: this one holds everything that they held."""
         self._attempt.writer.append(c.SettleQuery(uid=located.uid, path=located.path, epoch=self._attempt.epoch))
 
-    def delete_older(self, located: Located) -> None:
+    def delete_older(self, located: LocatedQuery) -> None:
         """Delete the locations that were given up, except for their fences."""
         for older in located.older:
             self._attempt.writer.check_deleting()

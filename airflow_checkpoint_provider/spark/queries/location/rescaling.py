@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, WrongUse
-from airflow_checkpoint_provider.location.files import NOTHING, OFFSETS, Found, Location, Position
+from airflow_checkpoint_provider.location.files import NOTHING, OFFSETS, Location, LocationFiles, Position
 from airflow_checkpoint_provider.location.foreign import long, readable
 from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs, take_state
 from airflow_checkpoint_provider.spark.s3a import spark_uri
@@ -45,11 +45,11 @@ class Rescaling:
 
         Raises ``WrongUse`` if a batch has begun there, because it must run with the old number, and ``NotSupportedYet``.
         """
-        found = Found(location)
+        found = LocationFiles(location)
         if position.begun == NOTHING or not found.stores:
             return False
         confs = location.offsets(position.begun).confs
-        with readable(location.name(f"{OFFSETS}/{position.begun}")):
+        with readable(location.key_of(f"{OFFSETS}/{position.begun}")):
             self._stored = long(confs[PARTITIONS])
         if self._stored == self._partitions:
             return False

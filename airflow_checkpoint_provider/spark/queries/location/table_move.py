@@ -48,7 +48,7 @@ class TableMove:
                 DeltaOffset.parse(line)
                 moved = loads(line) | about | {"index": -1, "isStartingVersion": False}
                 lines[FIRST_OFFSET + self.source] = json.dumps(moved)
-                own.store.overwrite(own.name(f"{OFFSETS}/{batch}"), "\n".join(lines).encode())
+                own.store.overwrite(own.key_of(f"{OFFSETS}/{batch}"), "\n".join(lines).encode())
 
     def _line(self, own: Location, batch: int) -> str:
         """Return the offset of the source at the end of a batch; empty if there is none."""

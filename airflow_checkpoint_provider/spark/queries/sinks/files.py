@@ -69,7 +69,7 @@ class FileStreamSink(CountingSink):
     def copy_out(self, files: Iterable[File], target: Location, check: Check) -> bool:
         for file in files:
             check()
-            self.log.copy_out(file.name, spark_uri(target.store, target.name(copy_of(file.name))))
+            self.log.copy_out(file.name, spark_uri(target.store, target.key_of(copy_of(file.name))))
         return True
 
     # -- going back --------------------------------------------------------------------------------------------------
@@ -141,4 +141,4 @@ class FileStreamSink(CountingSink):
             entries=tuple(self.log.visible()),
             files=rewinding.listed(self.log, files[kept:]),
         )
-        rewinding.cut(self.log, rewinding.decided(self.log, name, manifest), files[:kept])
+        rewinding.cut(self.log, rewinding.decide(self.log, name, manifest), files[:kept])

@@ -105,7 +105,7 @@ class Move:
         """
         now = round(time.time() * 1000)
         prefix = f"{self.old}/"
-        for listed in own.store.list(own.name(f"sources/{self.folder}")):
+        for listed in own.store.list(own.key_of(f"sources/{self.folder}")):
             files = source_entry(own, listed.key.removeprefix(f"{own.key}/"))
             for file in files:
                 if (path := ONE_SLASH.sub("file:///", file["path"])).startswith(prefix):
@@ -116,4 +116,4 @@ class Move:
 
 def bring(sink: SinkLog, copies: Mapping[str, Location]) -> list[SinkFile]:
     """Copy files in flight into a sink. Return them as its log names them. May be repeated. Raises ``Damaged`` for a path outside of it."""
-    return [sink.copy_in(spark_uri(place.store, place.name(copy_of(name))), name) for name, place in copies.items()]
+    return [sink.copy_in(spark_uri(place.store, place.key_of(copy_of(name))), name) for name, place in copies.items()]

@@ -66,7 +66,7 @@ class FileSources:
         for path in logged_files(reading.own, folder, after):
             if not below.holds(path):
                 raise Damaged(
-                    f"query '{self._uid}': the log {reading.own.name(f'sources/{folder}')} names {shown(path)} for its next batch, which does not"
+                    f"query '{self._uid}': the log {reading.own.key_of(f'sources/{folder}')} names {shown(path)} for its next batch, which does not"
                     f" lie below its source {shown(read[0].options['path'])}. The query was not started. If the script names another path than"
                     " before, name the old one; else somebody changed the log. Start another job_id with restore=<pointer> of a checkpoint"
                 )

@@ -123,7 +123,7 @@ class SourceLog:
 
     def _unread(self, newest: int) -> Iterator[str]:
         """Yield the entries that are not read yet. A compacted one holds all before it."""
-        folder = self._location.name(self._folder)
+        folder = self._location.key_of(self._folder)
         there = {listed.key.rpartition("/")[2] for listed in self._location.store.list(folder)}
         if not {str(newest), f"{newest}{COMPACT}"} & there:
             raise Damaged(f"{folder}/{newest} is missing; somebody or something deleted it")

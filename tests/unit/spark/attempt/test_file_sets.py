@@ -300,6 +300,6 @@ def test_rows_that_nobody_reads_any_more_are_given_up(keeper: Driver) -> None:
     sets.read(path)
     sets.mark_unneeded(keeper.attempt.journal.state, ())
     assert sets.unneeded() == ()
-    sets.release([path])
+    sets.read_no_more([path])
     sets.mark_unneeded(keeper.attempt.journal.state, ())
     assert sets.unneeded() == (path,)

@@ -32,7 +32,7 @@ def location(folder: Path, **files: bytes) -> Location:
     found = Location(LocalStore(folder), "plain")
     known = {"metadata": b"{}", "offsets_0": offsets(), "offsets_1": offsets(), "commits_0": b"v1", "commits_1": b"v1"}
     for name, body in (known | files).items():
-        found.store.create(found.name(name.replace("_", "/")), body)
+        found.store.create(found.key_of(name.replace("_", "/")), body)
     return found
 
 
@@ -95,7 +95,7 @@ def test_folder_without_a_query_is_refused(tmp_path: Path) -> None:
 
 def test_location_that_lacks_a_file_is_refused_before_it_is_fenced(tmp_path: Path) -> None:
     found = location(tmp_path)
-    found.store.delete([found.name("commits/1"), found.name("commits/0"), found.name("offsets/0")])
+    found.store.delete([found.key_of("commits/1"), found.key_of("commits/0"), found.key_of("offsets/0")])
     with pytest.raises(Damaged, match="offsets/0 is missing"):
         examine_adopted(found, "rows", OURS, sink([]))
     assert found.batches("offsets") == [1]
@@ -104,7 +104,7 @@ def test_location_that_lacks_a_file_is_refused_before_it_is_fenced(tmp_path: Pat
 def test_location_that_another_job_has_just_fenced_is_not_taken(tmp_path: Path) -> None:
     found = location(tmp_path)
     refuse_fenced(found, "rows", OURS)
-    found.store.create(found.name("offsets/2"), fenced("another", "rows"))
+    found.store.create(found.key_of("offsets/2"), fenced("another", "rows"))
     with pytest.raises(WrongUse, match="was taken over by attempt 1 of orders as query 'rows'"):
         refuse_fenced(found, "rows", OURS)
 

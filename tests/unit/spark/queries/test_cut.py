@@ -93,7 +93,7 @@ class Played:
             self._steps += (self._read, self._write, self._commit)[part](batch)
 
     def _put(self, name: str, *lines: str) -> None:
-        self.located.own.store.overwrite(self.located.own.name(name), "\n".join(("v1", *lines)).encode())
+        self.located.own.store.overwrite(self.located.own.key_of(name), "\n".join(("v1", *lines)).encode())
 
     def _read(self, batch: int) -> bool:
         """Begin a batch. A query that has nothing to read begins none; the first query always finds a row."""

@@ -110,9 +110,9 @@ def moved(table: Table, before: dict[str, Any], *in_flight: File) -> dict[str, A
     """Return the offset of a second source when its query begins on ``table``."""
     own = Location(MemoryStore(), "rows")
     lines = ["v1", '{"batchWatermarkMs": 0}', '{"logOffset":7}', json.dumps(before)]
-    own.store.overwrite(own.name("offsets/4"), "\n".join(lines).encode())
-    own.store.overwrite(own.name("offsets/3"), "\n".join([*lines[:3], json.dumps(offset(0, table="new"))]).encode())
-    own.store.overwrite(own.name("commits/4"), b"v1")
+    own.store.overwrite(own.key_of("offsets/4"), "\n".join(lines).encode())
+    own.store.overwrite(own.key_of("offsets/3"), "\n".join([*lines[:3], json.dumps(offset(0, table="new"))]).encode())
+    own.store.overwrite(own.key_of("commits/4"), b"v1")
     sink = cast(DeltaStreamSink, SimpleNamespace(table=table, query_id="id"))
     TableMove("copy", 1, Edge(upstream="rows", path="file:/t", in_flight=in_flight), sink).carry_out(own)
     *others, last = own.read("offsets/4").decode().split("\n")
@@ -221,7 +221,7 @@ def test_table_that_was_taken_back_below_the_query_is_seen(commits: Any, lacks: 
 def flow(table: Table, read: dict[str, Any]) -> DeltaFlow:
     """Return what runs to a query that has read the table up to there by the end of its batch 0."""
     own = Location(MemoryStore(), "copy")
-    own.store.overwrite(own.name("offsets/0"), f'v1\n{{"batchWatermarkMs": 0}}\n{json.dumps(read)}'.encode())
+    own.store.overwrite(own.key_of("offsets/0"), f'v1\n{{"batchWatermarkMs": 0}}\n{json.dumps(read)}'.encode())
     downstream = SimpleNamespace(
         uid="copy", upstreams={"rows": [SimpleNamespace(offset=0)]}, located=SimpleNamespace(own=own)
     )
@@ -241,18 +241,18 @@ def test_commits_that_the_log_does_not_have_any_more_may_be_in_flight(read: dict
         Declined,
         match=r"has yet to read commits of file:/t from [04] on, but the table's log no longer holds the commits before 5",
     ):
-        flow(of_others, read).observe([Position(9, 9)], [Position(0, 0)])
+        flow(of_others, read).measure([Position(9, 9)], [Position(0, 0)])
 
 
 def test_commits_before_the_first_batch_of_the_upstream_do_not_matter() -> None:
     found = flow(Table(Commit(5, {"id": 0}, (FILE,)), Commit(6, *OTHER)), offset(6, 0, starts=True))
-    found.observe([Position(0, 0)], [Position(0, 0)])
+    found.measure([Position(0, 0)], [Position(0, 0)])
     assert not found.aligned(Position(0, 0), Position(0, 0))
 
 
 def test_commits_that_were_read_may_be_gone() -> None:
     found = flow(Table(Commit(5, *OWN), Commit(6, *OTHER)), offset(5))
-    found.observe([Position(1, 1)], [Position(0, 0)])
+    found.measure([Position(1, 1)], [Position(0, 0)])
     assert found.consistent(Position(1, 1), Position(0, 0))
     assert not found.aligned(Position(1, 1), Position(0, 0))
 

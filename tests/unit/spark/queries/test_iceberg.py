@@ -65,7 +65,7 @@ class StreamSink(IcebergStreamSink):
         self.uid, self._table, self.location = "rows", cast(IcebergTable, table), Location(MemoryStore(), "rows")
         for batch, at in began.items():
             about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(at * 1000)})
-            self.location.store.overwrite(self.location.name(f"offsets/{batch}"), f"v1\n{about}\n-".encode())
+            self.location.store.overwrite(self.location.key_of(f"offsets/{batch}"), f"v1\n{about}\n-".encode())
 
 
 LONG = 10 * CLOCKS

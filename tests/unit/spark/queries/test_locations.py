@@ -13,9 +13,9 @@ import pytest
 
 from airflow_checkpoint_provider.errors import Damaged
 from airflow_checkpoint_provider.location.copying import copy_files, copy_position
-from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.files import Location, LocationFiles, Position, needed_files
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery, Locations
 from airflow_checkpoint_provider.spark.queries.running import RunningQuery
 from airflow_checkpoint_provider.spark.queries.snapshot import TRIES, QuerySnapshot
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store
@@ -55,8 +55,8 @@ def location(store: Store, batches: int, key: str = OLD) -> Location:
 def test_torn_offsets_of_the_newest_batch_are_damage(tmp_path: Path, left: int) -> None:
     """A disk that lost power may have lost their end. The batch is not left out: nothing is copied."""
     torn, own = location(LocalStore(tmp_path), 3), Location(LocalStore(tmp_path), NEW)
-    torn.store.delete([torn.name("commits/2")])
-    torn.store.overwrite(torn.name("offsets/2"), offsets(2)[:left])
+    torn.store.delete([torn.key_of("commits/2")])
+    torn.store.overwrite(torn.key_of("offsets/2"), offsets(2)[:left])
     with pytest.raises(Damaged, match="offsets/2 is not what Spark writes"):
         copy_position((torn,), Position(2, 1), own)
     assert own.sizes() == {}
@@ -94,7 +94,7 @@ def test_file_that_is_deleted_while_others_are_copied_is_damage(
     store = Busy(tmp_path)
     old, own = location(store, 3), Location(store, NEW)
     store.key, store.acts = OLD, deque([lambda store: change(store, OLD)])
-    found = Found(old)
+    found = LocationFiles(old)
     names = needed_files(found, Position(2, 2))
     with pytest.raises(Damaged, match="is missing, so it cannot be copied"):
         copy_files(found, own, names)
@@ -103,7 +103,7 @@ def test_file_that_is_deleted_while_others_are_copied_is_damage(
 def snapshot(driver: Driver, key: str) -> QuerySnapshot:
     """Return the snapshot of a query that runs in the location ``key`` of a driver's history."""
     own = Location(driver.attempt.store, driver.attempt.keys.file_set(key))
-    located = Located(UID, key, own, (), (), Position())
+    located = LocatedQuery(UID, key, own, (), (), Position())
     sink = SimpleNamespace(target=SimpleNamespace(format="parquet"), path="file:/out", newest_file=lambda _: None)
     running = RunningQuery(driver.attempt, Locations(driver.attempt), located, cast(Any, None), cast(Any, sink))
     return QuerySnapshot(driver.attempt, running, "run", "queries", None)
@@ -151,7 +151,7 @@ def test_driver_that_is_killed_while_it_fetches_state_is_followed_by_another() -
     for call in range(1, 100):
         inner = MemoryStore()
         old, own = location(inner, 3), location(inner, 2, NEW)
-        own.store.overwrite(own.name("offsets/2"), offsets(2))
+        own.store.overwrite(own.key_of("offsets/2"), offsets(2))
         at_call = FaultyStore(inner, lambda one, call=call: Fault.KILLED_AFTER if one.number == call else Fault.NONE)  # type: ignore[misc]
         try:
             fetch_missing_state(own, old, at_call)
@@ -171,5 +171,5 @@ def fetch_missing_state(own: Location, old: Location, store: Any) -> None:
     Locations(cast(Any, None)).fetch_missing_state(located(Location(store, own.key), Location(store, old.key)))
 
 
-def located(own: Location, old: Location) -> Located:
-    return Located(UID, own.key, own, (old,), (old,), Position(2, 1))
+def located(own: Location, old: Location) -> LocatedQuery:
+    return LocatedQuery(UID, own.key, own, (old,), (old,), Position(2, 1))

@@ -94,7 +94,7 @@ def test_query_without_a_batch_is_saved_again_when_it_knows_where_it_begins() ->
         location="query/rows/1-abc", batch=-1, begun=-1, sink="kafka", path="", sources={}, watermark_ms=0
     )
     own = Location(MemoryStore(), "rows")
-    own.store.create(own.name("metadata"), b"{}")
+    own.store.create(own.key_of("metadata"), b"{}")
     running = cast(Any, SimpleNamespace(located=SimpleNamespace(own=own)))
     snapshot = QuerySnapshot(cast(Any, None), running, "run", "barrier", None)
 
@@ -105,6 +105,6 @@ def test_query_without_a_batch_is_saved_again_when_it_knows_where_it_begins() ->
         return snapshot._holds(before, detail)
 
     assert holds("metadata")
-    own.store.create(own.name("sources/0/0"), b'\0v1\n{"orders":{"0":17}}')
+    own.store.create(own.key_of("sources/0/0"), b'\0v1\n{"orders":{"0":17}}')
     assert not holds("metadata")
     assert holds("metadata", "sources/0/0")

@@ -1,4 +1,4 @@
-"""The timer of checkpoints, driven without Spark: its time passes only between two looks. Runs anywhere."""
+"""The timer of checkpoints, driven without Spark: its time passes only between two polls. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class PlayedQueries:
             raise self.broken
         return self.errors
 
-    def settled(self) -> Iterator[Callable[[], object]]:
+    def settle(self) -> Iterator[Callable[[], object]]:
         while self.given_up:
             yield self.given_up.pop()
 
@@ -63,7 +63,7 @@ class Timed:
         config = CheckpointConfig(interval="1 h")
         queries = cast(Any, self.queries)
         self.timer = CheckpointTimer(driver.attempt, queries, driver.checkpointer, config)
-        monkeypatch.setattr(module, "LOOK", 0.01)
+        monkeypatch.setattr(module, "PAUSE", 0.01)
         monkeypatch.setattr(module, "HANDLING", 0.05)
         monkeypatch.setattr(ending, "leave", lambda code, line: self.ended.append((code, line)))
 

@@ -10,14 +10,14 @@ import pytest
 
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.copying import copy_files
-from airflow_checkpoint_provider.location.files import Found, Location, Position, needed_files
+from airflow_checkpoint_provider.location.files import Location, LocationFiles, Position, needed_files
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail
-from airflow_checkpoint_provider.spark.queries.location.locations import Located, Locations, Start
+from airflow_checkpoint_provider.spark.queries.location.locations import LocatedQuery, Locations, Start
 from airflow_checkpoint_provider.spark.queries.location.restored_links import Links
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.sinks.base import StreamSink
@@ -39,7 +39,7 @@ class Attempts:
     def __init__(self) -> None:
         self.store, self.tries, self.saved = MemoryStore(), 0, cast(StateSnapshot | None, None)
 
-    def start(self, *uids: str) -> list[Located]:
+    def start(self, *uids: str) -> list[LocatedQuery]:
         """Return where the queries run in a new attempt."""
         self.tries += 1
         self.driver = Driver(self.store, self.tries)
@@ -56,19 +56,19 @@ class Attempts:
         files.uid = uid
         return Start(uid, self.saved, files, HAS_ALL_ROWS, links, adopt=None, rescaling=None, after=())
 
-    def run(self, located: Located, batches: int) -> None:
+    def run(self, located: LocatedQuery, batches: int) -> None:
         """Commit batches of a query; those of ``bronze`` have a file each."""
-        located.own.store.overwrite(located.own.name("metadata"), b'{"id":"1"}')
+        located.own.store.overwrite(located.own.key_of("metadata"), b'{"id":"1"}')
         for number in range(located.position.committed + 1, located.position.committed + 1 + batches):
             offset = b'v1\n{"batchWatermarkMs":0}\n' + json.dumps({"logOffset": number}).encode()
-            self.store.overwrite(located.own.name(f"offsets/{number}"), offset)
-            self.store.overwrite(located.own.name(f"commits/{number}"), b"v1\n{}")
+            self.store.overwrite(located.own.key_of(f"offsets/{number}"), offset)
+            self.store.overwrite(located.own.key_of(f"commits/{number}"), b"v1\n{}")
             if located.uid == UPSTREAM:
                 write_batch(self.store, number)
 
-    def save(self, located: Located, batch: int) -> None:
+    def save(self, located: LocatedQuery, batch: int) -> None:
         """Let the checkpoint of the restores hold ``bronze`` at a batch."""
-        found = Found(located.own)
+        found = LocationFiles(located.own)
         names = needed_files(found, Position(batch, batch))
         copy_files(found, Location(self.store, self.driver.attempt.keys.file_set(SAVED)), names)
         path = folder_in(self.store).uri
