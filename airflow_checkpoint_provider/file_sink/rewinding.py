@@ -3,7 +3,8 @@
 Nothing is deleted. ``<sink>/_rewound-<attempt>-<nonce>/`` gets the files at their paths below the sink, and:
 
 * ``_manifest.json``: which files, their sizes, and which entries of the log a reader needed before;
-* ``_log/``: these entries. They name all files of the sink as it was.
+* ``_log/``: these entries. They name all files of the sink as it was;
+* ``_twice/``: files that were moved when their copy was there already.
 
 Spark reads no folder whose name begins with an underscore. These are the steps. Any process may repeat each of them, also after a kill:
 
@@ -18,6 +19,8 @@ suspended finds no free number. Spark deletes them later.
 
 from __future__ import annotations
 
+import functools
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +31,7 @@ from airflow_checkpoint_provider.protocol.records import VERSION, Record, added,
 from airflow_checkpoint_provider.storage.base import LARGEST
 
 MANIFEST, ENTRIES = "_manifest.json", "_log"
+TWICE = "_twice"  # in the folder: what lay in its place and in the folder
 SINCE = "-after"  # ends the name of the folder with the files that were written since, when others are put back
 
 
@@ -142,12 +146,15 @@ def move_aside(log: FileSinkLog, aside: Aside) -> None:
     files = {log.key(file.name): file.bytes for file in aside.manifest.files if file.name not in named}
     for key in files:
         log.files_of.refuse_link(aside.key(key))
-    there = log.files_of.sizes(aside.name)
+    there, names = log.files_of.sizes(aside.name), functools.cache(log.files_of.names)
+    spare = aside.key(f"{TWICE}/{secrets.token_hex(8)}")
     for key, size in files.items():
-        if there.get(aside.key(key)) == size:
-            log.files_of.delete([key])  # where a move is a copy, a driver may have been killed before it deleted
-        else:
+        folder, _, name = key.rpartition("/")
+        if there.get(aside.key(key)) != size:
             _move(log, key, aside.key(key), size)
+        elif name in names(folder):  # where a move is a copy, a driver may have been killed before it deleted
+            # Nor is it deleted now: this process may have slept since it listed the folder, while a person has put the copy back
+            _move(log, key, f"{spare}/{key}", size)
 
 
 def _move(log: FileSinkLog, key: str, new: str, size: int) -> None:

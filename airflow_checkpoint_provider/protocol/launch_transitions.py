@@ -179,6 +179,7 @@ def start_attempt(state: State, event: e.AttemptStarted) -> State:
     return replace(
         state,
         attempts=kept,
+        sinks=sink_transitions.take_out(state),
         last_epoch=max(state.last_epoch, event.epoch),
         counts=counted(state, "restored") if any(old.restore_point for old in dropped) else state.counts,
     )
@@ -228,6 +229,7 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         claims=_claims(state, event),
         current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
+        sinks=sink_transitions.go_back(state, event.base),
         queries=tuple(_renamed(query, names) for query in state.queries),
         released=tuple(_renamed(query, names) for query in state.released),
         tokens=remember(state.tokens, event.token.text, state.next_launch),

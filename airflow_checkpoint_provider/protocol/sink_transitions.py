@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.metadata import SinkVersion
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkRecord
@@ -44,6 +45,46 @@ def close(state: State) -> tuple[SinkRecord, ...]:
         )
         for sink in state.sinks
     )
+
+
+def go_back(state: State, base: Point | None) -> tuple[SinkRecord, ...]:
+    """Return the sinks as a branch that begins at ``base`` sees them: what other branches have published says nothing about its writes.
+
+    A write that is not known to be committed is committed once more by the next driver, which changes nothing.
+    """
+    point = state.checkpoint(base.id) if base and base.pointer is None else None
+    if point and (base == state.branch.base or point.branch == state.branch.number):
+        return state.sinks  # all that is known is of the checkpoints before and after the point
+    line = [other for other in state.retained if point and other.branch == point.branch]
+    return tuple(
+        replace(
+            sink,
+            due=_newest_published(line, sink.uid),
+            confirmed=_newest_published([other for other in line if other.commits_confirmed], sink.uid),
+        )
+        for sink in state.sinks
+    )
+
+
+def take_out(state: State) -> tuple[SinkRecord, ...]:
+    """Return the sinks after an attempt has begun that takes out what was written after its restore point, if the branch says so."""
+    branch, base = state.branch, state.branch.base
+    if not branch.rewind_sink or any(other.branch == branch.number for other in state.checkpoints):
+        return state.sinks
+    point = state.checkpoint(base.id) if base and base.pointer is None else None
+    held = {entry.uid: entry.sink.version for entry in (point.states if point else ()) if entry.sink}
+    return tuple(_rewound(sink, held.get(sink.uid, sink.closed)) for sink in state.sinks)
+
+
+def _rewound(sink: SinkRecord, version: int) -> SinkRecord:
+    after = min(sink.rewound_after, version) if sink.rewound else version
+    return replace(sink, rewound_after=after, rewound=sink.version) if version < sink.version else sink
+
+
+def _newest_published(checkpoints: Iterable[Checkpoint], uid: str) -> int:
+    """Return the newest version of a sink that the checkpoints publish; 0 if they publish none."""
+    held = ((other, entry.sink) for other in checkpoints for entry in other.states if entry.uid == uid and entry.sink)
+    return max((sink.version for other, sink in held if _publishes(other, sink)), default=0)
 
 
 def _publishes(checkpoint: Checkpoint, held: SinkVersion) -> bool:

@@ -73,8 +73,10 @@ class SinkRecord(Record):
     """A sink in the state that a journal folds to: versions of its transactions.
 
     ``version`` is the newest in a completed checkpoint, which the attempt ``epoch`` has acknowledged. ``due`` is the newest that is to be
-    committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed. ``run`` has made the newest one.
-    ``closed`` was the newest when the history was closed: a run that starts from nothing since goes back to none before it.
+    committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed. Both are about the present branch:
+    they are counted anew when the job goes back to another one. ``run`` has made the newest one.
+    ``closed`` was the newest when the history was closed: a run that starts from nothing since goes back to none before it. Those after
+    ``rewound_after``, up to ``rewound``, may have been taken out of the target when the job went back.
     """
 
     uid: Uid
@@ -86,6 +88,8 @@ class SinkRecord(Record):
     target: str = added("")
     run: str = added("")
     closed: Size = added(0)
+    rewound_after: Size = added(0)
+    rewound: Size = added(0)
 
     @property
     def uncommitted(self) -> int:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged, StoreError, TooLarge
+from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged, NotSupportedYet, StoreError, TooLarge
 from airflow_checkpoint_provider.protocol.fields import FileName, Size, TransactionName, Uid
 from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, known_kind
-from airflow_checkpoint_provider.storage.base import Put, Store, put
+from airflow_checkpoint_provider.storage.base import LARGEST, Put, Store, put
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +160,11 @@ class CommitLog:
         """Put the entry that ``make`` returns for the contents as the next one; None: nothing is to be put. Return its number.
 
         If another writer was faster, ``make`` is called again. Raises ``CommitStateUnknown`` if the store does not tell whether the entry
-        was put.
+        was put, and ``NotSupportedYet`` if it would name too many files.
         """
         while (entry := make(contents := self.read())) is not None:
             number = contents.n + 1
-            outcome, _ = put(self.store, entry_key(number), checked(entry), patience=self._patience)
+            outcome, _ = put(self.store, entry_key(number), self._fitting(entry), patience=self._patience)
             if outcome is Put.UNKNOWN:
                 raise CommitStateUnknown(
                     f"nobody knows whether {self.store.uri}/{entry_key(number)} was written. The same is tried again later"
@@ -174,6 +174,14 @@ class CommitLog:
                 self._put_snapshot()
                 return number
         return self._contents.n
+
+    def _fitting(self, entry: LogEntry) -> bytes:
+        if len(body := checked(entry)) > LARGEST:
+            raise NotSupportedYet(
+                f"{self.store.uri}: the next entry of its log would name {len(entry.added)} new files and {len(entry.removed)} old ones, more"
+                " than one entry can. Nothing was written. Write to an empty path, and few files at a time: df.coalesce(n)"
+            )
+        return body
 
     def _put_snapshot(self) -> None:
         """Put the contents beside every 50th entry, so that a reader needs few requests. Without a snapshot it reads the entries."""

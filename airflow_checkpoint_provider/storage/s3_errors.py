@@ -28,9 +28,14 @@ class Meaning(enum.Enum):
 _ENDPOINT = "Check endpoint_url: scheme, host and port must be those of an S3 service"
 _KEYS = "Check key id and secret; a proxy that changes host or path leads to this, too"
 _TOKEN = "The session token is no longer good: give a new one, or a role, which is renewed by itself"
+_IDENTITY = (
+    "The web identity is no longer good: look at the file that AWS_WEB_IDENTITY_TOKEN_FILE names, and at who renews it"
+)
+_FULL = "Make room there (`checkpoints prune`), or raise the quota; trying again may help"
 _REGION = "Set region_name to the bucket's region"
 _BUSY = "The store is busy; trying again may help"
 _AGAIN = "Look at the store; trying again may help. If it never does: check endpoint_url"  # no S3 at all can look so
+_OTHER = "The store gives this reason. If it is no S3 service: check endpoint_url"
 _UNSUPPORTED = "This store lacks what checkpoints need (put with If-None-Match: *); choose another"
 _NO_CREDENTIALS = (
     "Give key id and secret, role_arn or profile_name in the connection, or in the place where the job runs (environment,"
@@ -62,15 +67,21 @@ _CODES: dict[str, tuple[Meaning, str]] = {
     "SlowDown": (Meaning.UNKNOWN, _BUSY),
     "RequestTimeout": (Meaning.UNKNOWN, _BUSY),
     "InternalError": (Meaning.UNKNOWN, _AGAIN),
+    "QuotaExceeded": (Meaning.NOT_APPLIED, _FULL),
+    "XMinioAdminBucketQuotaExceeded": (Meaning.NOT_APPLIED, _FULL),
+    "XMinioStorageFull": (Meaning.UNKNOWN, _FULL),
     # Of the service that gives credentials: S3 itself was not asked yet
     "Throttling": (Meaning.NOT_APPLIED, _BUSY),
     "ThrottlingException": (Meaning.NOT_APPLIED, _BUSY),
     "RequestLimitExceeded": (Meaning.NOT_APPLIED, _BUSY),
+    "RequestThrottled": (Meaning.NOT_APPLIED, _BUSY),
     "IDPCommunicationError": (Meaning.NOT_APPLIED, _FAR_PROVIDER),
     "AccessDenied": (Meaning.DENIED, _PERMISSION),
     "InvalidAccessKeyId": (Meaning.DENIED, _KEYS),
     "SignatureDoesNotMatch": (Meaning.DENIED, _KEYS),
     "ExpiredToken": (Meaning.DENIED, _TOKEN),
+    "ExpiredTokenException": (Meaning.DENIED, _IDENTITY),
+    "InvalidIdentityToken": (Meaning.DENIED, _IDENTITY),
     "InvalidToken": (Meaning.DENIED, _TOKEN),
     "TokenRefreshRequired": (Meaning.DENIED, _TOKEN),
     "RequestTimeTooSkewed": (
@@ -171,8 +182,10 @@ def _find(error: Exception) -> tuple[Meaning, str]:
     response = getattr(error, "response", None)  # of an HTTP client's error it is None
     if isinstance(response, dict):
         status = _status(response)
-        listed = _CODES.get(_code(response)) or _STATUS.get(status)
-        return listed or ((Meaning.UNKNOWN, _AGAIN) if status >= 500 else (Meaning.MISCONFIGURED, _ENDPOINT))
+        code = _code(response)
+        listed = _CODES.get(code) or _STATUS.get(status)
+        refused = (Meaning.MISCONFIGURED, _ENDPOINT if code == str(status) else _OTHER)
+        return listed or ((Meaning.UNKNOWN, _AGAIN) if status >= 500 else refused)
     if _STILL_EXPIRED in str(error):
         return Meaning.DENIED, _TOKEN
     known = (_CLASSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CLASSES)

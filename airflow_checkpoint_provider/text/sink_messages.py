@@ -14,11 +14,11 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP150": "The rows of a write are committed: readers of the sink see them.",
     "CKP151": "A write was not done again, because the restored checkpoint holds it.",
     "CKP152": "A write of the restored checkpoint is done again. The line says what changed. Its rows are replaced.",
-    "CKP153": "Rows that attempts had prepared in a sink, and that no completed checkpoint holds, were removed.",
+    "CKP153": "Rows that attempts had prepared in a sink, and that the restore point does not hold, were removed.",
     "CKP154": "A commit failed. The driver tries it again.",
     "CKP155": "The script writes a sink to another target than the restored checkpoint says.",
     "CKP156": "A completed checkpoint holds rows that nobody has committed to their sink. The next start of that run does it.",
-    "CKP157": "A write of the restored checkpoint was aborted since, so it is done again.",
+    "CKP157": "A write of the restored checkpoint was aborted or taken out since. Its own run does it again; in another run the rows are missing.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
     "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
     "CKP165": "A Delta table lies in S3, and its log is written by a class for one driver. Two drivers may lose a commit.",
@@ -51,7 +51,7 @@ def write_repeated(uid: str, held: Transaction, why: str) -> str:
 def leftovers_aborted(uid: str, count: int) -> str:
     """Say that rows were removed which nobody will commit."""
     return coded(
-        f"sink '{uid}': {plural(count, 'transaction')} of attempts that are over aborted. No completed checkpoint held them",
+        f"sink '{uid}': {plural(count, 'transaction')} of attempts that are over aborted. The restore point does not hold them",
         "CKP153",
     )
 
@@ -122,11 +122,20 @@ def uncommitted(state: State) -> list[str]:
     ]
 
 
-def found_aborted(uid: str, transaction: Transaction) -> str:
-    """Say that a write of the restore point can never be committed."""
+def aborted_meanwhile(uid: str, transaction: Transaction) -> str:
+    """Say that somebody has aborted a write of this attempt."""
+    return f"sink '{uid}': write {transaction.write + 1} was aborted by somebody else while it waited. The next attempt does it again"
+
+
+def found_aborted(uid: str, transaction: Transaction, *, again: bool) -> str:
+    """Say that the rows of a write of the restore point are nowhere any more. ``again``: this run does it again."""
+    missing = (
+        f"This run does not do it again: {plural(transaction.rows, 'row')} will be missing. To do it again, restore a checkpoint from before"
+        " that run"
+    )
     return coded(
-        f"sink '{uid}': write {transaction.write + 1} of run {transaction.run} was aborted since its checkpoint. It is done again if it"
-        " belongs to this run",
+        f"sink '{uid}': write {transaction.write + 1} of run {transaction.run} was aborted, or taken out, since its checkpoint."
+        f" {'It is done again' if again else missing}",
         "CKP157",
     )
 

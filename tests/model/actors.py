@@ -502,11 +502,13 @@ def commander(process: Process, *commands: c.Command) -> None:
             journal.append(command)
 
 
-def restorer(process: Process, number: int, again: int = 2, rewinds_sink: bool = False) -> Next | None:
+def restorer(
+    process: Process, number: int, again: int = 2, rewinds_sink: bool = False, named: str = "restore"
+) -> Next | None:
     """A person or a task that goes back on purpose; asked again, it is one restore."""
     journal = Watched(process)
     base = Point(id=number)
-    token = Token(dag="d", run="A", task="restore")
+    token = Token(dag="d", run="A", task=named)
     try:
         state = journal.catch_up()
         examine(Coordinator(journal), state, base)
@@ -515,8 +517,8 @@ def restorer(process: Process, number: int, again: int = 2, rewinds_sink: bool =
     except (Refused, Damaged):
         return None
     except StoreError:
-        return Next(restorer, number, again - 1, rewinds_sink) if again else None
-    return Next(restorer, number, 0, rewinds_sink) if again else None
+        return Next(restorer, number, again - 1, rewinds_sink, named) if again else None
+    return Next(restorer, number, 0, rewinds_sink, named) if again else None
 
 
 def cleaner(process: Process, times: int = 1, sweeps: bool = False) -> Next | None:

@@ -28,7 +28,8 @@ from airflow_checkpoint_provider.spark.sinks import commits, leftovers, sinks
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.commits import Commits
 from airflow_checkpoint_provider.spark.sinks.files import OpenFileSink
-from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
+from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.state.states import States
 from tests.model import actors as a
 from tests.model.actors import AtWork, Memory, Step, Try, Watched, completed

@@ -15,7 +15,8 @@ from airflow_checkpoint_provider.sinks.log import COMMIT, CommitLog, Contents, L
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, is_hidden
 from airflow_checkpoint_provider.sinks.staging import StagingFolder
 from airflow_checkpoint_provider.spark.sinks import leftovers
-from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
+from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from tests.model import publishers
 from tests.model.bugs import Bug, replaced
 from tests.model.publishers import Job

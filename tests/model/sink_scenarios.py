@@ -283,10 +283,46 @@ def a_job_that_goes_back() -> OfDrivers:
     return OfDrivers(cast, going_back, script, (rows("one", "three"),))
 
 
+PUBLISH, AUDITED = (SAVE, COMMIT, CONFIRM), (AUDIT, COMMIT, CONFIRM)
+
+
+def back_and_forth(killed: tuple[Step, ...], published: tuple[Step, ...] = PUBLISH, gated: bool = False) -> Disk:
+    """A run is killed after some steps; the job goes back to before it, another run publishes, and the job goes to the killed one again."""
+    disk, _ = worked(OPEN, ONE, *published, END, gated=gated)
+    disk, _ = worked(OPEN, TWO, *killed, then=(END,), mine=Try("B"), gated=gated, before=disk)
+    disk = after({"restorer": (a.restorer, 1, 0, True)}, before=disk)
+    disk, _ = worked(OPEN, ("write", "three"), *published, END, mine=Try("C"), gated=gated, before=disk)
+    return after({"restorer": (a.restorer, 2, 0, True, "again")}, before=disk)
+
+
+def a_job_that_goes_back_and_forth() -> OfDrivers:
+    """What the other run has published is newer than the write of the killed run, which was never committed."""
+    disk, again = back_and_forth((SAVE,)), Try("B", 2)
+    script = (OPEN, TWO, *PUBLISH, END)
+    cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, script)}
+    return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
+
+
+def rows_that_were_taken_out() -> OfDrivers:
+    """The killed run had published its rows. They were taken out when the job went back."""
+    disk, again = back_and_forth(PUBLISH), Try("B", 2)
+    script = (OPEN, TWO, *PUBLISH, END)
+    cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, script)}
+    return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
+
+
+def a_gate_of_another_branch() -> OfDrivers:
+    """The write of the killed run was not audited: the gate that the other run has passed publishes nothing of it."""
+    disk, again = back_and_forth((SAVE,), AUDITED, gated=True), Try("B", 2)
+    cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, (OPEN, TWO))}
+    return OfDrivers(cast, disk, (OPEN, TWO, *AUDITED, END), (rows("one", "two"),), gated=True)
+
+
 OF_DRIVERS: dict[str, Callable[[], OfDrivers]] = {
     scenario.__name__: scenario
     for scenario in (
         a_sink_and_its_retry, a_checkpoint_that_somebody_completes, a_zombie_that_opens_late, an_audit_of_rows, a_job_that_goes_back,
+        a_job_that_goes_back_and_forth, rows_that_were_taken_out, a_gate_of_another_branch,
     )
 }  # fmt: skip
 

@@ -74,6 +74,9 @@ class OpenSink(ABC):
     replaces: bool = False
     """Whether ``commit`` takes out the rows of ``Transaction.replaces`` in the same step. Else a run that would append twice is refused."""
 
+    remembers: bool = False
+    """Whether ``leftovers`` and ``later`` name all transactions that they could name. Else nobody asks them what became of one."""
+
     @abstractmethod
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
         """Compute the rows of ``df`` and hold them ready under ``name``, where no reader finds them. They must survive a crash.

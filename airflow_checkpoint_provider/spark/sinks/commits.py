@@ -17,7 +17,8 @@ from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.process.workers import Workers
-from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
+from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.state.registered import words
 from airflow_checkpoint_provider.text import sink_messages
 
@@ -59,7 +60,11 @@ class Commits:
     def _commit_all(self) -> None:
         try:
             while due := self.due():
-                self._sinks.commit(*due[0])
+                state, transaction = due[0]
+                if not self._sinks.commit(
+                    state, transaction
+                ):  # the script has passed it: only another attempt can do it again
+                    raise CommitFailed(sink_messages.aborted_meanwhile(state.uid, transaction))
             self._error = None
         except Exception as error:  # noqa: BLE001 - a sink of the author's own may raise anything
             failed = error if isinstance(error, CheckpointError) else CommitFailed(words(error))
@@ -81,16 +86,17 @@ class Commits:
         raise CommitFailed(sink_messages.not_committed(len(self.due()), self._error)) from self._error
 
     def confirm_restored(self) -> None:
-        """Note in the journal that the writes of the restore point are committed, if the script has opened all its sinks."""
+        """Note in the journal that the writes of the restore point are committed, if the script has opened all its sinks.
+
+        A write that was found aborted is not: the next attempt must find the same.
+        """
         state, checkpoint = self._attempt.journal.state, self._sinks.restored_checkpoint
         entries = checkpoint.states if checkpoint else ()
         held = {entry.uid for entry in entries if entry.sink and entry.sink.transactions}
-        if (
-            checkpoint
-            and held
-            and held <= self._sinks.opened.keys()
-            and any(state.sink(uid).uncommitted for uid in held)
-        ):
+        if checkpoint is None or not held or not held <= self._sinks.opened.keys():
+            return
+        aborted = any(self._sinks.opened[uid].aborted for uid in held)
+        if not aborted and any(state.sink(uid).uncommitted for uid in held):
             self._attempt.writer.confirm_commits(checkpoint.id)
 
     def done(self, checkpoint: Checkpoint) -> bool:

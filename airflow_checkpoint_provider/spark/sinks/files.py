@@ -114,7 +114,7 @@ def read_sink(path: str | os.PathLike[str], spark: SparkSession) -> DataFrame:
 class OpenFileSink(OpenSink):
     """A folder that one run writes to."""
 
-    replaces = True
+    replaces = remembers = True
 
     def __init__(self, options: FileSink, context: SinkContext) -> None:
         self._options, self._spark = options, context.spark

@@ -115,7 +115,7 @@ class OpenJdbcSink(OpenSink):
         self._shown = sink.url.partition("?")[0]
         self._clean = without_secrets(sink.url, self._properties, self._shown)
         self._options = Options(mode=sink.mode, key=tuple(sink.key), run_column=sink.run_column or "")
-        self.replaces = sink.mode != APPEND or bool(sink.run_column)
+        self.replaces, self.remembers = sink.mode != APPEND or bool(sink.run_column), sink.mode != UPSERT
         by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         options = {**self._properties, "dbtable": sink.table}
         connect = spark_connections(context.spark, options, self._shown, self._clean)

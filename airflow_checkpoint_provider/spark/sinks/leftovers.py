@@ -41,7 +41,9 @@ def abort_leftovers(attempt: Attempt, uid: str, opened: OpenSink, carried: Colle
         except CheckpointError as error:
             say(sink_messages.leftovers_unknown(uid, history, len(names), error))
             continue
-        useless += over
+        useless += [
+            name for name in over if name not in carried
+        ]  # this job may have started from a savepoint of that one
         if due:
             say(sink_messages.commit_is_due(uid, history, len(due)))
     if useless:

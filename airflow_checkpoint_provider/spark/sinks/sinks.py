@@ -7,10 +7,9 @@ which holds it is completed (``commits.py``). A restored attempt first commits w
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -29,74 +28,15 @@ from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.sinks import numbers, replay
-from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.base import Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.leftovers import abort_leftovers
+from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
 from airflow_checkpoint_provider.spark.state.snapshot import Snapshot, StoredSnapshot
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import sink_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-@dataclass
-class SinkState:
-    """One sink of the script: its transactions, oldest first, and the writes that the restore point holds."""
-
-    uid: str
-    sink: Sink
-    opened: OpenSink
-    gated: bool
-    version: int
-    transactions: list[Transaction] = field(default_factory=list)
-    held: dict[int, Transaction] = field(default_factory=dict)  # place in the run -> a write that may be skipped
-    replaces: tuple[str, ...] = ()  # transactions of an earlier pass of this run, which the next write replaces
-    writes: int = 0  # so far in this run: those of this attempt, and those of finished turns that it does not run again
-    position: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    # The newest version that a checkpoint may hold: later writes belong to an item that is not done. None: all of them
-    held_back_after: int | None = None
-
-    def detail(self) -> SinkDetail:
-        """Return what a checkpoint holds of the sink."""
-        with self.lock:
-            version = self.version if self.held_back_after is None else min(self.version, self.held_back_after)
-            return SinkDetail(
-                format=self.sink.kind,
-                target=self.sink.target,
-                version=version,
-                gated=self.gated,
-                position=self.position,
-                transactions=tuple(made for made in self.transactions if made.version <= version),
-            )
-
-    def add(self, transaction: Transaction) -> None:
-        """Note a prepared write, with the next version. What it replaces is of no use any more."""
-        with self.lock:  # a checkpoint that is pinned meanwhile holds both or none
-            kept = (old for old in self.transactions if old.name not in transaction.replaces)
-            self.transactions, self.version = [*kept, transaction], transaction.version
-            self.replaces = ()
-
-    def mark_committed(self, transaction: Transaction) -> None:
-        """Note that a transaction is committed."""
-        position = self.opened.position()
-        with self.lock:
-            self.transactions = [
-                replace(other, committed=True) if other.name == transaction.name else other
-                for other in self.transactions
-            ]
-            self.position = position
-
-    def forget(self, transaction: Transaction) -> None:
-        """Note that a transaction was aborted."""
-        with self.lock:
-            self.transactions = [other for other in self.transactions if other.name != transaction.name]
-            self.held.pop(transaction.write, None)
-
-    def uncommitted(self) -> list[Transaction]:
-        """Return the transactions that this attempt has not seen committed, in their order."""
-        with self.lock:
-            return [transaction for transaction in self.transactions if not transaction.committed]
 
 
 class Sinks:
@@ -125,6 +65,7 @@ class Sinks:
         state = SinkState(uid, sink, opened, gated, self._version(uid, restored), list(restored.transactions))
         state.position, state.writes = opened.position(), self._passed.get(uid, 0)
         self._commit_restored(state)
+        self._forget_lost(state)
         self.opened[uid] = state
         run = self._states.run
         state.held = {old.write: old for old in state.transactions if old.run == run and not self._elsewhere}
@@ -204,8 +145,8 @@ class Sinks:
         for transaction in state.uncommitted():
             if transaction.version <= known:
                 state.mark_committed(transaction)
-            elif transaction.version <= due:
-                self.commit(state, transaction)
+            elif transaction.version <= due and not self.commit(state, transaction):
+                self._forget(state, transaction)
 
     def _restored_due(self, state: SinkState) -> int:
         checkpoint = self.restored_checkpoint
@@ -223,15 +164,28 @@ class Sinks:
         """Return the newest version of the restored writes that the journal says is committed."""
         return 0 if self._elsewhere else self._attempt.journal.state.sink(uid).confirmed
 
-    def commit(self, state: SinkState, transaction: Transaction) -> None:
-        """Commit one transaction of a completed checkpoint, unless this attempt is over. Raises what the sink raises."""
+    def commit(self, state: SinkState, transaction: Transaction) -> bool:
+        """Commit one transaction of a completed checkpoint, unless this attempt is over. Return False if it was aborted before.
+
+        Raises what the sink raises.
+        """
         self._attempt.writer.check_not_fenced()
-        if state.opened.commit(transaction):
-            state.mark_committed(transaction)
-            say(sink_messages.committed(state.uid, transaction, state.sink.target, state.position))
-        else:
-            state.forget(transaction)
-            say(sink_messages.found_aborted(state.uid, transaction))
+        if not state.opened.commit(transaction):
+            return False
+        state.mark_committed(transaction)
+        say(sink_messages.committed(state.uid, transaction, state.sink.target, state.position))
+        return True
+
+    def _forget_lost(self, state: SinkState) -> None:
+        """Forget the writes of the restore point that are nowhere any more, so that their run does them again."""
+        if not self._elsewhere:
+            for transaction in list(state.lost(self._states.run, self._attempt.journal.state.sink(state.uid))):
+                self._forget(state, transaction)
+
+    def _forget(self, state: SinkState, transaction: Transaction) -> None:
+        state.forget(transaction)
+        again = transaction.run == self._states.run and not self._elsewhere
+        say(sink_messages.found_aborted(state.uid, transaction, again=again))
 
     def _go_back(self, state: SinkState, version: int, carried: set[str]) -> None:
         """Take out the rows that other runs have committed after the restore point, if the restore allows that.

@@ -36,7 +36,7 @@ class OpenTableSink(OpenSink):
         self._spark, self._run, self._target, self._run_column = context.spark, context.run, target, run_column
         self._by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         self._overwrites, self._since = mode == OVERWRITE, context.run_began
-        self.replaces = self._overwrites or run_column is not None
+        self.replaces, self.remembers = self._overwrites or run_column is not None, not self._overwrites
 
     @property
     @abstractmethod

@@ -9,7 +9,8 @@ from airflow_checkpoint_provider.policies.arguments import Check, flag
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.queries.batch_function import refuse_inside
 from airflow_checkpoint_provider.spark.sinks.base import Sink
-from airflow_checkpoint_provider.spark.sinks.sinks import Sinks, SinkState
+from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
+from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.stages.arguments import UID, named, written_frame
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 

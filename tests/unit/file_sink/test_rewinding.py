@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, Refused, SinkMoved, StoreUnavailable
@@ -313,6 +315,31 @@ def test_driver_that_wakes_up_behind_a_person_leaves_the_rows_where_they_are(sto
     put_back(log, sleeper, "ann", AT)
     move_aside(log, sleeper)
     assert named_by(store) == ALL
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["moved", "killed between copy and deletion"])
+def test_driver_that_sleeps_at_any_request_loses_no_file_that_a_person_puts_back(
+    store: MemoryStore, torn: bool
+) -> None:
+    """It repeats the way of a driver that has died."""
+    way = decided_way(store)
+    sink_in(store).rewind(way)
+    if torn:
+        store.overwrite(f"{FOLDER}/{TAKEN[0]}", rows_of(TAKEN[0]))
+    for number in range(1, requests_of(store, lambda slow: sink_in(slow).rewind(way)) + 1):
+        tried = copied(store)
+
+        def person_acts(call: Call, at: int = number, tried: MemoryStore = tried) -> Fault:
+            if call.number == at:
+                back(tried)
+                forget(FileSinkLog(folder_in(tried)), asides(tried)[ASIDE])
+            return Fault.NONE
+
+        with suppress(Damaged):  # its manifest is gone
+            sink_in(FaultyStore(tried, person_acts)).rewind(way)
+        there = {listed.key for listed in tried.list("")}
+        lost = [name for name in ALL if not any(key.endswith(f"/{name}") for key in there)]
+        assert not lost, f"woke up at request {number}"
 
 
 def test_file_that_no_manifest_names_stays_in_its_folder(store: MemoryStore) -> None:

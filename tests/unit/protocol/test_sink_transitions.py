@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import sink_transitions
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, Completion
+from airflow_checkpoint_provider.protocol.launch_records import Branch
 from airflow_checkpoint_provider.protocol.metadata import SINK, SinkVersion, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkRecord
@@ -86,3 +89,58 @@ def test_numbers_that_the_script_writes_with_are_not_due() -> None:
     bare = replace(held, completion=replace(held.completion, states=(numbers,)))
     found = after(State(), bare)
     assert (found.version, found.due, found.uncommitted) == (2, 0, 0)
+
+
+# -- going back --------------------------------------------------------------------------------------------------------
+
+
+def on_branch(number: int, version: int, *, confirmed: bool = False, gated: bool = False) -> Checkpoint:
+    made = checkpoint(version, gated_sink=gated)
+    assert made.completion
+    return replace(made, branch=number, completion=replace(made.completion, commits_confirmed=confirmed))
+
+
+def two_branches(*, gated: bool = False) -> State:
+    """Return a job that went back from version 2 to version 1, and has written version 3 since."""
+    first, second = on_branch(0, 1, confirmed=True, gated=gated), on_branch(0, 2, gated=gated)
+    third = on_branch(1, 3, confirmed=True, gated=gated)
+    report = SinkRecord(uid="report", version=3, due=3, due_epoch=3, confirmed=3)
+    branch = Branch(number=1, base=e.Point(id=first.id), rewind_sink=True)
+    return State(branch=branch, checkpoints=(first, second, third), sinks=(report,))
+
+
+def test_what_another_branch_has_published_says_nothing_about_the_writes_of_a_restore_point() -> None:
+    (report,) = sink_transitions.go_back(two_branches(), e.Point(id=3))
+    assert (report.version, report.due, report.confirmed) == (3, 2, 1)
+
+
+def test_gate_of_another_branch_publishes_nothing_of_a_restore_point() -> None:
+    (report,) = sink_transitions.go_back(two_branches(gated=True), e.Point(id=3))
+    assert (report.version, report.due, report.confirmed) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("base", [e.Point(id=2), e.Point(id=4)], ids=["base of the branch", "on the branch"])
+def test_way_back_on_one_branch_forgets_nothing(base: e.Point) -> None:
+    state = two_branches()
+    assert sink_transitions.go_back(state, base) == state.sinks
+
+
+@pytest.mark.parametrize(
+    "base", [None, e.Point(id=3, pointer="s3://lake/savepoint")], ids=["nothing", "another history"]
+)
+def test_nothing_is_known_of_the_writes_of_another_history(base: e.Point | None) -> None:
+    (report,) = sink_transitions.go_back(two_branches(), base)
+    assert (report.version, report.due, report.confirmed) == (3, 0, 0)
+
+
+def test_attempt_that_takes_rows_out_leaves_their_versions_in_the_journal() -> None:
+    state = two_branches()
+    assert sink_transitions.take_out(state) == state.sinks, "the branch has checkpoints of its own"
+    begun = replace(state, branch=Branch(number=2, base=e.Point(id=3), rewind_sink=True))
+    (report,) = sink_transitions.take_out(begun)
+    assert (report.rewound_after, report.rewound) == (2, 3)
+    older = replace(state, branch=Branch(number=3, base=e.Point(id=2), rewind_sink=True), sinks=(report,))
+    (report,) = sink_transitions.take_out(older)
+    assert (report.rewound_after, report.rewound) == (1, 3)
+    kept = replace(begun, branch=replace(begun.branch, rewind_sink=False))
+    assert sink_transitions.take_out(kept) == state.sinks

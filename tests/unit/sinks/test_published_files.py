@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_checkpoint_provider.errors import Damaged, OverwrittenSince, StoreUnavailable
+from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, OverwrittenSince, StoreUnavailable
+from airflow_checkpoint_provider.sinks import log
 from airflow_checkpoint_provider.sinks.log import CommitLog
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
@@ -248,6 +249,18 @@ def test_old_transaction_is_found_before_the_snapshot(store: Store, snapshot_eve
     files.abort([old.name], 0)
     assert not files_of(store).commit(old)
     assert "old" not in visible(store)
+
+
+def test_folder_with_more_files_than_an_entry_can_name_is_refused_for_good(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "LARGEST", 2_000)
+    for number in range(100):
+        store.overwrite(f"day={number}/part-0", b"row")
+    with pytest.raises(NotSupportedYet, match=r"would name 100 new files .* Write to an empty path") as refused:
+        files_of(store)
+    assert refused.value.permanent
+    assert not any(True for _ in store.list(log.LOG))
 
 
 def test_leftovers_name_their_run(store: Store) -> None:

@@ -238,7 +238,7 @@ def test_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> No
         (400, "AuthorizationHeaderMalformed", StoreMisconfigured, "Set region_name"),
         (400, "TokenRefreshRequired", StoreDenied, "give a new one, or a role"),
         (403, "AllAccessDisabled", StoreDenied, "Allow s3:"),
-        (400, "KeyTooLongError", StoreMisconfigured, "Check endpoint_url"),
+        (400, "KeyTooLongError", StoreMisconfigured, "The store gives this reason"),
         (409, "OperationAborted", StoreUnavailable, "trying again may help"),
         (409, "ConcurrentModification", StoreUnavailable, "trying again may help"),
         (400, "BadDigest", StoreUnavailable, "Look at network and proxies"),
@@ -246,6 +246,11 @@ def test_store_that_overwrites_is_refused(s3: S3Server, s3_store: S3Store) -> No
         (400, "ThrottlingException", StoreUnavailable, "trying again may help"),
         (400, "RequestLimitExceeded", StoreUnavailable, "trying again may help"),
         (400, "IDPCommunicationError", StoreUnavailable, "the identity provider"),
+        (400, "RequestThrottled", StoreUnavailable, "trying again may help"),
+        (403, "QuotaExceeded", StoreUnavailable, "Make room there"),
+        (400, "XMinioAdminBucketQuotaExceeded", StoreUnavailable, "Make room there"),
+        (400, "ExpiredTokenException", StoreDenied, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        (400, "InvalidIdentityToken", StoreDenied, "AWS_WEB_IDENTITY_TOKEN_FILE"),
     ],
 )
 @pytest.mark.parametrize("act", [ACTS["write"], ACTS["read"], ACTS["overwrite"]])

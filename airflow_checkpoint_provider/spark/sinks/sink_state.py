@@ -1,0 +1,98 @@
+"""One sink of an attempt: its writes, and which of them are committed. Runs in the Spark driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from airflow_checkpoint_provider.protocol.transactions import SinkDetail, SinkRecord, Transaction
+from airflow_checkpoint_provider.spark.sinks.base import OpenSink, Sink
+
+
+@dataclass
+class SinkState:
+    """One sink of the script: its transactions, oldest first, and the writes that the restore point holds."""
+
+    uid: str
+    sink: Sink
+    opened: OpenSink
+    gated: bool
+    version: int
+    transactions: list[Transaction] = field(default_factory=list)
+    held: dict[int, Transaction] = field(default_factory=dict)  # place in the run -> a write that may be skipped
+    replaces: tuple[str, ...] = ()  # transactions of an earlier pass of this run, which the next write replaces
+    writes: int = 0  # so far in this run: those of this attempt, and those of finished turns that it does not run again
+    position: str = ""
+    aborted: bool = False  # a write of the restore point was aborted since
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    # The newest version that a checkpoint may hold: later writes belong to an item that is not done. None: all of them
+    held_back_after: int | None = None
+
+    def detail(self) -> SinkDetail:
+        """Return what a checkpoint holds of the sink."""
+        with self.lock:
+            version = self.version if self.held_back_after is None else min(self.version, self.held_back_after)
+            return SinkDetail(
+                format=self.sink.kind,
+                target=self.sink.target,
+                version=version,
+                gated=self.gated,
+                position=self.position,
+                transactions=tuple(made for made in self.transactions if made.version <= version),
+            )
+
+    def add(self, transaction: Transaction) -> None:
+        """Note a prepared write, with the next version. What it replaces is of no use any more."""
+        with self.lock:  # a checkpoint that is pinned meanwhile holds both or none
+            kept = (old for old in self.transactions if old.name not in transaction.replaces)
+            self.transactions, self.version = [*kept, transaction], transaction.version
+            self.replaces = ()
+
+    def mark_committed(self, transaction: Transaction) -> None:
+        """Note that a transaction is committed."""
+        position = self.opened.position()
+        with self.lock:
+            self.transactions = [
+                replace(other, committed=True) if other.name == transaction.name else other
+                for other in self.transactions
+            ]
+            self.position = position
+
+    def forget(self, transaction: Transaction) -> None:
+        """Note that a transaction was aborted."""
+        with self.lock:
+            self.aborted = True
+            self.transactions = [other for other in self.transactions if other.name != transaction.name]
+            self.held.pop(transaction.write, None)
+
+    def uncommitted(self) -> list[Transaction]:
+        """Return the transactions that this attempt has not seen committed, in their order."""
+        with self.lock:
+            return [transaction for transaction in self.transactions if not transaction.committed]
+
+    def lost(self, run: str, record: SinkRecord) -> Iterator[Transaction]:
+        """Yield the writes of the restore point that are nowhere any more. ``record`` is the journal's, ``run`` that of this attempt.
+
+        An attempt on another branch has aborted them, or taken their rows out. A target that does not remember is not asked.
+        """
+        if self.opened.remembers:
+            yield from self._aborted(run)
+            yield from self._taken_out(record)
+
+    def _aborted(self, run: str) -> Iterator[Transaction]:
+        waiting = [transaction for transaction in self.uncommitted() if transaction.run == run]
+        there = {left.name for left in self.opened.leftovers()} if waiting else set()
+        for transaction in waiting:
+            if transaction.name in there:
+                continue
+            if self.opened.abort([transaction.name]):
+                self.mark_committed(transaction)
+            else:
+                yield transaction
+
+    def _taken_out(self, record: SinkRecord) -> Iterator[Transaction]:
+        committed = [transaction for transaction in self.transactions if transaction.committed]
+        asked = [old for old in committed if record.rewound_after < old.version <= record.rewound]
+        there = {found.name for found in self.opened.later(record.rewound_after)} if asked else set()
+        yield from (transaction for transaction in asked if transaction.name not in there)
