@@ -103,6 +103,19 @@ class Journal:
         self.state, self._believed = reading, True
         return reading
 
+    def read_whole(self) -> State:
+        """As ``catch_up``, for a process that reads the journal for the first time. Raises ``Damaged`` if an entry in it is missing: what
+        follows it would be out of sight, and come back when its number is used again. Cost: a listing.
+        """
+        n = self.catch_up().n
+        later = next(iter(self.store.list(self.keys.journal, self.keys.entry(n) if n >= 0 else "")), None)
+        if later and not (self.state.closed or self.entry(n + 1) or self.entry(self._boundary_after(n))):
+            raise errors.Damaged(
+                f"{self.keys.entry(n + 1)} is missing, and {later.key} is there: somebody or something deleted a part of the journal. Bring"
+                " it back from a backup. If there is none, delete the later entries: what they say is lost then"
+            )
+        return self.state
+
     def _refuse_savepoints_of_others(self, state: State) -> None:
         """Raise ``Damaged`` if the journal lists the directory of another job's savepoint: it would be read and deleted."""
         for checkpoint in state.checkpoints:

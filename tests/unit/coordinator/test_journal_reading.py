@@ -309,3 +309,33 @@ def test_times_compare_as_texts() -> None:
     assert [utc_text(moment) for moment in moments] == [
         "2026-11-20T00:00:00.000Z", "2026-11-20T00:00:00.001Z", "2026-11-20T00:00:00.999Z",
     ]  # fmt: skip
+
+
+# -- a missing entry -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [2, SHORT - 1, SHORT + 3, 3 * SHORT - 1])
+def test_missing_entry_is_named_by_whoever_reads_the_journal_first(entries: int) -> None:
+    """Otherwise what follows it is out of sight, until somebody uses its number again."""
+    store = written(entries, segment=SHORT)
+    newest = max(numbers(store))
+    assert open_journal(store, segment=SHORT).read_whole() == truth(store)
+    for number in range(newest // SHORT * SHORT, newest):
+        torn = MemoryStore()
+        torn.objects = {key: body for key, body in store.objects.items() if key != KEYS.entry(number)}
+        with pytest.raises(Damaged, match=f"{KEYS.entry(number)} is missing, and {KEYS.entry(number + 1)} is there"):
+            open_journal(torn, segment=SHORT).read_whole()
+
+
+@pytest.mark.parametrize("more", [1, 2, SHORT, 2 * SHORT])
+def test_entries_that_are_written_while_a_journal_is_read_are_not_taken_for_torn_ones(more: int) -> None:
+    store = written(2, segment=SHORT)
+
+    def others_write(call: Call) -> Fault:
+        if call.kind == "list" and len(numbers(store)) == 2:
+            write(open_journal(store, segment=SHORT), more)
+        return Fault.NONE
+
+    state = open_journal(FaultyStore(store, others_write), segment=SHORT).read_whole()
+    assert state.n == 1
+    assert truth(store).n > state.n
