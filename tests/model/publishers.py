@@ -151,8 +151,8 @@ class Job:
         found, state = self._opened(kept)
         self.coordinator.journal.catch_up()
         commits_of = self._commits(found)
-        while due := commits_of.due():
-            found.commit(*due[0])
+        while (due := commits_of.due()) and found.commit(*due[0]):
+            pass  # an aborted write fails the attempt in the end
         return kept_of(state)
 
     def confirm(self, kept: bytes) -> bytes:

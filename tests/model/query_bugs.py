@@ -156,7 +156,7 @@ def newest_alone() -> Iterator[None]:
     def found(location: Location, *_: Location) -> LocationFiles:
         return LocationFiles(location)
 
-    with patch.object(copying, "Found", found):
+    with patch.object(copying, "LocationFiles", found):
         yield
 
 
