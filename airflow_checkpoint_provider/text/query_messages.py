@@ -23,15 +23,20 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
 }
 
 
-def begins(uid: str, begun: int, committed: int, newest: Checkpoint | None) -> str:
-    """Say which batch of a query is next. ``newest`` is the newest completed checkpoint, for comparison."""
+def begins(uid: str, begun: int, committed: int, newest: Checkpoint | None, older: int) -> str:
+    """Say which batch of a query is next. ``newest`` is the newest completed checkpoint, for comparison. ``older`` locations are kept."""
     if begun < 0:
         return coded(f"query '{uid}' starts from its beginning", "CKP125")
     needed = f". Newest checkpoint: chk-{newest.id} (not needed)" if newest else ""
     if begun == committed:
         return coded(f"query '{uid}' continues after batch {committed}{needed}", "CKP125")
     again = f"repeats batch {begun}, which an earlier attempt began and did not commit: it reads the same offsets"
-    return coded(f"query '{uid}' {again}{needed}", "CKP125")
+    kept = (
+        f". Until it is committed, {older} locations of earlier attempts stay, each with a copy of the state"
+        if older > 1
+        else ""
+    )
+    return coded(f"query '{uid}' {again}{kept}{needed}", "CKP125")
 
 
 def batch_in_two_sinks(uid: str, batch: int, old: str, new: str) -> str:

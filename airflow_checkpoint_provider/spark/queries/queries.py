@@ -208,8 +208,8 @@ class Queries:
             saved = restored.query
             say(query_messages.restored(located.uid, saved.batch, saved.begun, str(point)))
         else:
-            newest = next(iter(state.newest_first()), None)
-            say(query_messages.begins(located.uid, located.position.begun, located.position.committed, newest))
+            newest, position = next(iter(state.newest_first()), None), located.position
+            say(query_messages.begins(located.uid, position.begun, position.committed, newest, len(located.older)))
             return
         for edge in restored.query.edges if restored and restored.query else ():
             if edge.ahead:

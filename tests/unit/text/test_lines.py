@@ -223,7 +223,7 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
         id=97, epochs=(1,), branch=0, plan=("",), request=Request(token="t"), timeout_s=1.0, triggered_at=at("01:00:00")
     )
     lines = [
-        query_messages.begins("orders", begun, committed, checkpoint)
+        query_messages.begins("orders", begun, committed, checkpoint, older=1)
         for begun, committed, checkpoint in ((-1, -1, None), (412, 412, newest), (413, 412, newest), (0, -1, None))
     ]
     assert lines[0] == "query 'orders' starts from its beginning  [CKP125]"
@@ -231,6 +231,8 @@ def test_line_of_a_query_says_which_batch_is_next() -> None:
     assert lines[2].startswith("query 'orders' repeats batch 413, which an earlier attempt began and did not commit")
     assert lines[2].endswith("it reads the same offsets. Newest checkpoint: chk-97 (not needed)  [CKP125]")
     assert lines[3].endswith("it reads the same offsets  [CKP125]")
+    often = query_messages.begins("orders", 413, 412, None, older=12)
+    assert "Until it is committed, 12 locations of earlier attempts stay, each with a copy of the state" in often
     behind = "query 'orders' continues after batch 7 of chk-3"
     again = "batch 8 had begun, and runs again with the same offsets"
     assert query_messages.restored("orders", 7, 7, "chk-3") == f"{behind}  [CKP125]"
