@@ -149,6 +149,10 @@ def goes_back_first() -> Iterator[None]:
         yield
 
 
+def newest_of_any_branch(self: Sinks, uid: str) -> int:
+    return self._attempt.journal.state.sink(uid).version
+
+
 COMMIT_STEP, DETAIL = Job.commit, SinkState.detail
 RESTORED, COMMIT_RESTORED, GO_BACK = Sinks._restored, Sinks._commit_restored, Sinks._go_back
 
@@ -172,6 +176,18 @@ DRIVERS = {
     "46": Bug(
         "a gated sink publishes without a gate",
         replaced(sink_transitions, "_publishes", lambda checkpoint, held: held.transactions > 0), "an_audit_of_rows", ("S6",),
+    ),
+    "I": Bug(
+        "what another branch has confirmed counts", replaced(Sinks, "_confirmed", newest_of_any_branch),
+        "a_job_that_goes_back_and_forth", ("S7",), walks=10,
+    ),
+    "J": Bug(
+        "rows that were taken out count as committed", replaced(SinkState, "_taken_out", lambda self, record: ()),
+        "rows_that_were_taken_out", ("S7",), walks=10,
+    ),
+    "K": Bug(
+        "a write that was aborted waits for its gate", replaced(SinkState, "_aborted", lambda self, run: ()),
+        "a_gate_of_another_branch", ("S7", "P10"), walks=10,
     ),
 }  # fmt: skip
 
