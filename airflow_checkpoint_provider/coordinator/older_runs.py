@@ -124,7 +124,7 @@ def _name(state: State) -> str:
 
 
 @dataclass(frozen=True)
-class _Histories:
+class _OlderRuns:
     """The prefixes of the histories that are not closed: those that hold checkpoints or files, and the others. Both begin with the oldest;
     names without a time come last. ``closed_runs`` have registrations of map indexes, and no such history.
     """
@@ -134,7 +134,7 @@ class _Histories:
     closed_runs: list[str]
 
 
-def _listed(store: Store, job: str, own: str) -> _Histories:
+def _listed(store: Store, job: str, own: str) -> _OlderRuns:
     boundaries: dict[str, int] = {}
     parts: dict[str, set[str]] = {}
     registered = list[str]()
@@ -161,7 +161,7 @@ def _listed(store: Store, job: str, own: str) -> _Histories:
     cut = {run for run in registered if any(key.startswith(f"{run}/") for key in ends)}
     busy = {*cut, _run_of(own), *map(_run_of, histories)}
     closed = set(map(_run_of, parts)) - busy
-    return _Histories(holding, others, [each for each in registered if each in closed])
+    return _OlderRuns(holding, others, [each for each in registered if each in closed])
 
 
 def _run_of(prefix: str) -> str:

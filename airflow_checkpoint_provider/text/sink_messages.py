@@ -18,7 +18,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP154": "A commit failed. The driver tries it again.",
     "CKP155": "The script writes a sink to another target than the restored checkpoint says.",
     "CKP156": "A completed checkpoint holds rows that nobody has committed to their sink. The next start of that run does it.",
-    "CKP157": "A write of the restored checkpoint was aborted or taken out since. Its own run does it again; in another run the rows are missing.",
+    "CKP157": "A write of the restored checkpoint was aborted or taken out since. The line says whether it is done again.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
     "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
     "CKP165": "A Delta table lies in S3, and its log is written by a class for one driver. Two drivers may lose a commit.",
