@@ -51,8 +51,22 @@ def restored(
         named = f"unless its script or task has restore={str(base)!r}"
         text = f"it lies outside of the root and of savepoint_roots. So the next start is refused (CKP409), {named}"
         lines.append(labelled("to name", text))
+    lines += [labelled("missing", text) for text in _taken_out(state, restored)]
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return [*lines, *(line for query in again for line in _read_again(query))]
+
+
+def _taken_out(state: State, restored: Restored) -> Iterator[str]:
+    """Yield the sinks out of which rows were taken since that were written before the restore point."""
+    if restored.point is None or restored.point.pointer or restored.chosen is None:
+        return
+    for entry in restored.chosen.checkpoint.states:
+        record = state.sink(entry.uid)
+        if entry.sink and record.rewound_after < entry.sink.version <= record.rewound:
+            yield (
+                f"sink '{entry.uid}': the job went back to before this checkpoint once, and what was written since then was taken out of"
+                f" {entry.sink.target}. Those rows do not come back. To get them, restore a checkpoint from before them, and run those runs again"
+            )
 
 
 def _read_again(query: ReadAgain) -> Iterator[str]:

@@ -222,6 +222,25 @@ def test_rows_of_later_runs_are_taken_out_on_the_way_back(script: Script, out: P
     assert script.coordinator().state.sink("report").version == 4, "no version is used twice"
 
 
+def test_rows_that_were_taken_out_are_said_to_be_missing_where_the_job_goes_to_their_checkpoint_again(
+    script: Script, out: Path, capsys: CaptureFixture
+) -> None:
+    after_three_runs(script, out, rewind_sink=True)
+    with script.failing() as job:
+        job.sink("report", FileSink(out))
+    capsys.readouterr()
+    store, source = script.coordinator().store, change.RestoreSource("chk-3", rewind_sink=True)
+    said = "\n".join(change.restore(store, "job", None, source, change.Approval(yes=True)).lines or ())
+    assert "sink 'report': the job went back to before this checkpoint once" in said
+    with script.failing() as job:
+        job.sink("report", FileSink(out))
+    assert (
+        "write 1 of run alone-3 was aborted, or taken out, since its checkpoint. This run does not do it again: 1 row"
+        in (capsys.readouterr().out)
+    )
+    assert rows_of(script.spark, out) == [0]
+
+
 def test_rows_from_before_the_history_was_closed_stay(
     script: Script, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
