@@ -14,10 +14,9 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.liveness import Beat, beat_keys, read_beat
 from airflow_checkpoint_provider.coordinator.restore import Candidate, Restored, candidates_at_start, open_pointer
-from airflow_checkpoint_provider.coordinator.savepoint import find_gone
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, InvalidName
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED, Checkpoint
-from airflow_checkpoint_provider.protocol.keys import SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.keys import checkpoint_id, pointer_of
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import INLINE, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
@@ -239,16 +238,7 @@ def verify(store: Store, pointer: str, *, deep: bool = False) -> Report:
     ``deep``: all pages of all files are read, too.
     """
     parsed = pointer_of(pointer)
-    try:
-        opened = open_pointer(parsed, store, deep=deep)
-    except CheckpointNotFound:
-        gone = find_gone(store, parsed) if isinstance(parsed, SavepointPointer) else None
-        if gone is None:
-            raise
-        raise CheckpointNotFound(
-            f"{parsed}: savepoint chk-{gone.id} of {gone.job} is gone: its directory was moved or removed. If that was intended,"
-            f" let the history forget it: {command('dispose', '--forget', str(parsed), state=gone.coordinator.state)}"
-        ) from None
+    opened = open_pointer(parsed, store, deep=deep)
     seal, completed_at = opened.seal, opened.checkpoint.completed_at or None
     about = f"sealed {day_and_time(completed_at)}" if completed_at else f"savepoint {seal.id} of {seal.job}"
     states, files, total = len(seal.states), opened.files, sum(state.bytes for state in seal.states.values())

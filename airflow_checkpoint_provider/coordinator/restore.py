@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history, state_entries
 from airflow_checkpoint_provider.coordinator.files import verify
-from airflow_checkpoint_provider.coordinator.savepoint import target_of
-from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint, open_savepoint
+from airflow_checkpoint_provider.coordinator.savepoint import is_gone, open_listed, target_of
+from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint
 from airflow_checkpoint_provider.errors import (
+    CheckpointError,
     CheckpointNotFound,
     Damaged,
     InvalidName,
@@ -114,7 +115,7 @@ def id_floor_of(point: Point | None, home: Store) -> int:
     if point is None or point.pointer is None:
         return 0
     pointer = pointer_of(point.pointer)
-    return pointer.id if isinstance(pointer, Pointer) else open_savepoint(pointer, home).seal.id
+    return pointer.id if isinstance(pointer, Pointer) else open_listed(pointer, home).seal.id
 
 
 def _savepoint_point(pointer: SavepointPointer, state: State, store: Store) -> Point:
@@ -123,7 +124,7 @@ def _savepoint_point(pointer: SavepointPointer, state: State, store: Store) -> P
     A savepoint that this history lists becomes its id. A moved copy, or one that the history has forgotten, is
     treated as another history's.
     """
-    savepoint = open_savepoint(pointer, store)
+    savepoint = open_listed(pointer, store)
     where = str(SavepointPointer(savepoint.store.uri, pointer.name))
     listed = next(
         (checkpoint for checkpoint in state.with_status(RETAINED, CONDEMNED) if checkpoint.target == where), None
@@ -253,7 +254,7 @@ def open_pointer(
     ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
     """
     if isinstance(pointer, SavepointPointer):
-        savepoint = open_savepoint(pointer, home)
+        savepoint = open_listed(pointer, home)
         files = savepoint.verify(deep=deep)
         return OpenedPointer(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
     coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending)
@@ -338,29 +339,54 @@ def _whole(coordinator: Coordinator, checkpoint: Checkpoint, deep: bool) -> tupl
 def unusable(
     coordinator: Coordinator, checkpoint: Checkpoint, damage: Damaged, *, file_set: str = "", deep: bool = False
 ) -> Damaged:
-    """Return the error for a checkpoint that is damaged: it names the next older one that is whole, and the command.
+    """Return the error for a checkpoint that is damaged: it names the next older one that is whole, else the newest, and the command.
 
     ``file_set`` is the path of damaged rows whose names and sizes are right: a checkpoint that shares them is not whole either.
     """
-    whole = next(_whole_before(coordinator, checkpoint.id, file_set, deep), None)
-    advice = f"chk-{whole} is the next older one that is whole" if whole else "there is no older one that is whole"
-    where = f"chk-{whole}" if whole else "run-start"
+    state, what, where = coordinator.state, "there is no other one that is whole", _beginning(coordinator.state)
+    older = _older(state, checkpoint.id)
+    newer = tuple(other for other in state.newest_first() if other not in older and other.id != checkpoint.id)
+    if (whole := next(_whole_of(coordinator, older + newer, file_set, deep), None)) is not None:
+        where, which = f"chk-{whole.id}", "next older" if whole in older else "newest"
+        what = f"{where} is the {which} one that is whole"
     return Damaged(
-        f"chk-{checkpoint.id} cannot be restored: {damage.message}. {advice}. Nothing was changed."
-        f" To start from another checkpoint: {wording.restore(coordinator.state, where)}"
+        f"chk-{checkpoint.id} cannot be restored: {_why_unusable(coordinator, checkpoint, damage)}. {what}. Nothing was changed."
+        f" To start elsewhere: {wording.restore(state, where)}"
     )
 
 
-def _whole_before(coordinator: Coordinator, number: int, file_set: str, deep: bool) -> Iterator[int]:
-    """Yield the ids of the retained checkpoints before ``number`` that are whole, newest first.
+def _why_unusable(coordinator: Coordinator, checkpoint: Checkpoint, damage: Damaged) -> str:
+    """Return what is wrong with a checkpoint. A directory that a person has moved is no damage."""
+    with contextlib.suppress(CheckpointError):
+        if checkpoint.target and checkpoint.published and is_gone(coordinator.store, target_of(checkpoint)):
+            forget = wording.command("dispose", "--forget", checkpoint.target, state=coordinator.state)
+            return (
+                f"its directory {checkpoint.target} was moved or removed. To restore it, name the directory in which it is now. To let the"
+                f" history forget it: {forget}"
+            )
+    return damage.message
+
+
+def _beginning(state: State) -> str:
+    """Return how a restore names the beginning of the newest run, or of the history, if the run began with a checkpoint of this history:
+    that one is not whole, or is gone."""
+    run = state.runs[-1] if state.runs else None
+    own = run is None or (run.started_from is not None and run.started_from.pointer is None)
+    return "none" if own else "run-start"
+
+
+def _whole_of(
+    coordinator: Coordinator, checkpoints: Iterable[Checkpoint], file_set: str, deep: bool
+) -> Iterator[Checkpoint]:
+    """Yield those of the checkpoints that are whole.
 
     A checkpoint that the store cannot read now is passed over: the error must name the damage, whatever else fails.
     """
-    for checkpoint in _older(coordinator.state, number):
+    for checkpoint in checkpoints:
         with contextlib.suppress(Damaged, StoreError):
             if checkpoint.target or not holds(coordinator.contents(checkpoint)[0], file_set):
                 _whole(coordinator, checkpoint, deep)
-                yield checkpoint.id
+                yield checkpoint
 
 
 def _older(state: State, number: int) -> tuple[Checkpoint, ...]:

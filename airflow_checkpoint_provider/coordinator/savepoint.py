@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, S
 from airflow_checkpoint_provider.errors import (
     AlreadyClaimed,
     CheckpointError,
+    CheckpointNotFound,
     Damaged,
     Held,
     InvalidConfig,
@@ -125,7 +126,7 @@ def claim(
     The history that made it forgets it, so that nobody restores it there while another history deletes it. Raises ``AlreadyClaimed``,
     ``Held`` while its own history needs it, and the errors of opening and verifying.
     """
-    savepoint = savepoint_target.open_savepoint(pointer, coordinator.store)
+    savepoint = open_listed(pointer, coordinator.store)
     savepoint_target.refuse_history(savepoint.store, pointer)
     savepoint_target.check_claim(savepoint.store, pointer, coordinator.folder)
     origin = _own_history(coordinator.store, savepoint.seal, pointer)
@@ -153,7 +154,7 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
         raise InvalidName(f"{text} is not a savepoint: its history deletes it. See `checkpoints prune` and retention=")
     _check_reach(home, pointer)
     try:
-        savepoint = savepoint_target.open_savepoint(pointer, home, limited=False)
+        savepoint = open_listed(pointer, home, limited=False)
     except SavepointDisposed:
         return _finish(home, pointer, by, now, dry_run=dry_run)
     # Its own history has forgotten a claimed savepoint.
@@ -214,6 +215,13 @@ class SavepointGone:
     def job(self) -> str:
         return self.coordinator.state.job
 
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.pointer}: savepoint chk-{self.id} of {self.job} is gone: its directory was moved or removed. If that was intended,"
+            f" let the history forget it: {wording.command('dispose', '--forget', str(self.pointer), state=self.coordinator.state)}"
+        )
+
     def forget(self, by: str, now: str, *, dry_run: bool = False) -> None:
         """Let the history forget the savepoint. Raises ``Held`` while its job may still start from it."""
         _refuse_held(self.coordinator, self.id, now)
@@ -228,9 +236,28 @@ def find_gone(home: Store, pointer: SavepointPointer) -> SavepointGone | None:
     The name of the directory names the job. A savepoint that is not published yet is not gone.
     """
     listed = _listed_at(home, pointer)
-    if listed is None or exists(home.beside(pointer.root, limited=False), pointer.metadata):
-        return None
-    return SavepointGone(pointer, *listed)
+    return SavepointGone(pointer, *listed) if listed is not None and is_gone(home, pointer) else None
+
+
+def is_gone(home: Store, pointer: SavepointPointer) -> bool:
+    """Return whether no savepoint is at ``pointer``, not even a disposed one."""
+    return not exists(home.beside(pointer.root, limited=False), pointer.metadata)
+
+
+def open_listed(pointer: SavepointPointer, home: Store, *, limited: bool = True) -> Savepoint:
+    """Open a savepoint. If nothing is there, but a history in ``home`` lists it, the ``CheckpointNotFound`` says so."""
+    try:
+        return savepoint_target.open_savepoint(pointer, home, limited=limited)
+    except CheckpointNotFound as absent:
+        raise _absence(home, pointer, absent) from None
+
+
+def _absence(home: Store, pointer: SavepointPointer, absent: CheckpointNotFound) -> CheckpointNotFound:
+    """Return ``absent``, or what says that a savepoint is gone."""
+    with contextlib.suppress(CheckpointError):  # of another history, which must not hide that nothing is there
+        if gone := find_gone(home, pointer):
+            return CheckpointNotFound(gone.message)
+    return absent
 
 
 def _check_reach(home: Store, pointer: SavepointPointer) -> None:

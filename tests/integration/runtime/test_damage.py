@@ -111,7 +111,7 @@ def test_damaged_page_that_every_checkpoint_holds_is_named_at_each_retry(
             )
         assert left.value.code == ExitCode.REFUSED
         assert "chk-2 cannot be restored: state 'first'" in launches.refusal()
-        assert "there is no older one that is whole" in launches.refusal()
+        assert "there is no other one that is whole" in launches.refusal()
         assert "--from run-start" in launches.refusal()
 
 

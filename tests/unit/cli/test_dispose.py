@@ -97,6 +97,20 @@ def test_verify_says_that_a_savepoint_is_gone(saved: Checkpoint, checkpoints: Co
     assert f"dispose --forget {pointer} [CKP624]" in done.err
 
 
+def test_restore_and_dispose_say_that_a_savepoint_is_gone(job: Job, saved: Checkpoint, checkpoints: Command) -> None:
+    pointer = removed(saved)
+    said = f"savepoint chk-{saved.id} of orders is gone: its directory was moved or removed"
+    for arguments in (("dispose", pointer), ("dispose", "orders", "chk-2"), ("restore", "orders", "--from", pointer)):
+        done = checkpoints(*arguments, "--yes")
+        assert (done.code, done.out) == (4, "")
+        assert said in done.err
+    done = checkpoints("restore", "orders", "--from", f"chk-{saved.id}", "--yes")
+    assert done.code == 1
+    assert f"chk-2 cannot be restored: its directory {pointer} was moved or removed" in done.err
+    assert f"dispose --forget {pointer}. chk-1 is the next older one that is whole" in done.err
+    assert job.state.branch.number == 0
+
+
 def test_dispose_with_forget_drops_the_record_of_a_savepoint_that_is_gone(
     job: Job, saved: Checkpoint, checkpoints: Command
 ) -> None:

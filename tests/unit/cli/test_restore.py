@@ -229,8 +229,8 @@ def test_restore_from_a_damaged_checkpoint_fails_and_changes_nothing(running: Re
     done = checkpoints("restore", FLIGHTS, "--from", "chk-2", "--yes")
     assert (done.code, done.out) == (1, "")
     assert "chk-2 cannot be restored" in done.err
-    command = f"checkpoints --root {running.store.uri[7:]} restore {FLIGHTS} {RUN} --from run-start"
-    assert f"from another checkpoint: {command}" in done.err
+    command = f"checkpoints --root {running.store.uri[7:]} restore {FLIGHTS} {RUN} --from chk-3"
+    assert f"chk-3 is the newest one that is whole. Nothing was changed. To start elsewhere: {command}" in done.err
     assert running.coordinator.journal.catch_up().branch.number == 0
 
 

@@ -153,7 +153,7 @@ def test_deep_verify_reads_all_pages(history: Coordinator, checkpoints: Command)
 
 @pytest.mark.parametrize(
     ("uid", "advice"),
-    [("s2", "chk-1 is the next older one that is whole"), ("s1", "there is no older one that is whole")],
+    [("s2", "chk-1 is the next older one that is whole"), ("s1", "there is no other one that is whole")],
 )
 def test_deep_verify_names_the_damaged_page_and_an_older_checkpoint_without_it(
     history: Coordinator, store: LocalStore, checkpoints: Command, uid: str, advice: str

@@ -184,7 +184,7 @@ def test_damaged_checkpoint_without_an_older_one_says_so(store: MemoryStore) -> 
     coordinator = driver(store)
     take(coordinator)
     del store.objects[KEYS.seal(1)]
-    with pytest.raises(Damaged, match="there is no older one that is whole"):
+    with pytest.raises(Damaged, match="there is no other one that is whole"):
         newest(coordinator)
 
 

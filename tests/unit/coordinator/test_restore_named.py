@@ -183,17 +183,34 @@ def test_pending_checkpoint_is_located_only_on_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(2, "chk-1 is the next older one that is whole"), (1, "there is no older one that is whole")]
+    ("hurt", "advice", "where"),
+    [
+        ([2], "chk-1 is the next older one that is whole", "chk-1"),
+        ([1], "chk-3 is the newest one that is whole", "chk-3"),
+        ([3, 2, 1], "there is no other one that is whole", "none"),
+    ],
 )
-def test_damaged_checkpoint_names_the_next_older_one(number: int, advice: str) -> None:
+def test_damaged_checkpoint_names_another_one_that_is_whole(hurt: list[int], advice: str, where: str) -> None:
     store = two_tries()
     coordinator = bystander(store)
-    store.delete([KEYS.seal(number)])
-    with pytest.raises(Damaged) as hurt:
-        examine(coordinator, coordinator.state, Point(id=number))
-    assert advice in hurt.value.message
-    where = "chk-1" if number == 2 else "run-start"
-    assert hurt.value.message.rsplit(": ", 1)[1].find(where) > 0
+    store.delete([KEYS.seal(number) for number in hurt])
+    (run,) = coordinator.state.runs
+    coordinator.journal.state = replace(coordinator.state, runs=(replace(run, started_from=Point(id=1)),))
+    with pytest.raises(Damaged) as damage:
+        examine(coordinator, coordinator.state, Point(id=hurt[0]))
+    assert advice in damage.value.message
+    assert damage.value.message.endswith(f"--from {where}")
+
+
+@pytest.mark.parametrize("start", [None, Point(pointer="memory://other/s")])
+def test_damaged_checkpoint_alone_names_the_beginning_of_the_run(start: Point | None) -> None:
+    store = two_tries()
+    coordinator = bystander(store)
+    store.delete([KEYS.seal(number) for number in (1, 2, 3)])
+    (run,) = coordinator.state.runs
+    coordinator.journal.state = replace(coordinator.state, runs=(replace(run, started_from=start),))
+    with pytest.raises(Damaged, match="--from run-start "):
+        examine(coordinator, coordinator.state, Point(id=3))
 
 
 def test_store_error_at_an_older_checkpoint_does_not_hide_the_damage() -> None:
@@ -201,7 +218,7 @@ def test_store_error_at_an_older_checkpoint_does_not_hide_the_damage() -> None:
     store.delete([KEYS.seal(2)])
     coordinator = bystander(store)
     store.plan = lambda call: Fault.DENIED if call.key == KEYS.seal(1) else Fault.NONE
-    with pytest.raises(Damaged, match=r"chk-2 cannot be restored.*there is no older one that is whole"):
+    with pytest.raises(Damaged, match=r"chk-2 cannot be restored.*chk-3 is the newest one"):
         examine(coordinator, coordinator.state, Point(id=2))
 
 

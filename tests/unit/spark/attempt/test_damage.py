@@ -87,7 +87,7 @@ def test_damaged_file_in_an_error_or_its_causes_is_named(
     damage = damage_of(error, running.attempt, [clean])
     assert isinstance(damage, Damaged)
     assert damage.message.startswith(f"chk-1 cannot be restored: state 'clean': {KEY} has a page at byte ")
-    assert "there is no older one that is whole" in damage.message
+    assert "there is no other one that is whole" in damage.message
 
 
 @pytest.mark.parametrize(
