@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.commands import Restore
 from airflow_checkpoint_provider.protocol.events import Point, Token
 from airflow_checkpoint_provider.protocol.kafka_offsets import deleted
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS, FOREACH_BATCH, ICEBERG, QueryDetail
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
@@ -78,6 +79,7 @@ class RestoreTarget:
         """
         names, rewinds = self.names(rename), self._where != "latest"
         if rewinds:
+            self._refuse_to_begin_anew()
             self._refuse_queries(names, rewind_sink=rewind_sink)
         return Restore(
             token=token,
@@ -123,12 +125,22 @@ class RestoreTarget:
                 continue
             self._refuse_deleted(query.uid, saved)
             if saved.batch == NOTHING:
-                raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW))
+                raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW, self.state))
             if saved.sink == FOREACH_BATCH:
-                raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.OWN_FUNCTION))
+                raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.OWN_FUNCTION, self.state))
             if saved.sink in (*FILE_SINKS, DELTA, ICEBERG) and not rewind_sink:
-                why = wording.sink_is_ahead(query.uid, saved.path, saved)
+                why = wording.sink_is_ahead(query.uid, saved.path, saved, self.state, self._where)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
+
+    def _refuse_to_begin_anew(self) -> None:
+        """Raise ``NotSupportedYet`` if the point is nothing, and a query of the running driver has committed a batch.
+
+        After a stop the query is left to the driver: perhaps its author has given it another name meanwhile.
+        """
+        running = self.state.running() if self.restored.point is None else None
+        for query in self.state.queries if running else ():
+            if file_set_epoch(query.newest.path) == running.epoch and self._newest_batch(query) > NOTHING:
+                raise NotSupportedYet(wording.cannot_begin_anew(query.uid, self.state))
 
     def _refuse_deleted(self, uid: str, saved: QueryDetail) -> None:
         """Raise ``SourceMoved`` if the newest heartbeat proves that Kafka has deleted rows after the checkpoint."""
@@ -142,7 +154,9 @@ class RestoreTarget:
             ]
             if lost:
                 raise SourceMoved(
-                    wording.rows_are_deleted(uid, saved.batch, known.at, lost), checkpoint=saved.batch, gaps=lost
+                    wording.rows_are_deleted(self.state, uid, saved.batch, known.at, lost),
+                    checkpoint=saved.batch,
+                    gaps=lost,
                 )
 
     def _newest_batch(self, query: QueryRecord) -> int:

@@ -151,7 +151,9 @@ def dispose(home: Store, text: str, by: str, now: str, *, dry_run: bool = False)
     """
     pointer = pointer_of(text)
     if isinstance(pointer, Pointer):
-        raise InvalidName(f"{text} is not a savepoint: its history deletes it. See `checkpoints prune` and retention=")
+        raise InvalidName(
+            f"{text} is not a savepoint: its history deletes it. See `{wording.command('prune', 'JOB')}` and retention="
+        )
     _check_reach(home, pointer)
     try:
         savepoint = open_listed(pointer, home, limited=False)

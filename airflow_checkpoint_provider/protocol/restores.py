@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import launches
+from airflow_checkpoint_provider.protocol import launches, wording
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.kinds import RESTORED
 from airflow_checkpoint_provider.protocol.state import State
@@ -19,7 +19,8 @@ def restore(state: State, command: c.Restore) -> Decision:
     number = command.base.id if command.base else None
     if not state.incarnation or (number is not None and number not in {checkpoint.id for checkpoint in state.retained}):
         cause = "there is no history" if not state.incarnation else f"{command.base} was deleted"
-        return Refusal(errors.StateRequired(f"{cause}; nothing was changed. `checkpoints list` shows what is there"))
+        there = wording.list_of(state.job or "JOB", state)
+        return Refusal(errors.StateRequired(f"{cause}; nothing was changed. `{there}` shows what is there"))
     if refusal := launches.being_deleted(state, command.base):
         return refusal
     if refusal := _rename_conflict(state, command):

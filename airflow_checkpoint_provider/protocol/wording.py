@@ -106,8 +106,10 @@ def show(state: State, run: str) -> str:
     return command("show", Name(state.job), Name(state.scope or run), *item_option(state), state=state)
 
 
-def restore(state: State, where: str, *options: str) -> str:
-    """Return the command that restores this history, and no other history of its job, from ``where``."""
+def restore(state: State | None, where: str, *options: str) -> str:
+    """Return the command that restores this history, and no other history of its job, from ``where``. None stands for any job."""
+    if state is None:
+        return command("restore", "JOB", "--from", where, *options)
     run = [Name(state.scope)] if state.scope else []
     return command("restore", Name(state.job), *run, *item_option(state), "--from", where, *options, state=state)
 
@@ -147,41 +149,45 @@ def superseded(state: State, run: str, launch: Launch | None = None) -> str:
     )
 
 
-_ALLOWS = "`checkpoints restore --rewind-sink`, or RestoreOperator(rewind_sink=True)"
-_OTHERWISE = (
-    "To keep them: `checkpoints restore --from latest`. To have both: start another job_id from the checkpoint, and let it write to another"
-    " path"
-)
+def _allows(state: State | None, where: str) -> str:
+    return f"`{restore(state, where, '--rewind-sink')}`, or RestoreOperator(rewind_sink=True)"
 
 
-def rows_are_deleted(uid: str, batch: int, at: str, lost: Iterable[Gap]) -> str:
+def _otherwise(state: State | None) -> str:
+    return (
+        f"To keep them: `{restore(state, 'latest')}`. To have both: start another job_id from the checkpoint, and let it write to another"
+        " path"
+    )
+
+
+def rows_are_deleted(state: State, uid: str, batch: int, at: str, lost: Iterable[Gap]) -> str:
     """Say why a query cannot go back to ``batch``: at the time ``at``, Kafka no longer had the rows that it would read again."""
     return (
         f"query '{uid}': by its offsets at {at}, Kafka does not have all rows since batch {batch}: {', '.join(map(str, lost))}. Nothing was"
-        " changed. A newer checkpoint may still have all its rows: `checkpoints list` says which. To go back without these rows, start the"
-        ' job once with .option("failOnDataLoss", "false") at the source, and restore then'
+        f" changed. A newer checkpoint may still have all its rows: `{list_of(state.job, state)}` says which. To go back without these rows,"
+        ' start the job once with .option("failOnDataLoss", "false") at the source, and restore then'
     )
 
 
-def sink_is_ahead(uid: str, sink: str, saved: QueryDetail) -> str:
-    """Say why a query does not go back to ``saved``: its sink holds later batches."""
+def sink_is_ahead(uid: str, sink: str, saved: QueryDetail, state: State | None = None, where: str = "…") -> str:
+    """Say why a query does not go back to ``saved``: its sink holds later batches. ``where`` is how a restore names that checkpoint."""
     if saved.sink in (DELTA, ICEBERG):
-        return _table_is_ahead(uid, sink, saved)
+        return _table_is_ahead(uid, sink, saved, state, where)
     return (
-        f"query '{uid}' cannot go back to batch {saved.batch}: its sink {sink} holds later batches. To move them out of it: {_ALLOWS}."
-        f" {_OTHERWISE}"
+        f"query '{uid}' cannot go back to batch {saved.batch}: its sink {sink} holds later batches. To move them out of it:"
+        f" {_allows(state, where)}. {_otherwise(state)}"
     )
 
 
-def _table_is_ahead(uid: str, table: str, saved: QueryDetail) -> str:
+def _table_is_ahead(uid: str, table: str, saved: QueryDetail, state: State | None, where: str) -> str:
     """Say why a query does not go back: its table holds later batches, which its author must remove."""
     why = f"query '{uid}' cannot go back to batch {saved.batch}: its table {table} holds later batches."
-    command = take_out(table, saved.newest_file)
-    if command is None:
-        return f"{why} The table no longer says which commit wrote batch {saved.batch}. {_OTHERWISE}"
+    taking_out = take_out(table, saved.newest_file)
+    if taking_out is None:
+        return f"{why} The table no longer says which commit wrote batch {saved.batch}. {_otherwise(state)}"
     return (
-        f"{why} To remove them: stop the job, run {command} (this also removes what others have written since), then {_ALLOWS}."
-        f" {_OTHERWISE}"
+        f"{why} To remove them: stop the job, run {taking_out} (this also removes what others have written since), then"
+        f" {_allows(state, where)}. {_otherwise(state)}"
     )
 
 
@@ -203,20 +209,31 @@ def take_out(table: str, commit: str | None) -> str | None:
     return None
 
 
-def upstream_went_back(uid: str, upstream: str) -> str:
+def upstream_went_back(state: State, uid: str, upstream: str) -> str:
     """Say that a query has not gone back with the query whose files it reads."""
     return (
         f"query '{uid}' cannot continue: query '{upstream}', whose files it reads, has gone back since '{uid}' ran, and writes rows again that"
         f" '{uid}' has read. Nothing was changed. Give '{uid}' another uid and an empty path, so that it begins anew. Or go back to a checkpoint"
-        " that holds both: `checkpoints list` says which"
+        f" that holds both: `{list_of(state.job, state)}` says which"
     )
 
 
-def cannot_be_rewound(uid: str, why: str) -> str:
+def cannot_be_rewound(uid: str, why: str, state: State | None = None) -> str:
     """Say that a query cannot go back, whatever is allowed, and what can be done instead."""
     return (
-        f"query '{uid}' cannot go back: {why}. To let it continue: `checkpoints restore --from latest`. Or start another job_id from the"
+        f"query '{uid}' cannot go back: {why}. To let it continue: `{restore(state, 'latest')}`. Or start another job_id from the"
         " checkpoint, and let it write to another path"
+    )
+
+
+def cannot_begin_anew(uid: str, state: State) -> str:
+    """Say that a query that runs cannot begin anew under its name, and how it can under another."""
+    run = [Name(state.scope)] if state.scope else []
+    stop = command("stop", Name(state.job), *run, *item_option(state), state=state)
+    return (
+        f"query '{uid}' runs, and cannot begin anew: it has written batches, and no batch number may be used twice. Nothing was changed. To"
+        f" begin anew under another name: `{stop}`, give the query another uid"
+        " and an empty path in the script, and repeat this restore. Or start another job_id"
     )
 
 

@@ -281,7 +281,7 @@ def _explained(doing: str, path: str) -> Iterator[None]:
             raise StoreMisconfigured(f"{text}. Somebody or something put it there; move it away") from error
         if error.errno in UNUSABLE_PATH:
             raise StoreMisconfigured(f"{text}. Choose another root, on a local or NFS file system") from error
-        advice = "Make room there (`checkpoints prune`)" if error.errno in FULL else "Look at the disk or mount"
+        advice = "Make room there (`checkpoints prune JOB`)" if error.errno in FULL else "Look at the disk or mount"
         raise StoreUnavailable(f"{text}. {advice}; trying again may help") from error
 
 

@@ -60,7 +60,7 @@ def location(script: Script) -> Path:
 def test_query_does_not_go_back_where_its_sink_has_later_batches(script: Script, tmp_path: Path, oldest: str) -> None:
     """It stays so until a person says where it goes on."""
     for restore in (oldest, "latest"):
-        with pytest.raises(SinkMoved, match=r"To move them out of it: .*`checkpoints restore --from latest`"):
+        with pytest.raises(SinkMoved, match=r"To move them out of it: .*`checkpoints restore JOB --from latest`"):
             run(script, tmp_path, restore=restore)
     from_latest(script)
     goes_on_exactly(script, tmp_path)
@@ -68,7 +68,7 @@ def test_query_does_not_go_back_where_its_sink_has_later_batches(script: Script,
 
 def test_query_that_has_written_batches_does_not_begin_anew(script: Script, tmp_path: Path, oldest: str) -> None:
     for restore in ("none", "latest"):
-        with pytest.raises(NotSupportedYet, match=r"no batch number may.*`checkpoints restore --from latest`"):
+        with pytest.raises(NotSupportedYet, match=r"no batch number may.*`checkpoints restore job --from latest`"):
             run(script, tmp_path, restore=restore)
     from_latest(script)
     goes_on_exactly(script, tmp_path)

@@ -13,12 +13,12 @@ from tests.support.acting import Job
 AT = "2026-11-20T14:05:00Z"
 
 
-def save(job: Job, *sources: str, uid: str = "clicks") -> None:
+def save(job: Job, *sources: str, uid: str = "clicks", sink: str = "kafka", path: str = "") -> None:
     """Complete a checkpoint of a query that reads on at the offsets ``sources``."""
     number = job.state.next_id
     job.coordinator.trigger(Request(token=f"barrier {number}"))
     detail = QueryDetail(
-        location="query/clicks/1-abc", batch=number, begun=number, sink="kafka", path="",
+        location="query/clicks/1-abc", batch=number, begun=number, sink=sink, path=path,
         sources={str(source): offsets for source, offsets in enumerate(sources)}, watermark_ms=0,
     )  # fmt: skip
     clicks = StateSnapshot(uid=uid, kind="query", run="", query=detail)

@@ -183,7 +183,7 @@ def test_refused_dispose_names_the_run_to_restore(store: LocalStore, checkpoints
 @pytest.mark.parametrize(
     ("pointer", "code", "says"),
     [
-        ("{root}/jobs/orders/job/chk-1", 2, "See `checkpoints prune`"),
+        ("{root}/jobs/orders/job/chk-1", 2, "prune JOB` and retention="),
         ("{root}/savepoints/savepoint-orders-9-9f3c", 4, "there is no savepoint"),
         ("orders", 2, "orders is a job. Write which checkpoint of it"),
     ],

@@ -327,6 +327,7 @@ def test_restore_behind_rows_that_kafka_has_deleted_is_refused(gone_on: Job, che
     for how in ("--dry-run", "--yes"):
         done = checkpoints("restore", "orders", "--from", "chk-2", how)
         assert done.code == 3
+        assert f"`checkpoints --root {gone_on.store.uri[7:]} list orders` says which" in done.err
         why = f"query 'clicks': by its offsets at {AT}, Kafka does not have all rows since batch 2: {GONE}. Nothing was changed."
         assert why in done.err
         assert done.err.strip().endswith("[CKP405]")
@@ -344,6 +345,35 @@ def test_restore_goes_on_unless_the_heartbeat_proves_that_rows_are_gone(
     done = checkpoints("restore", "orders", "--from", "chk-2", "--dry-run")
     assert (done.code, done.err) == (0, "")
     assert "not known" not in done.out
+
+
+@pytest.mark.parametrize("where", ["none", "run-start"])
+def test_query_that_runs_cannot_begin_anew(gone_on: Job, checkpoints: Command, where: str) -> None:
+    """No driver could start it under its name. After a stop, its author may have given it another one."""
+    before = gone_on.state.n
+    for how in ("--dry-run", "--yes"):
+        done = checkpoints("restore", "orders", "--from", where, how)
+        assert (done.code, done.out, gone_on.state.n) == (2, "", before)
+        assert "query 'clicks' runs, and cannot begin anew: it has written batches" in done.err
+        assert f"`checkpoints --root {gone_on.store.uri[7:]} stop orders`, give the query another uid" in done.err
+    savepoint(gone_on, kind="suspend_savepoint")
+    gone_on.end("suspended")
+    assert checkpoints("restore", "orders", "--from", where, "--yes").code == 0
+
+
+def test_query_that_has_committed_no_batch_may_begin_anew(gone_on: Job, checkpoints: Command) -> None:
+    (query,) = gone_on.state.queries
+    gone_on.store.delete_under(gone_on.keys.file_set(query.newest.path))
+    assert checkpoints("restore", "orders", "--from", "none", "--yes").code == 0
+
+
+def test_query_that_goes_back_too_far_names_the_whole_command(gone_on: Job, checkpoints: Command) -> None:
+    save(gone_on, "{}", sink="parquet", path="/data/out")
+    done = checkpoints("restore", "orders", "--from", "chk-3", "--yes")
+    assert done.code == 3
+    command = f"checkpoints --root {gone_on.store.uri[7:]} restore orders --from"
+    assert f"To move them out of it: `{command} chk-3 --rewind-sink`, or" in done.err
+    assert f"To keep them: `{command} latest`." in done.err
 
 
 def test_restore_goes_on_if_the_source_reads_on_without_rows(gone_on: Job, checkpoints: Command) -> None:

@@ -189,7 +189,7 @@ class Locations:
         state = self._attempt.journal.state
         for upstream in filter(None, map(state.query, start.after)):
             if upstream.newest.rewound > query.newest.branch:
-                raise SinkMoved(wording.upstream_went_back(query.uid, upstream.uid))
+                raise SinkMoved(wording.upstream_went_back(state, query.uid, upstream.uid))
 
     def _refuse_another_location(self, uid: str) -> None:
         """Raise an error for a query that continues elsewhere, where it would not be fenced: under another name, because a restore has
@@ -287,7 +287,8 @@ class Locations:
         restored, sink = start.restored, start.sink
         to = position_of(restored)
         if restored is None or restored.query is None or to.committed == NOTHING:
-            raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW))
+            state = self._attempt.journal.state
+            raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW, state))
         sink.location = saved_location(restored, self._attempt.store, self._attempt.keys)
         gone_back = sink.plan_rewind(restored.query, allowed=self._attempt.journal.state.branch.rewind_sink)
         if sink.path and sink.path != restored.query.path:

@@ -94,7 +94,7 @@ class DeltaStreamSink(CountingSink):
             raise SinkMoved(
                 f"query '{self.uid}' would continue after batch {position.committed}, but its table {self.path} was restored to version"
                 f" {restored.restored_to}, and lacks rows that the query has written up to version {lacks}. Nothing was started. Go back to"
-                f" a checkpoint with `checkpoints restore --rewind-sink`, or undo that restore: {undo}",
+                f" a checkpoint with `{wording.restore(None, '…', '--rewind-sink')}`, or undo that restore: {undo}",
                 sink=self.newest_batch(),
                 checkpoint=position.committed,
             )

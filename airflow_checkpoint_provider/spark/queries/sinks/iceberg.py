@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import NOTHING, Position
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail, iceberg_number, iceberg_snapshot
 from airflow_checkpoint_provider.spark.process.log import say
@@ -116,7 +117,8 @@ class IcebergStreamSink(CountingSink):
         if found == NOTHING and self.path == saved.path and self._remembers_since() is not None:
             raise SinkMoved(
                 f"query '{self.uid}' is to go back to batch {saved.batch}, and the snapshots of its batches have expired in its table"
-                f" {self.path}. So nobody can tell what it holds. The query was not started. `checkpoints restore --from latest` lets it continue",
+                f" {self.path}. So nobody can tell what it holds. The query was not started."
+                f" `{wording.restore(None, 'latest')}` lets it continue",
                 checkpoint=saved.batch,
             )
         if found < saved.batch if self.path == saved.path else not self.is_empty():

@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Beat, EarliestOffsets
 from airflow_checkpoint_provider.errors import SourceUnavailable
 from airflow_checkpoint_provider.location.files import NOTHING
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.kafka_offsets import Gap, Partition, gaps, kafka_offsets
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_none
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
@@ -140,8 +141,8 @@ class KafkaSources:
 
 def _loss_of(missing: Sequence[Gap], allowed: str = "") -> Loss:
     remedy = (
-        f'{NEWER.rstrip(".")}: `checkpoints list` says which. To continue without these rows, set .option("{LOSS_ALLOWED}", "false") on the'
-        f" source, and remove deleted topics from its `{TOPICS}`"
+        f"{NEWER.rstrip('.')}: `{wording.command('list', 'JOB')}` says which. To continue without these rows, set"
+        f' .option("{LOSS_ALLOWED}", "false") on the source, and remove deleted topics from its `{TOPICS}`'
     )
     return Loss("Kafka", missing, remedy, allowed)
 
