@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from airflow_checkpoint_provider import __version__, errors
-from airflow_checkpoint_provider.cli.output import write, write_lines
+from airflow_checkpoint_provider.cli.output import Report, write, write_lines
 from airflow_checkpoint_provider.cli.verbs import EXITS, HELP, VERBS, Verb, by_pointer, name
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.wording import nearest, typed_command
@@ -110,16 +110,32 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
     try:
         _check_text(options)
         report = verb(open_(), options)
-        write(report, options.output, sys.stdout)
-        sys.stdout.flush()
     except errors.CheckpointError as error:
         return _failed(error)
-    except BrokenPipeError:  # of `… | head`; Python flushes stdout again at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    unwritten = _write(report, options.output)
     if report.notes:
         write_lines(report.notes, sys.stderr)
-    return max((_failed(error) for error in report.errors), default=0)
+    code = max((_failed(error) for error in report.errors), default=0)
+    if unwritten is None:
+        return code
+    if unwritten:
+        print(
+            f"the report could not be written ({unwritten}). `{name(verb)}` itself has run to its end", file=sys.stderr
+        )
+    return max(code, FAILED)
+
+
+def _write(report: Report, output: str) -> str | None:
+    """Write a report to stdout. Return why that is not possible, else None; nothing to say about a pipe that was closed, as by `… | head`."""
+    if sys.stdout is None:  # type: ignore[redundant-expr]  # of `… >&-`
+        return "stdout is closed"
+    try:
+        write(report, output, sys.stdout)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again at its end
+        return "" if isinstance(error, BrokenPipeError) else str(error.strerror)
+    return None
 
 
 def _check_text(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.text.summary_table import status
-from airflow_checkpoint_provider.text.units import between
+from airflow_checkpoint_provider.text.units import NO_HEARTBEAT, between
 
 _AT_WORK = ("running", "launched")
 _FIRST = (*_AT_WORK, "suspended")
@@ -38,7 +38,7 @@ def job_line(found: FoundHistory, now: str, *, silent: bool) -> JobLine:
         job=state.job,
         run=found.newest_run,
         item=state.item,
-        state=_state(found) + (", no heartbeat" if silent else ""),
+        state=_state(found) + (NO_HEARTBEAT if silent else ""),
         attempt=state.last_epoch,
         last_checkpoint=f"chk-{last.id}" if last else None,
         age_s=between(last.completed_at, now) if last else None,

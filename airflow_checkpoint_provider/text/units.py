@@ -36,6 +36,8 @@ TONES = {
     "lost": "bad",
 }
 """The tones of states. A tone decides the colour on a page and on a terminal; any other state is quiet."""
+NO_HEARTBEAT = ", no heartbeat"
+"""After the state of a job whose driver is on record as alive."""
 
 
 def duration(seconds: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider import __version__
+from airflow_checkpoint_provider.cli import locate
 from airflow_checkpoint_provider.cli import main as command
 from airflow_checkpoint_provider.cli.verbs import VERBS, Verb, name
 from airflow_checkpoint_provider.errors import (
@@ -32,6 +35,7 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore
+from tests.support.recorded import Recorded
 from tests.unit.cli.conftest import ABORTED, FLIGHTS, ORDERS, Command
 
 
@@ -168,18 +172,39 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_gets_colours_and_folded_columns(
-    lake: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def terminal_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Let stdout be a terminal."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", str(columns))
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
+    return terminal
+
+
+def test_terminal_gets_colours_and_folded_columns_but_whole_names(
+    lake: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People type the names again."""
+    terminal = terminal_of(80, monkeypatch)
+    checkpoints("jobs")
     checkpoints("list", FLIGHTS)
     output = terminal.getvalue()
     assert "\x1b[" in output
-    assert FLIGHTS not in output
+    assert {FLIGHTS, ORDERS, "scheduled__2026-11-20", "chk-4", "START", "NOTE", "replaced"} <= set(
+        re.split(r"\s|\x1b\[[0-9;]*m", output)
+    )
+    assert "\N{HORIZONTAL ELLIPSIS}" not in output
+    assert "attempt replaced" not in output, "the last column is folded"
+
+
+def test_driver_without_a_heartbeat_is_red(
+    running: Recorded, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = terminal_of(200, monkeypatch)
+    monkeypatch.setattr(locate, "not_beating", lambda *_: {running.keys.prefix})
+    checkpoints("jobs")
+    assert "\x1b[31mrunning, no heartbeat\x1b[0m" in terminal.getvalue()
 
 
 def test_pseudo_terminal_gets_colours(lake: LocalStore, root: Path) -> None:
@@ -210,6 +235,37 @@ def test_closed_pipe_exits_with_1_and_says_nothing(lake: LocalStore, root: Path)
     done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize(("to", "why"), [("> /dev/full", "No space left on device"), (">&-", "stdout is closed")])
+def test_report_that_cannot_be_written_does_not_hide_that_the_change_was_made(
+    running: Recorded, to: str, why: str
+) -> None:
+    arguments = ["--root", running.store.uri, "restore", FLIGHTS, "--from", "chk-2", "--yes"]
+    line = shlex.join([sys.executable, "-m", "airflow_checkpoint_provider.cli.main", *arguments])
+    done = subprocess.run(f"{line} {to}", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    said = f"the report could not be written ({why}). `restore` itself has run to its end\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert running.coordinator.journal.catch_up().branch.number == 1
+
+
+def test_closed_pipe_keeps_the_notes(lake: LocalStore, root: Path) -> None:
+    arguments = [
+        sys.executable,
+        "-m",
+        "airflow_checkpoint_provider.cli.main",
+        "--root",
+        str(root),
+        "jobs",
+        "--limit",
+        "1",
+    ]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "1 older job left out; see --limit\n")
 
 
 # -- help ----------------------------------------------------------------------------------------------------------------
