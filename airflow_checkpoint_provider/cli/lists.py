@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.text import messages, sink_messages
 from airflow_checkpoint_provider.text.job_list import JobLine, at_work, job_line, on_call
 from airflow_checkpoint_provider.text.replay import replay
 from airflow_checkpoint_provider.text.summary_table import row
-from airflow_checkpoint_provider.text.units import NONE, day_and_time, duration, plural, size
+from airflow_checkpoint_provider.text.units import NONE, day_and_time, duration, plural, size, some
 
 MANY = 10_000  # more checkpoints than a history lists
 
@@ -32,24 +32,32 @@ JOBS = ("JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START"
 
 def jobs(store: Store, limit: int, now: str) -> Report:
     """Report the newest run of each job."""
-    newest: list[FoundHistory] = []
-    errors: list[CheckpointError] = []
-    for job in histories.jobs(store):
-        all_of = histories.histories(store, job, histories.NEWEST)
-        errors += all_of.unreadable
-        newest += [_most_urgent(all_of.found)] if all_of.found else []
-    newest.sort(key=on_call, reverse=True)
+    newest, errors, without = _newest(store)
     silent = locate.not_beating(store, [found for found in newest[:limit] if at_work(found)], _say_waiting)
     shown = [job_line(found, now, silent=found.keys.prefix in silent) for found in newest[:limit]]
     notes = [] if newest or errors else [f"no jobs under {store.uri}"]
     notes += [f"{plural(len(newest) - limit, 'older job')} left out; see --limit"] if len(newest) > limit else []
+    notes += [f"{plural(len(without), 'folder')} of jobs without a journal: {some(without)}"] if without else []
     starting = ((found.state, found.state.starting()) for found in newest[:limit])
     notes += [not_attached(state, launch) for state, launch in starting if launch and not state.suspended]
     notes += filter(None, (locate.not_followed(store, found, now) for found in newest[:limit]))
     notes += [line for found in newest[:limit] for line in sink_messages.uncommitted(found.state)]
     data = [_job_data(job) for job in shown]
     header, cells = with_items(JOBS, [_job_cells(job) for job in shown], [job.item for job in shown])
-    return Report(header, cells, data, notes=notes, errors=tuple(errors))
+    return Report(header, cells, data, notes=notes, errors=errors)
+
+
+def _newest(store: Store) -> tuple[list[FoundHistory], tuple[CheckpointError, ...], list[str]]:
+    """Return the newest history of each job, the most urgent first; the errors of what cannot be read; and the folders without a journal."""
+    newest: list[FoundHistory] = []
+    errors: dict[str, CheckpointError] = {}  # by text: a folder that is a link raises the same one each time
+    without: list[str] = []
+    for job in locate.all_jobs(store):
+        all_of = histories.histories(store, job, histories.NEWEST)
+        errors |= {str(error): error for error in all_of.unreadable}
+        newest += [_most_urgent(all_of.found)] if all_of.found else []
+        without += [] if all_of.found or all_of.unreadable else [job]
+    return sorted(newest, key=on_call, reverse=True), tuple(errors.values()), without
 
 
 def _most_urgent(found: Sequence[FoundHistory]) -> FoundHistory:

@@ -18,9 +18,9 @@ from airflow_checkpoint_provider.coordinator.histories import (
 )
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys, follower_beat
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidName, StoreError
-from airflow_checkpoint_provider.protocol.keys import History, check_item, check_job_id
+from airflow_checkpoint_provider.protocol.keys import JOBS, History, check_item, check_job_id, is_job_id
 from airflow_checkpoint_provider.protocol.wording import command, list_of, nearest
-from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.storage import LocalStore, Store
 from airflow_checkpoint_provider.text import deferral
 from airflow_checkpoint_provider.text.units import some
 
@@ -52,11 +52,20 @@ def _no_item(store: Store, job: str, run: str | None, item: str) -> CheckpointNo
 
 
 def no_job(store: Store, job: str, what: str) -> CheckpointNotFound:
-    """Return the error for a job that does not exist. It names the job that was perhaps meant."""
+    """Return the error for a job that does not exist. It names the job that was perhaps meant, or says that its journal is missing."""
     meant = ""
     with contextlib.suppress(StoreError):
-        meant = nearest(job, jobs(store))
+        known = jobs(store)
+        meant = nearest(job, known)
+        if job in known and not histories(store, job, LIMIT).found:
+            meant = " Its folder is there, but holds no journal."
     return CheckpointNotFound(f"{what}.{meant} `{command('jobs')}` lists all jobs")
+
+
+def all_jobs(store: Store) -> list[str]:
+    """Return the ids of all jobs, sorted, and those of folders that somebody has replaced by a link: to read them raises an error."""
+    links = store.links(JOBS) if isinstance(store, LocalStore) else []
+    return sorted({*jobs(store), *filter(is_job_id, links)})
 
 
 def find_run(store: Store, job: str, run: str, item: str | None = None) -> tuple[FoundHistory, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_checkpoint_provider.cli import locate
+from airflow_checkpoint_provider.cli import LIMIT, locate
 from airflow_checkpoint_provider.cli.change import DRY_RUN, Approval, confirm, entry_author
 from airflow_checkpoint_provider.cli.output import Report
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
+from airflow_checkpoint_provider.coordinator.histories import histories
 from airflow_checkpoint_provider.coordinator.releasing import Release, ReleasePlan
+from airflow_checkpoint_provider.errors import CheckpointNotFound
 from airflow_checkpoint_provider.location.files import hadoop_uri
 from airflow_checkpoint_provider.protocol.keys import History, check_item, check_job_id
 from airflow_checkpoint_provider.storage import Store
@@ -23,8 +25,7 @@ def release(
     )  # queries need one history for all runs
     coordinator = open_history(store, history.prefix, entry_author())
     if coordinator.journal.catch_up().n < 0:
-        of_item = f", item {item!r}," if item else ""
-        raise locate.no_job(store, job, f"there is no job {job!r}{of_item} with streaming queries under {store.uri}")
+        raise _no_history(store, job, item)
     leaving = Release(coordinator, uid, to, adopted)
     plan = leaving.plan()
     lines = _lines(job, plan)
@@ -33,6 +34,19 @@ def release(
     confirm(job, lines, approval)
     plan = leaving.run(entry_author().owner)
     return _report(job, plan, [*(lines if approval.yes else []), f"done: {_start(plan)}"])
+
+
+def _no_history(store: Store, job: str, item: str | None) -> CheckpointNotFound:
+    """Return the error for a job without a history that all its runs share."""
+    found = histories(store, job, LIMIT).found if item is None else ()
+    if any(history.state.item and not history.state.scope for history in found):
+        return CheckpointNotFound(f"each item of {job!r} has a history of its own. Name the item: --item=ITEM")
+    if found:
+        return CheckpointNotFound(
+            f'each run of {job!r} has a history of its own. Only a job with scope="job" can release a query'
+        )
+    of_item = f", item {item!r}," if item else ""
+    return locate.no_job(store, job, f"there is no job {job!r}{of_item} with streaming queries under {store.uri}")
 
 
 def _lines(job: str, plan: ReleasePlan) -> list[str]:

@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.file_sink.log import FileSinkLog
 from airflow_checkpoint_provider.file_sink.rewinding import Aside
 from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
-from airflow_checkpoint_provider.location.files import location_at
+from airflow_checkpoint_provider.location.files import Location, location_at
 from airflow_checkpoint_provider.protocol import queries
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Store
@@ -33,21 +33,32 @@ class RewoundSink:
     """
 
     store: Store
+    location: Location
     folder: StoreFolder
     asides: Sequence[Aside]
 
     @classmethod
     def at(cls, store: Store, uri: str) -> RewoundSink:
         """Return the sink at ``uri``. Raises ``WrongUse`` for a sink that cannot be reached like ``store``, and ``Damaged``."""
-        folder = StoreFolder(location_at(store, uri, what="a file sink"))
-        return cls(store, folder, rewinding.all_aside(folder))
+        location = location_at(store, uri, what="a file sink")
+        folder = StoreFolder(location)
+        return cls(store, location, folder, rewinding.all_aside(folder))
 
     def named(self, name: str | None) -> Sequence[Aside]:
         """Return the folder of that name, or all. Raises ``CheckpointNotFound`` if there is none."""
         found = [aside for aside in self.asides if name in (None, aside.name)]
         if not found:
-            raise CheckpointNotFound(f"no query that went back took {name or 'anything'} out of {self.folder.uri}")
+            raise CheckpointNotFound(
+                f"no query that went back took {name} out of {self.folder.uri}" if name else self.nothing_taken
+            )
         return found
+
+    @property
+    def nothing_taken(self) -> str:
+        """Say that nothing was taken out, and whether the path may be wrong."""
+        empty = next(iter(self.location.store.list(self.location.key)), None) is None
+        why = ". It does not exist, or is empty: write the path to which the query writes" if empty else ""
+        return f"no query that went back took anything out of {self.folder.uri}{why}"
 
     def jobs_at_rest(self, asides: Sequence[Aside]) -> list[Coordinator]:
         """Return the coordinators of the jobs that wrote there. Raises ``JobAlreadyRunning``, or ``CheckpointNotFound`` for a job that is not
@@ -70,7 +81,7 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
             f"{uri}/{name} has no manifest, so nobody can say what it holds. Look at it, and move or delete it by hand"
             for name in unknown
         ]
-        return replace(_report(sink.asides), notes=notes)
+        return replace(_report(sink.asides), notes=notes or ([] if sink.asides else [sink.nothing_taken]))
     found = sink.named(name)
     if back:
         found = [rewinding.to_put_back(found)]  # older folders can be put back after it

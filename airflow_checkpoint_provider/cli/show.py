@@ -138,6 +138,8 @@ def pointer(store: Store, job: str, run: str | None, number: str | None, item: s
         raise InvalidName(f"{job} is a job. Write which checkpoint of it: `{command('show', job)}` prints their ids")
     checkpoint = listed(found, number)
     where = found.pointer(store.uri, checkpoint)
+    if where is None and checkpoint.published and checkpoint.target:
+        return checkpoint.target  # of a disposed savepoint: its stub says when, and a killed disposal goes on
     if where is None:
         why = (
             messages.checkpoint_lines(found.state, checkpoint)

@@ -171,6 +171,8 @@ def _absence(state: State, checkpoint: Checkpoint | None) -> str:
         return f"it was aborted ({checkpoint.reason}) at {checkpoint.ended_at}"
     if checkpoint.status == PENDING:
         return "it is not completed yet; wait for it, or name an older one"
+    if checkpoint.savepoint:  # no policy deletes one
+        return f"somebody has disposed of savepoint {checkpoint.target}, or claimed it for another job"
     ended = state.runs[-1].ended_at if state.runs and state.of_one_run else ""
     when = f"it was deleted with its run, which ended at {ended}" if ended else "it was deleted by its retention policy"
     return f"{when}; retention=KeepWithin(days=7) keeps it next time"

@@ -125,8 +125,8 @@ def suspension(state: State) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return a sentence that names the word that was perhaps meant; empty if none is like it."""
-    found = difflib.get_close_matches(word, list(words), n=1)
+    """Return a sentence that names the word that was perhaps meant; empty if none is like it. That is never ``word`` itself."""
+    found = difflib.get_close_matches(word, [other for other in words if other != word], n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 

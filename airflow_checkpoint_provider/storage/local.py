@@ -207,6 +207,13 @@ class LocalStore(StoreBase):
     def folders(self, prefix: str) -> Iterator[str]:
         return (name[:-1] for name, _ in self._children(_names(prefix)) if name.endswith("/"))
 
+    def links(self, prefix: str) -> list[str]:
+        """Return the names directly below ``prefix/`` that are links. They are no folders, because the store follows none."""
+        names = _names(prefix)
+        with _explained("list", "/".join((self._place, *names))), _unless_absent(), self._opened(names) as folder:
+            return sorted(entry.name for entry in scan(folder) if entry.is_symlink() and _is_text(entry.name))
+        return []
+
     def _walk(self, names: Sequence[str], after: str, depth: int) -> Iterator[Listed]:
         for name, size in self._children(names, after) if depth else ():
             key = "/".join((*names, name))

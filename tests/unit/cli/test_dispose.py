@@ -49,6 +49,13 @@ def test_dispose_takes_a_job_and_an_id_as_show_does(job: Job, saved: Checkpoint,
     done = checkpoints("dispose", "orders", f"chk-{saved.id}", "--yes")
     assert (done.code, done.lines[-1]) == (0, "done")
     assert job.checkpoint(saved.id).status == FORGOTTEN
+    again = checkpoints("dispose", "orders", f"chk-{saved.id}", "--yes")
+    assert (again.code, again.err) == (0, "")
+    assert again.lines[0].startswith(f"{saved.target} was disposed of at 20")
+    restored = checkpoints("restore", "orders", "--from", f"chk-{saved.id}", "--yes")
+    assert restored.code == 4
+    assert f"somebody has disposed of savepoint {saved.target}, or claimed it for another job" in restored.err
+    assert "retention" not in restored.err
     assert checkpoints("dispose", "orders", "chk-4", "--yes").code == 2, "a checkpoint belongs to its job"
 
 

@@ -53,6 +53,24 @@ def test_jobs_reports_the_newest_run_of_each_job(lake: LocalStore, checkpoints: 
     assert (finished["state"], finished["attempt"], finished["next_start"]) == ("finished", 2, "chk-2")
 
 
+def test_job_behind_a_link_is_an_error_and_a_folder_without_a_journal_is_noted(
+    lake: LocalStore, root: Path, checkpoints: Command
+) -> None:
+    (root / "jobs" / ORDERS).rename(root.parent / "other disk")
+    (root / "jobs" / ORDERS).symlink_to(root.parent / "other disk")
+    (root / "jobs" / "junk").mkdir()
+    done = checkpoints("jobs", "-o", "plain")
+    assert (done.code, [line.split("\t")[0] for line in done.lines]) == (2, [FLIGHTS])
+    noted, error = done.err.splitlines()
+    assert noted == "1 folder of jobs without a journal: junk"
+    assert f"jobs/{ORDERS} is a symbolic link" in error
+    shown = checkpoints("show", "junk")
+    assert shown.code == 4
+    assert "there is no job 'junk'" in shown.err
+    assert "Its folder is there, but holds no journal." in shown.err
+    assert "Did you mean" not in shown.err
+
+
 def test_jobs_prints_a_table(lake: LocalStore, checkpoints: Command) -> None:
     header, first, second = (re.split(r"\s{2,}", line) for line in checkpoints("jobs").lines)
     assert header == ["JOB", "RUN", "STATE", "ATTEMPT", "LAST CHECKPOINT", "AGE", "NEXT START"]
@@ -220,7 +238,7 @@ def test_history_that_is_a_pipe_or_a_link_hides_no_other_job(
     done = checkpoints("jobs")
     assert [line.split()[0] for line in done.lines[1:]] == [FLIGHTS, ORDERS]
     if plant is os.mkfifo and not below.endswith("0"):  # nothing can lie below a pipe
-        assert (done.code, done.err) == (0, "")
+        assert (done.code, done.err) == (0, "1 folder of jobs without a journal: broken\n")
     else:
         assert done.code == 2
         assert str(planted) in done.err

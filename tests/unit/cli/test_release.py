@@ -17,10 +17,10 @@ from airflow_checkpoint_provider.location.files import Location, location_at
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import location_path
-from airflow_checkpoint_provider.storage import open_store
+from airflow_checkpoint_provider.storage import LocalStore, open_store
 from tests.support.acting import Job
 from tests.support.faults import Killed
-from tests.unit.cli.conftest import Command
+from tests.unit.cli.conftest import FLIGHTS, Command
 
 UID, PATH = "clicks", location_path("clicks", 1, "a")
 STORES = b'v1\n{"stateStoreInfo":[{"storeName":"default","numPartitions":1}]}'
@@ -88,6 +88,17 @@ def test_release_given_again_fetches_what_an_older_driver_has_written_since(
     other = checkpoints("release", "orders", UID, "--to", str(tmp_path / "other"), "--yes")
     assert other.code == 3
     assert f"was released to file://{tmp_path}/new" in other.err
+
+
+def test_release_of_a_job_whose_runs_have_their_own_histories_says_so(
+    lake: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    done = checkpoints("release", FLIGHTS, UID, "--to", str(tmp_path / "new"), "--yes")
+    assert done.code == 4
+    assert f"each run of '{FLIGHTS}' has a history of its own. Only a job with scope=\"job\"" in done.err
+    Job(lake, "tables", item="a").start()
+    done = checkpoints("release", "tables", UID, "--to", str(tmp_path / "new"), "--yes")
+    assert "each item of 'tables' has a history of its own. Name the item: --item=ITEM" in done.err
 
 
 def test_release_with_dry_run_changes_nothing(job: Job, tmp_path: Path, checkpoints: Command) -> None:

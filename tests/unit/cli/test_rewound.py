@@ -43,6 +43,16 @@ def test_what_was_taken_out_is_listed(job: Job, sinks: LocalStore, tmp_path: Pat
     assert "_rewound-1-abc has no manifest" in noted.err
 
 
+def test_sink_out_of_which_nothing_was_taken_is_noted(job: Job, tmp_path: Path, checkpoints: Command) -> None:
+    write_batch(LocalStore(str(tmp_path)), 0)
+    listed = checkpoints("rewound", f"{tmp_path}/{FOLDER}")
+    said = f"no query that went back took anything out of file://{tmp_path}"
+    assert (listed.code, listed.out, listed.err) == (0, "", f"{said}/{FOLDER}\n")
+    wrong = checkpoints("rewound", f"{tmp_path}/wrong")
+    assert (wrong.code, wrong.out) == (0, "")
+    assert wrong.err.startswith(f"{said}/wrong. It does not exist, or is empty")
+
+
 def test_rows_are_put_back_while_no_query_runs(
     job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command
 ) -> None:
