@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.storage import LocalStore, Store, open_store
 
 FAILED = 1
 EXIT_CODES: tuple[tuple[int, tuple[type[errors.CheckpointError], ...]], ...] = (
-    (2, (errors.InvalidName, errors.InvalidConfig, errors.NotSupportedYet, errors.StoreMisconfigured)),
+    (2, (errors.InvalidName, errors.InvalidConfig, errors.WrongUse, errors.NotSupportedYet, errors.StoreMisconfigured)),
     (FAILED, (errors.CheckpointWasAborted, errors.NotStopped, errors.EndedAfterStop)),
     (3, (errors.Refused,)),
     (4, (errors.CheckpointNotFound,)),
@@ -53,8 +53,15 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         known = [flag for flags, _ in VERBS[options.verb] for flag in flags if flag.startswith("-")]
         meant = nearest(unknown[0].partition("=")[0], [*known, "--root"])
-        top.error(f"unrecognized arguments of {name(options.verb)}: {' '.join(unknown)}.{meant}")
+        top.error(
+            f"unrecognized arguments of {name(options.verb)}: {' '.join(unknown)}.{meant}{_before_command(options.verb)}"
+        )
     return options
+
+
+def _before_command(verb: Verb) -> str:
+    """Return a sentence about the words of another command, which look like options of the verb."""
+    return " Write -- before the command" if any(flags == ("command",) for flags, _ in VERBS[verb]) else ""
 
 
 @functools.cache  # it has a hundred arguments

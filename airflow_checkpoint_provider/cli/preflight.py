@@ -49,11 +49,11 @@ def preflight(
     _confirm(job, pointer, command, approval)
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer")
-        how = _run(command, PreflightRequest(store.uri, history.keys.prefix, source, str(answer)))
+        code = _run(command, PreflightRequest(store.uri, history.keys.prefix, source, str(answer)))
         if not answer.exists():
             raise PreflightFailed(
-                f"`{shlex.join(command)}` {how} before it had compared the queries of its `with CheckpointedJob()` block; its output says why."
-                " The job was not touched"
+                f"`{shlex.join(command)}` ended with exit code {code} before it had compared the queries of its `with CheckpointedJob()` block;"
+                " its output says why. The job was not touched"
             )
         return _report(PreflightResult.parse(answer.read_text()))
 
@@ -93,13 +93,17 @@ def _confirm(job: str, pointer: str, command: Sequence[str], approval: Approval)
     confirm(job, lines, approval, "Not a terminal: the script's code runs. Confirm with --yes")
 
 
-def _run(command: Sequence[str], request: PreflightRequest) -> str:
-    """Run a command until it ends, and return how it did. Its output goes to stderr, because stdout is for the table."""
+def _run(command: Sequence[str], request: PreflightRequest) -> int:
+    """Run a command until it ends, and return its exit code. Its output goes to stderr, because stdout is for the table. Raises
+    ``PreflightFailed`` if it cannot be started."""
     try:
-        done = subprocess.run(command, env={**os.environ, **request.to_environment()}, stdout=STDERR, check=False)
+        return subprocess.run(
+            command, env={**os.environ, **request.to_environment()}, stdout=STDERR, check=False
+        ).returncode
     except OSError as error:
-        return f"did not start ({error.strerror}), so it ended"
-    return f"ended with exit code {done.returncode}"
+        raise PreflightFailed(
+            f"`{shlex.join(command)}` could not be started: {error.strerror}. The job was not touched"
+        ) from None
 
 
 def _report(result: PreflightResult) -> Report:

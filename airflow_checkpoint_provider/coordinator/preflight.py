@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
-from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, NothingToCompare
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidConfig, NothingToCompare
 from airflow_checkpoint_provider.location.copying import copy_saved
 from airflow_checkpoint_provider.location.files import OFFSETS, SOURCE, Location
 from airflow_checkpoint_provider.location.source_files import parsed_file
@@ -26,7 +26,11 @@ TRIES = 3
 
 
 def checkpoint_of(coordinator: Coordinator, source: str) -> str:
-    """Return the URI of the checkpoint that ``source`` names now. Raises ``CheckpointNotFound``."""
+    """Return the URI of the checkpoint that ``source`` names now. Raises ``CheckpointNotFound``, and ``InvalidConfig`` for "none"."""
+    if source == "none":
+        raise InvalidConfig(
+            '"none" holds no query, so nothing can be compared: write latest, an id such as chk-7, or a pointer'
+        )
     state = coordinator.journal.catch_up()
     point = resolve(source, state, coordinator.store)
     if point and point.pointer:

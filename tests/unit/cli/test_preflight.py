@@ -66,10 +66,28 @@ def test_script_that_does_not_answer_has_failed(streams: Job, checkpoints: Comma
     done = checkpoints("preflight", CLICKS, "--yes", "--", *command)
     assert done.code == 1
     assert f"`{shlex.join(command)}` ended with exit code 7" in done.err
-    assert (
-        "did not start (No such file or directory)"
-        in checkpoints("preflight", CLICKS, "--yes", "--", "/nowhere/submit").err
-    )
+    assert done.err.rstrip().endswith("its output says why. The job was not touched [CKP608]")
+
+
+def test_command_that_cannot_be_started_is_said_alone(streams: Job, checkpoints: Command) -> None:
+    done = checkpoints("preflight", CLICKS, "--yes", "--", "/nowhere/submit", "x")
+    said = "`/nowhere/submit x` could not be started: No such file or directory. The job was not touched [CKP608]"
+    assert (done.code, done.err.splitlines()[-1]) == (1, said)
+
+
+def test_nothing_cannot_be_compared(streams: Job, checkpoints: Command) -> None:
+    """It would silently mean the newest checkpoint."""
+    done = checkpoints("preflight", CLICKS, "--from", "none", "--yes", *script(*FITS))
+    assert (done.code, done.out) == (2, "")
+    assert '"none" holds no query' in done.err
+
+
+def test_command_without_dashes_before_it_is_told_of_them(
+    streams: Job, checkpoints: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        checkpoints("preflight", CLICKS, "--yes", "spark-submit", "--master", "local", "app.py")
+    assert capsys.readouterr().err.rstrip().endswith("Write -- before the command")
 
 
 @pytest.mark.parametrize("source", ["latest", "chk-2"])

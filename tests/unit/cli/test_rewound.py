@@ -117,5 +117,5 @@ def test_job_that_is_started_meanwhile_is_told(
 @pytest.mark.parametrize("sink", ["hdfs://lake/out", "out", "s3://lake/out", "/"])
 def test_sink_that_cannot_be_reached_is_refused(job: Job, sink: str, checkpoints: Command) -> None:
     refused = checkpoints("rewound", sink)
-    assert refused.code != 0
+    assert refused.code == 2
     assert "a file sink" in refused.err or "cannot be reached like" in refused.err
