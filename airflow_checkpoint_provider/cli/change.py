@@ -154,7 +154,8 @@ def dispose(store: Store, pointer: str, approval: Approval, *, history_is_here: 
     if not history_is_here and not preview.own:
         raise Refused(
             f"{pointer}: the history of {preview.job} is not under {store.uri}, so it is unknown whether the job still needs this"
-            " savepoint. Name the root of its checkpoints: --root URI before the verb, or of `airflow checkpoints` --conn-id ID"
+            " savepoint. Name the root of its checkpoints: --root URI before the verb, or of `airflow checkpoints` --conn-id ID. If the"
+            " history was deleted, name the root where it was: then the files are deleted"
         )
     lines = [
         f"DISPOSE {preview.pointer}: a savepoint of {preview.job}, {plural(preview.files, 'file')}, {size(preview.bytes)}"

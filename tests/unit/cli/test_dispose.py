@@ -262,6 +262,7 @@ def test_dispose_elsewhere_is_refused_without_root(
         assert (
             "it is unknown whether the job still needs this savepoint. Name the root of its checkpoints" in captured.err
         )
+        assert "If the history was deleted, name the root where it was: then the files are deleted" in captured.err
     assert checkpoints("dispose", str(sent.target), "--yes").code == 0
     assert (job.checkpoint(sent.id).status, files(sent)) == (FORGOTTEN, ["_claimed", "_metadata"])
 
