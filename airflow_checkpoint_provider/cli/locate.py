@@ -19,12 +19,13 @@ from airflow_checkpoint_provider.coordinator.histories import (
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys, follower_beat
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidName, StoreError
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, check_item, check_job_id, is_job_id
-from airflow_checkpoint_provider.protocol.wording import command, list_of, nearest
+from airflow_checkpoint_provider.protocol.wording import Name, command, list_of, nearest
 from airflow_checkpoint_provider.storage import LocalStore, Store
 from airflow_checkpoint_provider.text import deferral
 from airflow_checkpoint_provider.text.units import some
 
-SHOWN = 5  # items that an error names
+SHOWN = 30  # items that an error names
+ALL = "1000"  # lines of ``list``, which hold more items than a run has
 
 
 def newest(store: Store, job: str, limit: int, item: str | None = None) -> FoundHistory:
@@ -44,10 +45,17 @@ def _no_item(store: Store, job: str, run: str | None, item: str) -> CheckpointNo
     """Return the error for an item that has no history. It names the one that was perhaps meant. Raises the error for an unknown job."""
     newest(store, job, limit=1)
     known = histories(store, job, LIMIT) if run is None else run_histories(store, job, run)
-    items = [history.state.item for history in known.found if history.state.item]
+    items = sorted(history.state.item for history in known.found if history.state.item)
     where = f"job {job!r}" + (f", run {run}," if run else "")
-    return CheckpointNotFound(
-        f"{where} has no item {item!r} under {store.uri}.{nearest(item, items)} `{list_of(job)}` prints items"
+    its = f" Its items: {_some_items(job, run, items)}" if items else ""
+    return CheckpointNotFound(f"{where} has no item {item!r} under {store.uri}.{nearest(item, items)}{its}")
+
+
+def _some_items(job: str, run: str | None, items: Sequence[str]) -> str:
+    """Return the items that an error names, and the command that prints them all, if there are more."""
+    names = [Name(job), *([Name(run)] if run else [])]
+    return some(items, SHOWN) + (
+        f" (`{command('list', *names, '--limit', ALL)}` prints all)" if len(items) > SHOWN else ""
     )
 
 
@@ -106,7 +114,7 @@ def _refuse_several(job: str, run: str, found: Sequence[FoundHistory]) -> None:
     if items:
         option = shlex.quote(f"--item={items[0]}")
         raise InvalidName(
-            f"job {job!r}, run {run}, has a history for each item: {some(items, SHOWN)}. Name one, as in {option}. `{list_of(job)}` prints them"
+            f"job {job!r}, run {run}, has a history for each item: {_some_items(job, run, items)}. Name one, as in {option}"
         )
 
 

@@ -283,7 +283,7 @@ class _Dialogue:
             completed = "completed" if found.published or not found.savepoint else "completed, but not published yet"
             what = f"chk-{found.id} is {completed if found.completed_at else 'pending'}"
         return errors.StillPending(
-            f"{why}: {what}, and the request stays; `{list_of(job)}` shows its outcome. To wait again, repeat the command"
+            f"{why}: {what}, and the request stays; `{list_of(job, self.state)}` shows its outcome. To wait again, repeat the command"
             f" with --request-id {shlex.quote(self._request_id)}"
         )
 
@@ -318,4 +318,10 @@ def _target(store: Store, wanted: WantedCheckpoint) -> str | None:
     """Return the target as its store writes it, so that a wrong target is refused before the request; None for a checkpoint."""
     if not wanted.kind.savepoint:
         return None
-    return check_target(store, wanted.to) if wanted.to else f"{store.uri}/{SAVEPOINTS}"
+    if wanted.to is None:
+        return f"{store.uri}/{SAVEPOINTS}"
+    if not (wanted.to.startswith(("/", "~")) or ":" in wanted.to.partition("/")[0]):
+        raise errors.InvalidConfig(
+            f"--to {wanted.to}: write an absolute path or a URI, because the driver may run in another directory, and on another host"
+        )
+    return check_target(store, wanted.to)

@@ -208,7 +208,7 @@ def _saved(checkpoint: Checkpoint) -> list[str]:
     request = checkpoint.request
     about = (request.owner or request.origin, request.name and f"'{request.name}'", "pinned" if request.pinned else "")
     lines = [labelled("savepoint", ", ".join(filter(None, about)))]
-    if checkpoint.status == RETAINED and not checkpoint.published:
+    if checkpoint.status in (PENDING, RETAINED) and not checkpoint.published:
         lines.append(labelled("target", f"{checkpoint.target}, not published yet"))
     return lines
 
@@ -340,7 +340,7 @@ def _launch_of(state: State, run: str | None, epoch: int | None) -> tuple[Launch
     if launch is None:
         where = title(state, run or "")
         what = f"no attempt {epoch}" if epoch is not None else "no launch"
-        raise CheckpointNotFound(f"{where}: {what} is listed. `{list_of(state.job)}` prints runs and attempts")
+        raise CheckpointNotFound(f"{where}: {what} is listed. `{list_of(state.job, state)}` prints runs and attempts")
     return launch, attempt
 
 

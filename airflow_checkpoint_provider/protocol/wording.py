@@ -136,8 +136,9 @@ def rewound(sink: str, *options: str) -> str:
 
 
 def list_of(job: str, state: State | None = None) -> str:
-    """Return the command that lists the checkpoints of a job. ``state``: of a history of that job."""
-    return command("list", job, *(item_option(state) if state else ()), state=state)
+    """Return the command that lists the checkpoints of a job. ``state``: of one history of that job."""
+    run = [Name(state.scope)] if state and state.scope else []
+    return command("list", Name(job), *run, *(item_option(state) if state else ()), state=state)
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:

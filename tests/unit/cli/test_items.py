@@ -78,8 +78,17 @@ def test_unknown_item_is_not_found(tables: dict[str, Recorded], checkpoints: Com
     done = checkpoints("show", LOAD, RUN, "--item", "order")
     assert done.code == 4
     assert "has no item 'order'" in done.err
-    assert "Did you mean 'orders'?" in done.err
+    assert "Did you mean 'orders'? Its items: orders, payments" in done.err
     assert checkpoints("show", LOAD, "--item", "stocks").code == 4
+
+
+def test_error_names_the_items_of_a_run_or_the_command_that_prints_all(store: LocalStore, checkpoints: Command) -> None:
+    for number in range(32):
+        Recorded(store, LOAD, RUN, f"table_{number:02}").started("19:00:00")
+    done = checkpoints("show", LOAD)
+    command = f"checkpoints --root {store.root} list {LOAD} {RUN} --limit 1000"
+    assert f"table_28, table_29 and 2 more (`{command}` prints all). Name one, as in --item=table_00" in done.err
+    assert checkpoints("show", LOAD, "--item", "table_31").code == 0
 
 
 def test_item_that_names_nothing_is_wrong_usage(tables: dict[str, Recorded], checkpoints: Command) -> None:

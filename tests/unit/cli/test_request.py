@@ -460,6 +460,9 @@ def test_request_for_an_older_run_is_refused(store: LocalStore, checkpoints: Com
         (["savepoint", "orders", "--name", "one\ttwo\nthree"], 2, "write it in one line, without tabs"),
         (["savepoint", "orders", "--to", "hdfs://namenode/sp"], 2, "[CKP612]"),
         (["stop", "orders", "--to", "~/sp", "--yes"], 2, "[CKP612]"),
+        (["savepoint", "orders", "--to", "savepoints"], 2, "write an absolute path or a URI"),
+        (["savepoint", "orders", "--to", ""], 2, "write an absolute path or a URI"),
+        (["stop", "orders", "--to", "./a:b", "--yes"], 2, "write an absolute path or a URI"),
     ],
 )
 def test_invalid_arguments_are_refused(

@@ -182,6 +182,13 @@ def test_unpublished_savepoint_has_no_pointer(job: Job, checkpoints: Command) ->
     assert json.loads(checkpoints("show", "orders", "chk-2", "-o", "json").out)["pointer"] is None
 
 
+def test_pending_savepoint_shows_where_it_will_lie(job: Job, checkpoints: Command) -> None:
+    asked = Request(token="one", kind="savepoint", origin="cli", folder=f"{job.store.uri}/savepoints")
+    number = job.coordinator.trigger(asked)
+    target = f"  target      {job.checkpoint(number).target}, not published yet"
+    assert target in checkpoints("show", "orders", f"chk-{number}").lines
+
+
 def test_pending_savepoint_has_its_pointer_in_the_history(job: Job, checkpoints: Command) -> None:
     job.coordinator.trigger(
         Request(token="asked", kind="savepoint", origin="task", owner="etl.saves", folder=f"{job.store.uri}/saved")
@@ -219,6 +226,11 @@ def test_show_of_anything_absent_exits_with_4(
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith(message)
     assert done.err.endswith("[CKP624]\n")
+
+
+def test_unknown_checkpoint_of_a_run_leads_to_the_list_of_that_run(lake: LocalStore, checkpoints: Command) -> None:
+    done = checkpoints("show", FLIGHTS, RUN, "chk-7")
+    assert f"`checkpoints --root {lake.root} list {FLIGHTS} {RUN}` prints its checkpoints" in done.err
 
 
 def test_show_of_a_checkpoint_whose_values_are_damaged_shows_the_rest(lake: LocalStore, checkpoints: Command) -> None:
