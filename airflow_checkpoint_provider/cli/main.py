@@ -134,7 +134,7 @@ def run(verb: Verb, options: argparse.Namespace, open_: Callable[[], Store]) -> 
 
 def _write(report: Report, output: str) -> str | None:
     """Write a report to stdout. Return why that is not possible, else None; nothing to say about a pipe that was closed, as by `… | head`."""
-    if sys.stdout is None:  # type: ignore[redundant-expr]  # of `… >&-`
+    if sys.stdout is None:  # as after `… >&-`
         return "stdout is closed"
     try:
         write(report, output, sys.stdout)

@@ -138,8 +138,9 @@ class RestoreTarget:
         After a stop the query is left to the driver: perhaps its author has given it another name meanwhile.
         """
         running = self.state.running() if self.restored.point is None else None
-        for query in self.state.queries if running else ():
-            if file_set_epoch(query.newest.path) == running.epoch and self._newest_batch(query) > NOTHING:
+        epoch = running.epoch if running else None
+        for query in self.state.queries:
+            if file_set_epoch(query.newest.path) == epoch and self._newest_batch(query) > NOTHING:
                 raise NotSupportedYet(wording.cannot_begin_anew(query.uid, self.state))
 
     def _refuse_deleted(self, uid: str, saved: QueryDetail) -> None:

@@ -207,7 +207,7 @@ class LocalStore(StoreBase):
     def folders(self, prefix: str) -> Iterator[str]:
         return (name[:-1] for name, _ in self._children(_names(prefix)) if name.endswith("/"))
 
-    def links(self, prefix: str) -> list[str]:
+    def links(self, prefix: str) -> Sequence[str]:
         """Return the names directly below ``prefix/`` that are links. They are no folders, because the store follows none."""
         names = _names(prefix)
         with _explained("list", "/".join((self._place, *names))), _unless_absent(), self._opened(names) as folder:
