@@ -249,7 +249,7 @@ _REQUEST_ID = _argument(
 _TO = _argument(
     "--to",
     metavar="URI",
-    help="directory in which the savepoint gets a directory of its own (default: ROOT/savepoints)",
+    help="path (not a relative one) or URI of the directory in which the savepoint gets one of its own (default: ROOT/savepoints)",
 )
 _NAME = _argument("--name", metavar="TEXT", help="a note that `list` prints")
 _PINNED = _argument("--pinned", action="store_true", help="never delete the savepoint by a retention policy")
