@@ -240,12 +240,12 @@ def left_out(states: Sequence[StateSnapshot]) -> str:
     )
 
 
-def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
-    """Return the text of the error for a job that goes back to before the commits of other runs."""
+def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str], again: str) -> str:
+    """Return the text of the error for a job that goes back to before the commits of other runs. ``again``: the command that allows it."""
     return (
         f"sink '{uid}': {target} holds {plural(count, 'write')} of later runs ({some(runs)}) that the restored checkpoint does not hold. They"
-        " would be there twice when those runs are run again. Nothing was computed. Restore with `checkpoints restore --rewind-sink`, or"
-        " RestoreOperator(rewind_sink=True), which takes these rows out"
+        f" would be there twice when those runs are run again. Nothing was computed. To take these rows out: `{again}`, or"
+        " RestoreOperator(rewind_sink=True)"
     )
 
 

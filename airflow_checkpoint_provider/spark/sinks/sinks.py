@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.protocol.transactions import (
     Transaction,
     transaction_epoch,
 )
+from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.s3a import spark_uri
@@ -206,7 +207,8 @@ class Sinks:
             return
         runs = sorted({found.run for found in later})
         if not journal.branch.rewind_sink:
-            raise SinkMoved(sink_messages.sink_is_ahead(state.uid, state.sink.target, len(later), runs))
+            again = restore(journal, str(self._attempt.restored.point or "none"), "--rewind-sink")
+            raise SinkMoved(sink_messages.sink_is_ahead(state.uid, state.sink.target, len(later), runs, again))
         state.opened.take_out([found.name for found in later])
         say(sink_messages.taken_out(state.uid, state.sink.target, len(later), runs))
 
