@@ -152,9 +152,15 @@ def move_aside(log: FileSinkLog, aside: Aside) -> None:
         folder, _, name = key.rpartition("/")
         if there.get(aside.key(key)) != size:
             _move(log, key, aside.key(key), size)
-        elif name in names(folder):  # where a move is a copy, a driver may have been killed before it deleted
-            # Nor is it deleted now: this process may have slept since it listed the folder, while a person has put the copy back
+        elif name in names(folder) and not _is_named(log, key):
+            # Where a move is a copy, a driver may have been killed before it deleted. Nor is the file deleted now: this process may have
+            # slept since it listed the folder, while a person has put the copy back
             _move(log, key, f"{spare}/{key}", size)
+
+
+def _is_named(log: FileSinkLog, key: str) -> bool:
+    """Return whether the log names a file now."""
+    return any(log.key(log.below(file)) == key for file in log.files())
 
 
 def _move(log: FileSinkLog, key: str, new: str, size: int) -> None:
@@ -248,8 +254,9 @@ def _before(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
 def _refuse_missing(log: FileSinkLog, aside: Aside, before: Iterable[SinkFile]) -> None:
     """Raise ``Damaged`` if a file that the sink held before is neither in its place nor in the folder."""
     there = log.files_of.sizes("")
+    twice = _twice(aside, there)
     for key in (log.key(log.below(file)) for file in before):
-        if key in there or aside.key(key) in there:
+        if key in there or aside.key(key) in there or key in twice:
             continue
         elsewhere = next((found for found in there if found.startswith(REWOUND) and found.endswith(f"/{key}")), "")
         advice = f"{elsewhere.partition('/')[0]} holds it: put that back first" if elsewhere else "somebody deleted it"
@@ -259,10 +266,17 @@ def _refuse_missing(log: FileSinkLog, aside: Aside, before: Iterable[SinkFile]) 
 def _bring(log: FileSinkLog, aside: Aside) -> None:
     """Move the files back to their places, where the log does not name them yet."""
     there = log.files_of.sizes(aside.name)
+    twice = _twice(aside, there)
     for file in aside.manifest.files:
         key = log.key(file.name)
-        if aside.key(key) in there:
-            _move(log, aside.key(key), key, file.bytes)
+        if (copy := aside.key(key) if aside.key(key) in there else twice.get(key)) is not None:
+            _move(log, copy, key, file.bytes)
+
+
+def _twice(aside: Aside, there: Iterable[str]) -> dict[str, str]:
+    """Return the files in ``_twice`` of the folder: their keys in the sink, and where they lie."""
+    below = aside.key(f"{TWICE}/")
+    return {key.removeprefix(below).partition("/")[2]: key for key in there if key.startswith(below)}
 
 
 def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside | None:

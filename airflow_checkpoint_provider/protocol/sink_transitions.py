@@ -53,8 +53,8 @@ def go_back(state: State, base: Point | None) -> tuple[SinkRecord, ...]:
     A write that is not known to be committed is committed once more by the next driver, which changes nothing.
     """
     point = state.checkpoint(base.id) if base and base.pointer is None else None
-    if point and (base == state.branch.base or point.branch == state.branch.number):
-        return state.sinks  # all that is known is of the checkpoints before and after the point
+    if point and point.branch == state.branch.number:
+        return state.sinks  # what is known is of the checkpoints before and after the point
     line = [other for other in state.retained if point and other.branch == point.branch]
     return tuple(
         replace(

@@ -27,6 +27,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.postgresql_names import (
+    APPEND,
     COLUMNS,
     COMMITS,
     OVERWRITE,
@@ -418,6 +419,12 @@ class PostgresTable:
         if mode == self._options.mode == OVERWRITE:  # nothing else is there
             return database.execute(f"delete from {self._target}")
         return 0
+
+    def gone(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return those whose rows were taken out. In other modes than append, newer rows have taken their place."""
+        query = f"select transaction from {self._commits} where transaction = ? and mode = '{APPEND}' and outcome = '{REPLACED}'"
+        with self._transactions() as database:
+            return tuple(name for name in names if database.rows(query, name))
 
     def leftovers(self) -> tuple[tuple[str, str], ...]:
         """Return the transactions that are prepared and not ended, of any run, each with the URI of its history."""

@@ -181,6 +181,18 @@ class PublishedFiles:
             if (commit.by.history, commit.by.uid) == (self.by.history, self.by.uid) and commit.version > version
         )
 
+    def taken_out(self, transactions: Iterable[Transaction]) -> set[str]:
+        """Return the names of those committed transactions whose files ``take_out`` has taken out."""
+        there = {name for commit in self.log.read().commits for name in commit.transactions}
+        found = set[str]()
+        for transaction in transactions:
+            if transaction.name not in there:
+                base = int(transaction.prepared["base"])
+                removed = {file for _, entry in self.log.since(base) if entry.kind == REMOVE for file in entry.removed}
+                own = (published_name(transaction.name, name) for name in transaction.prepared["files"])
+                found |= {transaction.name} if removed.intersection(own) else set()
+        return found
+
     def take_out(self, names: Collection[str]) -> None:
         """Take the files of committed transactions out of the target."""
 

@@ -31,7 +31,7 @@ _TOKEN = "The session token is no longer good: give a new one, or a role, which 
 _IDENTITY = (
     "The web identity is no longer good: look at the file that AWS_WEB_IDENTITY_TOKEN_FILE names, and at who renews it"
 )
-_FULL = "Make room there (`checkpoints prune`), or raise the quota; trying again may help"
+_FULL = "Make room there (`checkpoints prune JOB`), or raise the quota; trying again may help"
 _REGION = "Set region_name to the bucket's region"
 _BUSY = "The store is busy; trying again may help"
 _AGAIN = "Look at the store; trying again may help. If it never does: check endpoint_url"  # no S3 at all can look so

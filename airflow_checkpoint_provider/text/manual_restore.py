@@ -62,10 +62,10 @@ def _taken_out(state: State, restored: Restored) -> Iterator[str]:
         return
     for entry in restored.chosen.checkpoint.states:
         record = state.sink(entry.uid)
-        if entry.sink and record.rewound_after < entry.sink.version <= record.rewound:
+        if entry.sink and entry.sink.transactions and record.rewound_after < entry.sink.version <= record.rewound:
             yield (
-                f"sink '{entry.uid}': the job went back to before this checkpoint once, and what was written since then was taken out of"
-                f" {entry.sink.target}. Those rows do not come back. To get them, restore a checkpoint from before them, and run those runs again"
+                f"sink '{entry.uid}': the job went back to before this checkpoint once. What runs wrote between may have been taken out of"
+                f" {entry.sink.target}, and does not come back. A run that had not ended writes its rows again; look for those of the others"
             )
 
 

@@ -18,7 +18,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP154": "A commit failed. The driver tries it again.",
     "CKP155": "The script writes a sink to another target than the restored checkpoint says.",
     "CKP156": "A completed checkpoint holds rows that nobody has committed to their sink. The next start of that run does it.",
-    "CKP157": "A write of the restored checkpoint was aborted or taken out since. The line says whether it is done again.",
+    "CKP157": "A write of the restored checkpoint is not there any more. The line says whether it is done again.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
     "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
     "CKP165": "A Delta table lies in S3, and its log is written by a class for one driver. Two drivers may lose a commit.",
@@ -122,9 +122,9 @@ def uncommitted(state: State) -> list[str]:
     ]
 
 
-def aborted_meanwhile(uid: str, transaction: Transaction) -> str:
-    """Say that somebody has aborted a write of this attempt."""
-    return f"sink '{uid}': write {transaction.write + 1} was aborted by somebody else while it waited. The next attempt does it again"
+def aborted_meanwhile(names: Sequence[str]) -> str:
+    """Say that somebody has aborted writes that this attempt was to commit."""
+    return f"{plural(len(names), 'write')} ({some(names)}) aborted by somebody else while waiting. The next attempt says what becomes of them"
 
 
 def found_aborted(uid: str, transaction: Transaction, *, again: bool) -> str:
@@ -134,7 +134,7 @@ def found_aborted(uid: str, transaction: Transaction, *, again: bool) -> str:
         " that run"
     )
     return coded(
-        f"sink '{uid}': write {transaction.write + 1} of run {transaction.run} was aborted, or taken out, since its checkpoint."
+        f"sink '{uid}': write {transaction.write + 1} of run {transaction.run} was aborted, taken out or replaced since its checkpoint."
         f" {'It is done again' if again else missing}",
         "CKP157",
     )

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.sinks.log import COMMIT, CommitLog, Contents, L
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, is_hidden
 from airflow_checkpoint_provider.sinks.staging import StagingFolder
 from airflow_checkpoint_provider.spark.sinks import leftovers
+from airflow_checkpoint_provider.spark.sinks.files import OpenFileSink
 from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from tests.model import publishers
@@ -182,11 +183,15 @@ DRIVERS = {
         "a_job_that_goes_back_and_forth", ("S7",), walks=10,
     ),
     "J": Bug(
-        "rows that were taken out count as committed", replaced(SinkState, "_taken_out", lambda self, record: ()),
+        "rows that were taken out count as committed", replaced(OpenFileSink, "gone", lambda self, transactions: ()),
         "rows_that_were_taken_out", ("S7",), walks=10,
     ),
+    "L": Bug(
+        "a write that another pass has replaced counts as committed", replaced(SinkState, "replaced", lambda self, standing: ()),
+        "a_write_that_a_later_pass_replaced", ("S7",), walks=10,
+    ),
     "K": Bug(
-        "a write that was aborted waits for its gate", replaced(SinkState, "_aborted", lambda self, run: ()),
+        "a write that was aborted waits for its gate", replaced(SinkState, "_aborted", lambda self: ()),
         "a_gate_of_another_branch", ("S7", "P10"), walks=10,
     ),
 }  # fmt: skip

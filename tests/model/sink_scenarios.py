@@ -214,7 +214,8 @@ def worked(
     *script: Step, then: tuple[Step, ...] = (), mine: Try = FIRST, gated: bool = False, before: Disk | None = None
 ) -> tuple[Disk, tuple[Any, ...]]:
     """A launch, its driver at work after ``script``, and how it goes on with ``then``."""
-    cast: Cast = {f"task-{mine.run}": (a.task, (mine,)), f"{mine.run}1": (p.driver, mine, script + then, gated)}
+    name = f"{mine.run}{mine.number}"
+    cast: Cast = {f"task-{name}": (a.task, (mine,)), name: (p.driver, mine, script + then, gated)}
     explorer = Explorer(cast, PublisherRules(), disk=before)
     world = explorer.start
     for i in range(2):
@@ -311,6 +312,17 @@ def rows_that_were_taken_out() -> OfDrivers:
     return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
 
 
+def a_write_that_a_later_pass_replaced() -> OfDrivers:
+    """A retry of another version of the script computed it again. Then the job goes back to the checkpoint of the first one."""
+    disk, _ = worked(OPEN, ONE, *PUBLISH, END)
+    disk, _ = worked(OPEN, TWO, *PUBLISH, then=(END,), mine=Try("B"), before=disk)
+    disk, _ = worked(OPEN, ("write", "wrong"), *PUBLISH, then=(END,), mine=Try("B", 2), before=disk)
+    disk, again = after({"restorer": (a.restorer, 2, 0)}, before=disk), Try("B", 3)
+    script = (OPEN, TWO, *PUBLISH, END)
+    cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, script)}
+    return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
+
+
 def a_gate_of_another_branch() -> OfDrivers:
     """The write of the killed run was not audited: the gate that the other run has passed publishes nothing of it."""
     disk, again = back_and_forth((SAVE,), AUDITED, gated=True), Try("B", 2)
@@ -322,7 +334,8 @@ OF_DRIVERS: dict[str, Callable[[], OfDrivers]] = {
     scenario.__name__: scenario
     for scenario in (
         a_sink_and_its_retry, a_checkpoint_that_somebody_completes, a_zombie_that_opens_late, an_audit_of_rows, a_job_that_goes_back,
-        a_job_that_goes_back_and_forth, rows_that_were_taken_out, a_gate_of_another_branch,
+        a_job_that_goes_back_and_forth, rows_that_were_taken_out, a_write_that_a_later_pass_replaced,
+        a_gate_of_another_branch,
     )
 }  # fmt: skip
 

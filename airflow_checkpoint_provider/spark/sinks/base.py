@@ -74,8 +74,8 @@ class OpenSink(ABC):
     replaces: bool = False
     """Whether ``commit`` takes out the rows of ``Transaction.replaces`` in the same step. Else a run that would append twice is refused."""
 
-    remembers: bool = False
-    """Whether ``leftovers`` and ``later`` name all transactions that they could name. Else nobody asks them what became of one."""
+    lists_prepared: bool = False
+    """Whether ``leftovers`` names all transactions that are prepared: one that it does not name was aborted, or is committed."""
 
     @abstractmethod
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
@@ -115,6 +115,10 @@ class OpenSink(ABC):
     def take_out(self, names: Collection[str]) -> None:
         """Take the rows of committed transactions out, because the job goes back. Called only for those that ``later`` returned."""
         raise NotSupportedYet(f"the rows of {len(names)} transactions cannot be taken out of this sink")
+
+    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+        """Return the names of those committed transactions that ``take_out`` has taken out since. Empty if the target does not say."""
+        return ()
 
     def leftovers(self) -> Sequence[Leftover]:
         """Return the transactions that are prepared in the target and not committed, of any run. Empty if the target does not say."""

@@ -59,12 +59,13 @@ class Commits:
 
     def _commit_all(self) -> None:
         try:
-            while due := self.due():
+            aborted = list[str]()
+            while due := [one for one in self.due() if one[1].name not in aborted]:
                 state, transaction = due[0]
-                if not self._sinks.commit(
-                    state, transaction
-                ):  # the script has passed it: only another attempt can do it again
-                    raise CommitFailed(sink_messages.aborted_meanwhile(state.uid, transaction))
+                if not self._sinks.commit(state, transaction):
+                    aborted.append(transaction.name)
+            if aborted:  # the script has passed it: only another attempt can do it again
+                raise CommitFailed(sink_messages.aborted_meanwhile(aborted))
             self._error = None
         except Exception as error:  # noqa: BLE001 - a sink of the author's own may raise anything
             failed = error if isinstance(error, CheckpointError) else CommitFailed(words(error))

@@ -114,7 +114,7 @@ def read_sink(path: str | os.PathLike[str], spark: SparkSession) -> DataFrame:
 class OpenFileSink(OpenSink):
     """A folder that one run writes to."""
 
-    replaces = remembers = True
+    replaces = lists_prepared = True
 
     def __init__(self, options: FileSink, context: SinkContext) -> None:
         self._options, self._spark = options, context.spark
@@ -167,6 +167,10 @@ class OpenFileSink(OpenSink):
 
     def take_out(self, names: Collection[str]) -> None:
         self._commits.take_out(names)
+
+    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+        with self._lock:
+            return self._commits.taken_out(transactions)
 
     def leftovers(self) -> Sequence[Leftover]:
         return [Leftover(left.name, left.by.history) for left in self._commits.leftovers()]

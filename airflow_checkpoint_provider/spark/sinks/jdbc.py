@@ -109,13 +109,15 @@ def _check_properties(properties: object) -> None:
 class OpenJdbcSink(OpenSink):
     """A table that one run writes to."""
 
+    lists_prepared = True
+
     def __init__(self, sink: JdbcSink, context: SinkContext) -> None:
         self._context, self._spark, self._target = context, context.spark, sink.target
         self._properties = {"driver": DRIVER, **(sink.properties or {}), "url": sink.url}
         self._shown = sink.url.partition("?")[0]
         self._clean = without_secrets(sink.url, self._properties, self._shown)
         self._options = Options(mode=sink.mode, key=tuple(sink.key), run_column=sink.run_column or "")
-        self.replaces, self.remembers = sink.mode != APPEND or bool(sink.run_column), sink.mode != UPSERT
+        self.replaces = sink.mode != APPEND or bool(sink.run_column)
         by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         options = {**self._properties, "dbtable": sink.table}
         connect = spark_connections(context.spark, options, self._shown, self._clean)
@@ -182,6 +184,9 @@ class OpenJdbcSink(OpenSink):
 
     def take_out(self, names: Collection[str]) -> None:
         self._table.take_out(names)
+
+    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+        return self._table.gone([made.name for made in transactions])
 
     def leftovers(self) -> Sequence[Leftover]:
         return [Leftover(name, history) for name, history in self._table.leftovers()]

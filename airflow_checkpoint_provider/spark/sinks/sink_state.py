@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, SinkRecord, Transaction
@@ -71,17 +71,19 @@ class SinkState:
         with self.lock:
             return [transaction for transaction in self.transactions if not transaction.committed]
 
-    def lost(self, run: str, record: SinkRecord) -> Iterator[Transaction]:
-        """Yield the writes of the restore point that are nowhere any more. ``record`` is the journal's, ``run`` that of this attempt.
-
-        An attempt on another branch has aborted them, or taken their rows out. A target that does not remember is not asked.
+    def lost(self, record: SinkRecord) -> Iterator[Transaction]:
+        """Yield the writes of the restore point that are nowhere any more: an attempt on another branch has aborted them, or taken their
+        rows out. ``record`` is the journal's.
         """
-        if self.opened.remembers:
-            yield from self._aborted(run)
-            yield from self._taken_out(record)
+        if self.opened.lists_prepared:
+            yield from self._aborted()
+        committed = [transaction for transaction in self.transactions if transaction.committed]
+        asked = [old for old in committed if record.rewound_after < old.version <= record.rewound]
+        gone = self.opened.gone(asked) if asked else ()
+        yield from (transaction for transaction in asked if transaction.name in gone)
 
-    def _aborted(self, run: str) -> Iterator[Transaction]:
-        waiting = [transaction for transaction in self.uncommitted() if transaction.run == run]
+    def _aborted(self) -> Iterator[Transaction]:
+        waiting = self.uncommitted()
         there = {left.name for left in self.opened.leftovers()} if waiting else set()
         for transaction in waiting:
             if transaction.name in there:
@@ -91,8 +93,7 @@ class SinkState:
             else:
                 yield transaction
 
-    def _taken_out(self, record: SinkRecord) -> Iterator[Transaction]:
-        committed = [transaction for transaction in self.transactions if transaction.committed]
-        asked = [old for old in committed if record.rewound_after < old.version <= record.rewound]
-        there = {found.name for found in self.opened.later(record.rewound_after)} if asked else set()
-        yield from (transaction for transaction in asked if transaction.name not in there)
+    def replaced(self, standing: Collection[str]) -> list[Transaction]:
+        """Return the committed writes of this run in whose place others stand: a later pass has replaced them."""
+        held = [transaction for transaction in self.held.values() if transaction.committed]
+        return [transaction for transaction in held if transaction.name not in standing]

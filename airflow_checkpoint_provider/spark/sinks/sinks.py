@@ -180,7 +180,7 @@ class Sinks:
     def _forget_lost(self, state: SinkState) -> None:
         """Forget the writes of the restore point that are nowhere any more, so that their run does them again."""
         if not self._elsewhere:
-            for transaction in list(state.lost(self._states.run, self._attempt.journal.state.sink(state.uid))):
+            for transaction in list(state.lost(self._attempt.journal.state.sink(state.uid))):
                 self._forget(state, transaction)
 
     def _forget(self, state: SinkState, transaction: Transaction) -> None:
@@ -215,11 +215,14 @@ class Sinks:
     def _earlier_pass(self, state: SinkState, carried: set[str]) -> tuple[str, ...]:
         """Return the transactions of this run whose rows readers see and that the restore point does not hold: the run is computed again.
 
-        Raises ``RowsStand`` if the sink cannot replace them.
+        So are writes in whose place they stand. Raises ``RowsStand`` if the sink cannot replace them.
         """
-        found = tuple(name for name in state.opened.standing() if name not in carried)
+        standing = state.opened.standing()
+        found = tuple(name for name in standing if name not in carried)
         if found and not state.opened.replaces:
             raise RowsStand(sink_messages.rows_stand(state.uid, state.sink.target, len(found)))
+        for transaction in state.replaced(standing) if found else ():
+            self._forget(state, transaction)
         return found
 
     def write(self, state: SinkState, df: DataFrame, origin: Origin) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, RowsStand, SinkMoved
+from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import LogEntry, RunOfSink
 from airflow_checkpoint_provider.spark.sinks.base import Committed, OpenSink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.files import OVERWRITE
@@ -31,12 +32,13 @@ class OpenTableSink(OpenSink):
     """A table that one run writes to. ``going_back`` names the statement by which a person takes the table back."""
 
     going_back: str
+    lists_prepared = True
 
     def __init__(self, context: SinkContext, target: str, mode: str, run_column: str | None) -> None:
         self._spark, self._run, self._target, self._run_column = context.spark, context.run, target, run_column
         self._by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         self._overwrites, self._since = mode == OVERWRITE, context.run_began
-        self.replaces, self.remembers = self._overwrites or run_column is not None, not self._overwrites
+        self.replaces = self._overwrites or run_column is not None
 
     @property
     @abstractmethod
@@ -82,6 +84,13 @@ class OpenTableSink(OpenSink):
         if self._run_column is None:
             raise NotSupportedYet(sink_messages.no_run_column(self._target, len(names), self.going_back))
         self._spark.sql(f"DELETE FROM {self.sql_name} WHERE {of_transactions(self._run_column, names)}")
+
+    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+        """Return those that are not in the column of the runs. Without that column, nothing was taken out."""
+        if self._run_column is None:
+            return ()
+        there = {name for _, name in self._in_column()}
+        return {made.name for made in transactions if made.rows and made.name not in there}
 
     def _committed(self, *, tagged: bool = True) -> list[Committed]:
         """Return what this history has appended; not ``tagged``: only what has no column of its run. An overwrite leaves nothing to stand."""

@@ -235,7 +235,7 @@ def test_rows_that_were_taken_out_are_said_to_be_missing_where_the_job_goes_to_t
     with script.failing() as job:
         job.sink("report", FileSink(out))
     assert (
-        "write 1 of run alone-3 was aborted, or taken out, since its checkpoint. This run does not do it again: 1 row"
+        "write 1 of run alone-3 was aborted, taken out or replaced since its checkpoint. This run does not do it again: 1 row"
         in (capsys.readouterr().out)
     )
     assert rows_of(script.spark, out) == [0]

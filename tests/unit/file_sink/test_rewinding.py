@@ -340,6 +340,11 @@ def test_driver_that_sleeps_at_any_request_loses_no_file_that_a_person_puts_back
         there = {listed.key for listed in tried.list("")}
         lost = [name for name in ALL if not any(key.endswith(f"/{name}") for key in there)]
         assert not lost, f"woke up at request {number}"
+        if ASIDE in asides(tried):
+            back(tried)
+            assert set(named_by(tried)) <= {
+                key.removeprefix(f"{FOLDER}/") for key in (one.key for one in tried.list(""))
+            }
 
 
 def test_file_that_no_manifest_names_stays_in_its_folder(store: MemoryStore) -> None:

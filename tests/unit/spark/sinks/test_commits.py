@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,11 +36,19 @@ def test_restore_point_is_confirmed_unless_a_write_of_it_was_aborted(aborted: bo
     assert confirmed == ([] if aborted else [7])
 
 
-def test_write_that_somebody_aborts_while_it_waits_fails_the_attempt() -> None:
+def test_write_that_somebody_aborts_while_it_waits_fails_the_attempt_and_holds_up_no_other() -> None:
     """The script has passed it. The next attempt does it again."""
-    state = SimpleNamespace(uid="report", uncommitted=lambda: [WAITING])
-    sinks: Any = SimpleNamespace(opened={"report": state}, due_version=lambda _: 1, commit=lambda *_: False)
+    waiting = [WAITING, replace(WAITING, name=name_of(2), version=2)]
+    state = SimpleNamespace(uid="report", uncommitted=lambda: waiting)
+
+    def commit(_: Any, transaction: Transaction) -> bool:
+        if transaction is not WAITING:
+            waiting.remove(transaction)
+        return transaction is not WAITING
+
+    sinks: Any = SimpleNamespace(opened={"report": state}, due_version=lambda _: 2, commit=commit)
     attempt: Any = None
-    with pytest.raises(CommitFailed, match="write 1 was aborted by somebody else while it waited") as failed:
+    with pytest.raises(CommitFailed, match=r"1 write .* aborted by somebody else while waiting") as failed:
         Commits(attempt, sinks).wait()
     assert not failed.value.permanent
+    assert waiting == [WAITING]
