@@ -242,9 +242,11 @@ def rows_without_the_column_are_not_replaced(path: str) -> None:
 
 @story
 def rows_of_later_runs_are_taken_out(path: str) -> None:
+    made_by = {}
     for number, run in ((1, "a"), (2, "b \\ it's"), (3, "c")):
         sink = opened(path, replace(MONDAY, run=run), run_column="run")
-        assert sink.commit(prepared(sink, number, number, run=run))
+        made_by[number] = prepared(sink, number, number, run=run)
+        assert sink.commit(made_by[number])
     later = sink.later(1)
     assert sorted((made.name, made.version, made.run) for made in later) == [
         (name(2), 2, "b \\ it's"),
@@ -253,6 +255,8 @@ def rows_of_later_runs_are_taken_out(path: str) -> None:
     for _ in range(2):
         sink.take_out([made.name for made in later])
         assert sink.later(1) == []
+    assert sink.gone([*made_by.values()]) == {name(2), name(3)}
+    assert opened(path).gone([*made_by.values()]) == (), "without the column nothing was taken out"
     assert ids(path) == [1]
 
 

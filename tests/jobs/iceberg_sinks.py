@@ -258,9 +258,11 @@ def rows_without_the_column_are_not_replaced(table: str) -> None:
 @story
 def rows_of_later_runs_are_taken_out(table: str) -> None:
     sink = opened(made(table, run_column=True), run_column=RUN)
+    made_by = {}
     for number, run in ((1, "a"), (2, "b \\ it's"), (3, "c")):
         of_run = opened(table, replace(MONDAY, run=run), run_column=RUN)
-        assert of_run.commit(prepared(of_run, number, number, run=run))
+        made_by[number] = prepared(of_run, number, number, run=run)
+        assert of_run.commit(made_by[number])
     later = sink.later(1)
     assert sorted((found.name, found.version, found.run) for found in later) == [
         (name(2), 2, "b \\ it's"),
@@ -269,6 +271,7 @@ def rows_of_later_runs_are_taken_out(table: str) -> None:
     for _ in range(2):
         sink.take_out([found.name for found in later])
         assert sink.later(1) == []
+    assert sink.gone([*made_by.values()]) == {name(2), name(3)}
     assert ids(table) == [1]
 
 

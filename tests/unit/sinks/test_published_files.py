@@ -251,6 +251,17 @@ def test_old_transaction_is_found_before_the_snapshot(store: Store, snapshot_eve
     assert "old" not in visible(store)
 
 
+def test_rows_that_a_way_back_took_out_are_told_from_others(store: Store) -> None:
+    """Of an overwrite, too: what newer rows have overwritten was not taken out."""
+    files = files_of(store, overwrite=True)
+    held = [staged(files, name_of(number), f"row {number}") for number in (1, 2, 3)]
+    assert all(files.commit(transaction) for transaction in held)
+    assert files_of(store, overwrite=True).taken_out(held) == set()
+    files.take_out([name_of(3)])
+    assert files_of(store, overwrite=True).taken_out(held) == {name_of(3)}
+    assert visible(store) == []
+
+
 def test_folder_with_more_files_than_an_entry_can_name_is_refused_for_good(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
