@@ -99,7 +99,7 @@ def restore(
     found, key = locate.find_history(store, job, run, item)
     coordinator = open_history(store, found.keys.prefix, entry_author())
     going = RestoreTarget(coordinator, source.text, key or found.newest_run)
-    base = going.verify(coordinator.journal.read_whole())
+    base = going.verify(coordinator.journal.catch_up())
     names = going.names(source.rename)
     command = _restoring(going, base, source)
     if source.claim:
@@ -332,7 +332,7 @@ class _Planned:
 
 def _planned(store: Store, found: FoundHistory, now: str) -> _Planned:
     coordinator = open_history(store, found.keys.prefix, entry_author())
-    state = coordinator.journal.read_whole()
+    state = coordinator.journal.catch_up()
     due = garbage.plan(state, now, garbage.folders_of(store, found.keys))
     keys = [f"{found.keys.prefix}/{folder}" for folder in garbage.folders_to_delete(state, due, now)]
     sizes = [(key, _bytes_under(store, key)) for key in keys]

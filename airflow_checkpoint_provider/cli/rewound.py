@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.file_sink.log import FileSinkLog
 from airflow_checkpoint_provider.file_sink.rewinding import Aside
 from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
-from airflow_checkpoint_provider.location.files import Location, location_at
+from airflow_checkpoint_provider.location.files import location_at
 from airflow_checkpoint_provider.protocol import queries
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Store
@@ -33,16 +33,14 @@ class RewoundSink:
     """
 
     store: Store
-    location: Location
     folder: StoreFolder
     asides: Sequence[Aside]
 
     @classmethod
     def at(cls, store: Store, uri: str) -> RewoundSink:
         """Return the sink at ``uri``. Raises ``WrongUse`` for a sink that cannot be reached like ``store``, and ``Damaged``."""
-        location = location_at(store, uri, what="a file sink")
-        folder = StoreFolder(location)
-        return cls(store, location, folder, rewinding.all_aside(folder))
+        folder = StoreFolder(location_at(store, uri, what="a file sink"))
+        return cls(store, folder, rewinding.all_aside(folder))
 
     def named(self, name: str | None) -> Sequence[Aside]:
         """Return the folder of that name, or all. Raises ``CheckpointNotFound`` if there is none."""
@@ -56,7 +54,7 @@ class RewoundSink:
     @property
     def nothing_taken(self) -> str:
         """Say that nothing was taken out, and whether the path may be wrong."""
-        empty = next(iter(self.location.store.list(self.location.key)), None) is None
+        empty = self.folder.is_empty()
         why = ". It does not exist, or is empty: write the path to which the query writes" if empty else ""
         return f"no query that went back took anything out of {self.folder.uri}{why}"
 

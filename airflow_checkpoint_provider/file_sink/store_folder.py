@@ -25,6 +25,10 @@ class StoreFolder:
         keys = (listed.key.removeprefix(folder) for listed in self._store.list(self._key(below)))
         return sorted({key.partition("/")[0] for key in keys})
 
+    def is_empty(self) -> bool:
+        """Return whether the sink holds nothing, or does not exist. Cost: a page of a listing."""
+        return next(iter(self._store.list(self._location.key)), None) is None
+
     def hidden(self, below: str) -> list[str]:
         return [key.rpartition("/")[2] for key in self._store.hidden(self._key(below))]
 

@@ -110,8 +110,12 @@ def restore(state: State | None, where: str, *options: str) -> str:
     """Return the command that restores this history, and no other history of its job, from ``where``. None stands for any job."""
     if state is None:
         return command("restore", "JOB", "--from", where, *options)
-    run = [Name(state.scope)] if state.scope else []
-    return command("restore", Name(state.job), *run, *item_option(state), "--from", where, *options, state=state)
+    return command("restore", *_names(state), "--from", where, *options, state=state)
+
+
+def _names(state: State) -> list[str]:
+    """Return the arguments that name this history, and no other one of its job."""
+    return [Name(state.job), *([Name(state.scope)] if state.scope else []), *item_option(state)]
 
 
 def suspension(state: State) -> str:
@@ -137,8 +141,7 @@ def rewound(sink: str, *options: str) -> str:
 
 def list_of(job: str, state: State | None = None) -> str:
     """Return the command that lists the checkpoints of a job. ``state``: of one history of that job."""
-    run = [Name(state.scope)] if state and state.scope else []
-    return command("list", Name(job), *run, *(item_option(state) if state else ()), state=state)
+    return command("list", *(_names(state) if state else [Name(job)]), state=state)
 
 
 def superseded(state: State, run: str, launch: Launch | None = None) -> str:
@@ -229,8 +232,7 @@ def cannot_be_rewound(uid: str, why: str, state: State | None = None) -> str:
 
 def cannot_begin_anew(uid: str, state: State) -> str:
     """Say that a query that runs cannot begin anew under its name, and how it can under another."""
-    run = [Name(state.scope)] if state.scope else []
-    stop = command("stop", Name(state.job), *run, *item_option(state), state=state)
+    stop = command("stop", *_names(state), state=state)
     return (
         f"query '{uid}' runs, and cannot begin anew: it has written batches, and no batch number may be used twice. Nothing was changed. To"
         f" begin anew under another name: `{stop}`, give the query another uid"

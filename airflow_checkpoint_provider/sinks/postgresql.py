@@ -420,7 +420,7 @@ class PostgresTable:
             return database.execute(f"delete from {self._target}")
         return 0
 
-    def gone(self, names: Collection[str]) -> tuple[str, ...]:
+    def taken_out(self, names: Collection[str]) -> tuple[str, ...]:
         """Return those whose rows were taken out. In other modes than append, newer rows have taken their place."""
         query = f"select transaction from {self._commits} where transaction = ? and mode = '{APPEND}' and outcome = '{REPLACED}'"
         with self._transactions() as database:

@@ -183,15 +183,16 @@ class PublishedFiles:
 
     def taken_out(self, transactions: Iterable[Transaction]) -> set[str]:
         """Return the names of those committed transactions whose files ``take_out`` has taken out."""
-        there = {name for commit in self.log.read().commits for name in commit.transactions}
-        found = set[str]()
-        for transaction in transactions:
-            if transaction.name not in there:
-                base = int(transaction.prepared["base"])
-                removed = {file for _, entry in self.log.since(base) if entry.kind == REMOVE for file in entry.removed}
-                own = (published_name(transaction.name, name) for name in transaction.prepared["files"])
-                found |= {transaction.name} if removed.intersection(own) else set()
-        return found
+        contents = self.log.read()
+        there = {name for commit in contents.commits for name in commit.transactions}
+        absent = [transaction for transaction in transactions if transaction.name not in there]
+        base = min((int(transaction.prepared["base"]) for transaction in absent), default=contents.n)
+        removed = {file for _, entry in self.log.since(base) if entry.kind == REMOVE for file in entry.removed}
+        return {
+            made.name
+            for made in absent
+            if any(published_name(made.name, staged) in removed for staged in made.prepared["files"])
+        }
 
     def take_out(self, names: Collection[str]) -> None:
         """Take the files of committed transactions out of the target."""

@@ -255,8 +255,8 @@ def rows_of_later_runs_are_taken_out(path: str) -> None:
     for _ in range(2):
         sink.take_out([made.name for made in later])
         assert sink.later(1) == []
-    assert sink.gone([*made_by.values()]) == {name(2), name(3)}
-    assert opened(path).gone([*made_by.values()]) == (), "without the column nothing was taken out"
+    assert sink.taken_out([*made_by.values()]) == {name(2), name(3)}
+    assert opened(path).taken_out([*made_by.values()]) == (), "without the column nothing was taken out"
     assert ids(path) == [1]
 
 

@@ -271,7 +271,7 @@ def rows_of_later_runs_are_taken_out(table: str) -> None:
     for _ in range(2):
         sink.take_out([found.name for found in later])
         assert sink.later(1) == []
-    assert sink.gone([*made_by.values()]) == {name(2), name(3)}
+    assert sink.taken_out([*made_by.values()]) == {name(2), name(3)}
     assert ids(table) == [1]
 
 

@@ -183,7 +183,7 @@ DRIVERS = {
         "a_job_that_goes_back_and_forth", ("S7",), walks=10,
     ),
     "J": Bug(
-        "rows that were taken out count as committed", replaced(OpenFileSink, "gone", lambda self, transactions: ()),
+        "rows that were taken out count as committed", replaced(OpenFileSink, "taken_out", lambda self, transactions: ()),
         "rows_that_were_taken_out", ("S7",), walks=10,
     ),
     "L": Bug(

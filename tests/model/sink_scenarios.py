@@ -296,20 +296,21 @@ def back_and_forth(killed: tuple[Step, ...], published: tuple[Step, ...] = PUBLI
     return after({"restorer": (a.restorer, 2, 0, True, "again")}, before=disk)
 
 
-def a_job_that_goes_back_and_forth() -> OfDrivers:
-    """What the other run has published is newer than the write of the killed run, which was never committed."""
-    disk, again = back_and_forth((SAVE,)), Try("B", 2)
+def tried_again(disk: Disk, again: Try) -> OfDrivers:
+    """The next try of a run that was killed: it writes the rows of an undisturbed one."""
     script = (OPEN, TWO, *PUBLISH, END)
     cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, script)}
     return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
+
+
+def a_job_that_goes_back_and_forth() -> OfDrivers:
+    """What the other run has published is newer than the write of the killed run, which was never committed."""
+    return tried_again(back_and_forth((SAVE,)), Try("B", 2))
 
 
 def rows_that_were_taken_out() -> OfDrivers:
     """The killed run had published its rows. They were taken out when the job went back."""
-    disk, again = back_and_forth(PUBLISH), Try("B", 2)
-    script = (OPEN, TWO, *PUBLISH, END)
-    cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, script)}
-    return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
+    return tried_again(back_and_forth(PUBLISH), Try("B", 2))
 
 
 def a_write_that_a_later_pass_replaced() -> OfDrivers:
@@ -317,10 +318,7 @@ def a_write_that_a_later_pass_replaced() -> OfDrivers:
     disk, _ = worked(OPEN, ONE, *PUBLISH, END)
     disk, _ = worked(OPEN, TWO, *PUBLISH, then=(END,), mine=Try("B"), before=disk)
     disk, _ = worked(OPEN, ("write", "wrong"), *PUBLISH, then=(END,), mine=Try("B", 2), before=disk)
-    disk, again = after({"restorer": (a.restorer, 2, 0)}, before=disk), Try("B", 3)
-    script = (OPEN, TWO, *PUBLISH, END)
-    cast = {"task": (a.task, (again,), believed(disk)), "driver": (p.driver, again, script)}
-    return OfDrivers(cast, disk, script, (rows("one", "two"),), faults=1)
+    return tried_again(after({"restorer": (a.restorer, 2, 0)}, before=disk), Try("B", 3))
 
 
 def a_gate_of_another_branch() -> OfDrivers:

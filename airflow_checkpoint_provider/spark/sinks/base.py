@@ -116,7 +116,7 @@ class OpenSink(ABC):
         """Take the rows of committed transactions out, because the job goes back. Called only for those that ``later`` returned."""
         raise NotSupportedYet(f"the rows of {len(names)} transactions cannot be taken out of this sink")
 
-    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+    def taken_out(self, transactions: Sequence[Transaction]) -> Collection[str]:
         """Return the names of those committed transactions that ``take_out`` has taken out since. Empty if the target does not say."""
         return ()
 

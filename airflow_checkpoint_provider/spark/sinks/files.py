@@ -168,7 +168,7 @@ class OpenFileSink(OpenSink):
     def take_out(self, names: Collection[str]) -> None:
         self._commits.take_out(names)
 
-    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+    def taken_out(self, transactions: Sequence[Transaction]) -> Collection[str]:
         with self._lock:
             return self._commits.taken_out(transactions)
 

@@ -185,8 +185,8 @@ class OpenJdbcSink(OpenSink):
     def take_out(self, names: Collection[str]) -> None:
         self._table.take_out(names)
 
-    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
-        return self._table.gone([made.name for made in transactions])
+    def taken_out(self, transactions: Sequence[Transaction]) -> Collection[str]:
+        return self._table.taken_out([made.name for made in transactions])
 
     def leftovers(self) -> Sequence[Leftover]:
         return [Leftover(name, history) for name, history in self._table.leftovers()]

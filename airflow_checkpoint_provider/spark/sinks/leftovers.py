@@ -41,9 +41,8 @@ def abort_leftovers(attempt: Attempt, uid: str, opened: OpenSink, carried: Colle
         except CheckpointError as error:
             say(sink_messages.leftovers_unknown(uid, history, len(names), error))
             continue
-        useless += [
-            name for name in over if name not in carried
-        ]  # this job may have started from a savepoint of that one
+        # Not what is carried: this job may have started from a savepoint of that one
+        useless += [name for name in over if name not in carried]
         if due:
             say(sink_messages.commit_is_due(uid, history, len(due)))
     if useless:

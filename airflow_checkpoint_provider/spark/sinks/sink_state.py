@@ -79,8 +79,8 @@ class SinkState:
             yield from self._aborted()
         committed = [transaction for transaction in self.transactions if transaction.committed]
         asked = [old for old in committed if record.rewound_after < old.version <= record.rewound]
-        gone = self.opened.gone(asked) if asked else ()
-        yield from (transaction for transaction in asked if transaction.name in gone)
+        taken_out = self.opened.taken_out(asked) if asked else ()
+        yield from (transaction for transaction in asked if transaction.name in taken_out)
 
     def _aborted(self) -> Iterator[Transaction]:
         waiting = self.uncommitted()

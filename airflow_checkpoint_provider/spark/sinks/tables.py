@@ -85,7 +85,7 @@ class OpenTableSink(OpenSink):
             raise NotSupportedYet(sink_messages.no_run_column(self._target, len(names), self.going_back))
         self._spark.sql(f"DELETE FROM {self.sql_name} WHERE {of_transactions(self._run_column, names)}")
 
-    def gone(self, transactions: Sequence[Transaction]) -> Collection[str]:
+    def taken_out(self, transactions: Sequence[Transaction]) -> Collection[str]:
         """Return those that are not in the column of the runs. Without that column, nothing was taken out."""
         if self._run_column is None:
             return ()

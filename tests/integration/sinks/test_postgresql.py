@@ -175,7 +175,7 @@ def test_job_goes_back(target: Target, options: Options, left: list[str]) -> Non
     assert target.rows() == left
     assert table.later(1) == ()
     gone = (name_of(2, 2),) if options is WITH_RUN else ()  # what was overwritten is not taken out
-    assert table.gone([FIRST, name_of(2, 2)]) == gone
+    assert table.taken_out([FIRST, name_of(2, 2)]) == gone
 
 
 def test_rows_that_nothing_tells_are_not_taken_out(target: Target) -> None:
