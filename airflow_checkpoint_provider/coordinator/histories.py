@@ -147,7 +147,7 @@ def run_prefixes(store: Store, job: str) -> list[str]:
 
 def read(store: Store, prefix: str) -> FoundHistory | None:
     """Read the history at ``prefix``; None if there is none."""
-    state = Journal(store, Keys(prefix), READER).read_whole()
+    state = Journal(store, Keys(prefix), READER).catch_up()
     return FoundHistory(Keys(prefix), state) if state.n >= 0 else None
 
 

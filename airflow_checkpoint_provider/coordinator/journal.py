@@ -90,7 +90,8 @@ class Journal:
     def catch_up(self) -> State:
         """Read to the tail and return the state. The state of an absent history is empty; its ``n`` is -1.
 
-        If the store fails half-way, ``state`` does not change.
+        If the store fails half-way, ``state`` does not change. The first reading lists what lies behind the tail, too, and raises
+        ``Damaged`` if an entry is missing.
         """
         reading = self._tail() if self.state.n < 0 else self.state
         while True:
@@ -99,22 +100,24 @@ class Journal:
             if beyond is None:
                 break
             reading = beyond
+        if not self._believed:
+            self._refuse_gap(reading)
         self._refuse_savepoints_of_others(reading)
         self.state, self._believed = reading, True
         return reading
 
-    def read_whole(self) -> State:
-        """As ``catch_up``, for a process that reads the journal for the first time. Raises ``Damaged`` if an entry in it is missing: what
-        follows it would be out of sight, and come back when its number is used again. Cost: a listing.
+    def _refuse_gap(self, state: State) -> None:
+        """Raise ``Damaged`` if an entry behind ``state`` is missing and later entries are there: they would be out of sight, and come back
+        when the number of the missing entry is used again. Cost: a listing.
         """
-        n = self.catch_up().n
-        later = next(iter(self.store.list(self.keys.journal, self.keys.entry(n) if n >= 0 else "")), None)
-        if later and not (self.state.closed or self.entry(n + 1) or self.entry(self._boundary_after(n))):
+        n = state.n
+        listed = self.store.list(self.keys.journal, self.keys.entry(n) if n >= 0 else "")
+        later = next((found.key for found in listed if self.keys.is_entry(found.key)), None)
+        if later and not (state.closed or self.entry(n + 1) or self.entry(self._boundary_after(n))):
             raise errors.Damaged(
-                f"{self.keys.entry(n + 1)} is missing, and {later.key} is there: somebody or something deleted a part of the journal. Bring"
-                " it back from a backup. If there is none, delete the later entries: what they say is lost then"
+                f"{self.keys.entry(n + 1)} is missing, and {later} is there: somebody or something deleted a part of the journal. Bring it"
+                " back from a backup. If there is none, delete the later entries: what they say is lost then"
             )
-        return self.state
 
     def _refuse_savepoints_of_others(self, state: State) -> None:
         """Raise ``Damaged`` if the journal lists the directory of another job's savepoint: it would be read and deleted."""

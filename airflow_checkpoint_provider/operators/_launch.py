@@ -53,7 +53,7 @@ class DriverLaunch(LaunchedDriver):
 
         Return the launch that this try planned, or adopted (``adopted``). A refusal does not touch the old attempt.
         """
-        state = self.coordinator.journal.read_whole()
+        state = self.coordinator.journal.catch_up()
         if state.n < 0:
             probe(self.store)
         self._check_incarnation(state)

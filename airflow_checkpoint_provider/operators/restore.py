@@ -80,7 +80,7 @@ class RestoreOperator(JobOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         with failing_for_good():
             coordinator = self.coordinator(context["ti"])
-            state = coordinator.journal.read_whole()
+            state = coordinator.journal.catch_up()
             token = self._token(context)
             if self._done(coordinator, token):
                 self.log.info("nothing to do, this task has restored before: %s", _describe_branch(state.branch, token))

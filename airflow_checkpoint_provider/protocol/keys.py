@@ -163,6 +163,10 @@ class Keys:
     def entry(self, number: int) -> str:
         return f"{self.journal}/{number:016d}"
 
+    def is_entry(self, key: str) -> bool:
+        """Return whether a key below ``journal`` is that of an entry. A file system puts files of its own beside them."""
+        return re.fullmatch(r"\d{16}", key.rpartition("/")[2], re.ASCII) is not None
+
     @property
     def heartbeats(self) -> str:
         return f"{self.prefix}/heartbeat"

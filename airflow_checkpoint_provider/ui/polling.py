@@ -86,8 +86,7 @@ class Reader:
 
     def poll(self) -> HistoryReading:
         """Read the new entries. Raise ``CheckpointNotFound`` if there is no such history, and the errors of the store."""
-        journal = self._coordinator.journal
-        state = journal.poll() if journal.state.n >= 0 else journal.read_whole()
+        state = self._coordinator.journal.poll()
         if state.n < 0:
             raise CheckpointNotFound(f"there is no history at {self._store.uri}/{self._keys.prefix}")
         found = FoundHistory(self._keys, state)

@@ -81,7 +81,7 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
     with Heart(
         journal.store, journal.keys.driver_beat(settings.launch), Beat(launch=settings.launch, activity="starting")
     ):
-        state = journal.read_whole()
+        state = journal.catch_up()
         if state.n < 0:
             raise errors.StoreMisconfigured(
                 f"this driver sees no history at {journal.store.uri}/{journal.keys.prefix}, though Airflow has just"
@@ -99,7 +99,7 @@ def _begin_launched(journal: Journal, settings: Settings, program: Program) -> A
 
 def _begin_alone(journal: Journal, settings: Settings, program: Program) -> Attempt:
     """Begin an attempt of a script without Airflow. It continues the newest run, or begins a new one if that has finished."""
-    before = journal.read_whole()
+    before = journal.catch_up()
     if before.n < 0:
         probe(journal.store)
     liveness = Liveness(journal.store)

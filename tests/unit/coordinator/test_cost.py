@@ -144,15 +144,12 @@ def test_deletion_costs_two_entries_and_its_deletions() -> None:
     ],
 )
 def test_cold_start_reads_a_logarithm_of_the_segments(entries: int, segment: int) -> None:
-    """2 * log2(segments), and the entries of the last segment with their end."""
+    """2 * log2(segments), the entries of the last segment with their end, and a listing of what lies behind it."""
     store = FaultyStore(written(entries, segment=segment))
     open_journal(store, segment=segment).catch_up()
     segments = math.ceil(entries / segment)
-    assert store.requests["read"] <= 2 * math.log2(segments) + 2 + segment + 2
     reads = store.requests["read"]
-    assert store.requests.total() == reads
-    store.requests.clear()
-    open_journal(store, segment=segment).read_whole()
+    assert reads <= 2 * math.log2(segments) + 2 + segment + 2
     assert store.requests == {"read": reads, "list": 1}
 
 
