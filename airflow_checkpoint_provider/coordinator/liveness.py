@@ -86,10 +86,11 @@ class Process(Record):
         )
 
     def lives(self) -> bool | None:
-        """Return whether the process lives; None for a process of another host."""
+        """Return whether the process lives; None for a process of another host, or if this host hides it from its other users."""
         if not self.boot_id or (self.boot_id, self.pid_namespace) != (_boot(), _pidns()):
             return None
-        return _started(self.pid) == self.start_ticks
+        started = _started(self.pid)
+        return None if started is None or not self.start_ticks else started == self.start_ticks
 
 
 def _boot() -> str:
@@ -105,12 +106,24 @@ def _pidns() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot; None if there is no such process or it is a zombie."""
+    """Return the start time of a process in clock ticks since boot. Empty: there is no such process, or it is a zombie. None: it is there,
+    and /proc does not show it to this user (``hidepid``).
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, IndexError):
-        return None
-    return None if fields[0] in ("Z", "X") else fields[19]
+    except OSError:
+        return None if _exists(pid) else ""
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,30 @@ def test_later_process_with_the_same_pid_is_another() -> None:
     this = Process.this()
     assert this.lives() is True
     assert replace(this, start_ticks=str(int(this.start_ticks) - 1)).lives() is False
-    assert replace(this, start_ticks="").lives() is False
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError], ids=["hidepid=1", "hidepid=2"])
+def test_process_that_the_host_hides_from_this_user_is_unknown(
+    error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver of another user is taken for dead neither at once nor for good: its counter decides."""
+    with child("sleep", "60") as driver:
+        hidden = process_of(driver.pid)
+        read_text = Path.read_text
+
+        def hides(path: Path, *arguments: Any, **options: Any) -> str:
+            if path.name == "stat":
+                raise error(str(path))
+            return read_text(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "read_text", hides)
+        assert hidden.lives() is None
+        assert replace(hidden, pid=2**22 + 1).lives() is False, "no process can have this number"
+    assert hidden.lives() is False, "it has ended"
+
+
+def test_process_that_did_not_know_its_start_is_unknown() -> None:
+    assert replace(Process.this(), start_ticks="").lives() is None
 
 
 @pytest.mark.parametrize(
