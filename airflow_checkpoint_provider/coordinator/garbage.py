@@ -288,8 +288,7 @@ def delete(store: Store, keys: Keys, state: State, part: Retired, now: str, chec
     checkpoints, errors = _try_each(
         condemned, check, lambda checkpoint: _delete_checkpoint(store, keys, checkpoint, state, now)
     )
-    by, owner = f"the history of {state.job}", keys.folder(store.uri)
-    claims, more_errors = _try_each(part.claims, check, lambda pointer: _delete_own(store, pointer, owner, by, now))
+    claims, more_errors = _try_each(part.claims, check, lambda text: _delete_own(store, keys, text, state, now))
     return Deleted(Retired(tuple(checkpoint.id for checkpoint in checkpoints), claims), (*errors, *more_errors))
 
 
@@ -349,10 +348,11 @@ def _finish_disposal(store: Store, text: str, state: State, now: str) -> None:
     savepoint_target.finish_disposal(target, pointer, f"the history of {state.job}", now)
 
 
-def _delete_own(store: Store, text: str, owner: str, by: str, now: str) -> None:
+def _delete_own(store: Store, keys: Keys, text: str, state: State, now: str) -> None:
     """Delete a claimed savepoint, if it lies where savepoints may lie: a journal can name any place."""
     pointer = SavepointPointer.parse(text)
-    savepoint_target.delete_own(store.beside(pointer.root), pointer, owner, by, now)
+    owner, by = keys.folder(store.uri), f"the history of {state.job}"
+    savepoint_target.delete_own(store.beside(pointer.root), pointer, owner, by, now, state.incarnation)
 
 
 def forget(coordinator: Coordinator, deleted: Retired) -> tuple[int, ...]:

@@ -128,13 +128,14 @@ def claim(
     """
     savepoint = open_listed(pointer, coordinator.store)
     savepoint_target.refuse_history(savepoint.store, pointer)
-    savepoint_target.check_claim(savepoint.store, pointer, coordinator.folder)
+    incarnation = coordinator.state.incarnation
+    savepoint_target.check_claim(savepoint.store, pointer, coordinator.folder, incarnation)
     origin = _own_history(coordinator.store, savepoint.seal, pointer)
     if origin is not None:
         _refuse_held(origin[0], origin[1], now)
     if dry_run:
         return savepoint
-    savepoint_target.put_claim(savepoint.store, pointer, coordinator.folder, by, now)
+    savepoint_target.put_claim(savepoint.store, pointer, coordinator.folder, by, now, incarnation)
     savepoint.verify()
     if origin is not None:
         _condemn(*origin, by, now)
@@ -193,10 +194,25 @@ def _is_left_by_its_owner(home: Store, savepoint: Savepoint, now: str) -> bool:
             prefix = check_prefix(f"{begin}{path}".removeprefix("/"))
             if root == home.uri:
                 owner = open_history(home, prefix).journal.catch_up()
-                if owner.n < 0 or owner.closed or _is_abandoned(owner, savepoint.pointer, claimed.about["at"], now):
+                if owner.n < 0 or owner.incarnation != (claimed.about["incarnation"] or owner.incarnation):
+                    _refuse_owner_of_another_host(home, claimed)
+                    return True
+                if owner.closed or _is_abandoned(owner, savepoint.pointer, claimed.about["at"], now):
                     return True
         raise
     return False
+
+
+def _refuse_owner_of_another_host(home: Store, claimed: AlreadyClaimed) -> None:
+    """Raise ``AlreadyClaimed`` if the history that owns a savepoint is absent from a folder: another host may have it, at the same path."""
+    if home.uri.startswith("file:"):
+        about = claimed.about
+        raise AlreadyClaimed(
+            f"{about['owner']} owns this savepoint since {about['at']}, by {about['by']}, and is not on this host: another host may have a"
+            " folder of that name, or it is not mounted here. Dispose of the savepoint there. If nobody needs it any more, delete its"
+            " directory yourself",
+            **about,
+        )
 
 
 def _is_abandoned(owner: State, pointer: SavepointPointer, claimed_at: str, now: str) -> bool:
@@ -220,8 +236,9 @@ class SavepointGone:
     @property
     def message(self) -> str:
         return (
-            f"{self.pointer}: savepoint chk-{self.id} of {self.job} is gone: its directory was moved or removed. If that was intended,"
-            f" let the history forget it: {wording.command('dispose', '--forget', str(self.pointer), state=self.coordinator.state)}"
+            f"{self.pointer}: savepoint chk-{self.id} of {self.job} is gone: its directory was moved or removed, or is not mounted here. If"
+            " it was removed on purpose, let the history forget it:"
+            f" {wording.command('dispose', '--forget', str(self.pointer), state=self.coordinator.state)}"
         )
 
     def forget(self, by: str, now: str, *, dry_run: bool = False) -> None:

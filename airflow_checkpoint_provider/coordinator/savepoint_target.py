@@ -21,7 +21,7 @@ from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.fields import Time
 from airflow_checkpoint_provider.protocol.keys import HISTORY, JOBS, SAVEPOINTS, STATE, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
-from airflow_checkpoint_provider.protocol.records import VERSION, Record, checked, parse
+from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked, parse
 from airflow_checkpoint_provider.storage.base import Store, exists, put
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
@@ -31,13 +31,14 @@ DISPOSAL = "disposal"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimLock(Record):
-    """The content of ``_claimed``. ``owner`` is who may delete the savepoint: the URI of a history's folder, or ``DISPOSAL``. The other
-    fields are for people.
+    """The content of ``_claimed``. ``owner`` is who may delete the savepoint: the URI of a history's folder, or ``DISPOSAL``. Two hosts may
+    have a folder of one URI each, so ``incarnation`` is that of the history. The other fields are for people.
     """
 
     owner: str
     by: str
     at: Time
+    incarnation: str = added("")
     v: int = VERSION
 
 
@@ -208,24 +209,24 @@ def claim_mode(text: str) -> str:
     return text
 
 
-def check_claim(store: Store, pointer: SavepointPointer, owner: str) -> None:
+def check_claim(store: Store, pointer: SavepointPointer, owner: str, incarnation: str = "") -> None:
     """Raise ``AlreadyClaimed`` if ``put_claim`` would. Nothing is written."""
     body = store.read(pointer.claim)
     if body is not None:
-        _refuse_other(body, pointer, owner)
+        _refuse_other(body, pointer, owner, incarnation)
 
 
-def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+def put_claim(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str, incarnation: str = "") -> None:
     """Claim the deletion of a savepoint. A second claim of the same owner changes nothing. Raises ``AlreadyClaimed``.
 
-    ``owner`` is the folder of a history, or ``DISPOSAL``. Open the savepoint before, since an empty directory
+    ``owner`` is the folder of a history of this ``incarnation``, or ``DISPOSAL``. Open the savepoint before, since an empty directory
     could be claimed too; verify it afterwards.
     """
-    body = checked(ClaimLock(owner=owner, by=by, at=at))
+    body = checked(ClaimLock(owner=owner, by=by, at=at, incarnation=incarnation))
     _, stored = put(store, pointer.claim, body)
     if stored is None:
         raise errors.CommitStateUnknown.of(f"{pointer.claim} was written")
-    _refuse_other(stored, pointer, owner)
+    _refuse_other(stored, pointer, owner, incarnation)
 
 
 def take_over_claim(store: Store, pointer: SavepointPointer, by: str, at: str) -> None:
@@ -233,9 +234,9 @@ def take_over_claim(store: Store, pointer: SavepointPointer, by: str, at: str) -
     store.overwrite(pointer.claim, checked(ClaimLock(owner=DISPOSAL, by=by, at=at)))
 
 
-def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None:
+def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str, incarnation: str = "") -> None:
     lock = ClaimLock.from_bytes(claimed, f"{pointer}/_claimed")
-    if lock.owner == owner:
+    if lock.owner == owner and lock.incarnation in ("", incarnation or lock.incarnation):
         return
     whose = "to be disposed of" if lock.owner == DISPOSAL else "for another history"
     advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'
@@ -245,18 +246,21 @@ def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str) -> None
             f" {lock.owner} does not exist any more, write --root with its root before the verb"
         )
     raise errors.AlreadyClaimed(
-        f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}", owner=lock.owner, by=lock.by, at=lock.at
-    )
+        f"{pointer} was claimed {whose} at {lock.at} by {lock.by}. {advice}",
+        owner=lock.owner, by=lock.by, at=lock.at, incarnation=lock.incarnation,
+    )  # fmt: skip
 
 
-def delete_savepoint(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
+def delete_savepoint(
+    store: Store, pointer: SavepointPointer, owner: str, by: str, at: str, incarnation: str = ""
+) -> None:
     """Claim a savepoint and delete its file sets. Raises ``AlreadyClaimed``, and ``InvalidName`` for a history.
 
     A second call of the same owner finishes an interrupted deletion; the stub keeps the text of the first. A savepoint that was
     never published gets a stub too.
     """
     refuse_history(store, pointer)
-    put_claim(store, pointer, owner, by, at)
+    put_claim(store, pointer, owner, by, at, incarnation)
     if not _is_stub(store, pointer):
         store.overwrite(pointer.metadata, checked(DisposedStub(by=by, at=at)))
     delete_files(store, pointer)
@@ -273,24 +277,29 @@ def finish_disposal(store: Store, pointer: SavepointPointer, by: str, at: str) -
             delete_savepoint(store, pointer, DISPOSAL, by, at)
 
 
-def delete_own(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str) -> None:
-    """Delete a savepoint that the history ``owner`` has claimed, if it is still there.
+def delete_own(store: Store, pointer: SavepointPointer, owner: str, by: str, at: str, incarnation: str = "") -> None:
+    """Delete a savepoint that the history ``owner`` of this ``incarnation`` has claimed.
 
-    Raises ``NotItsClaim``, and deletes nothing, if the claim beside it does not name that history: a journal alone names no owner.
+    Raises ``NotItsClaim``, and deletes nothing, if the claim beside it does not name that history: a journal alone names no owner. A
+    deletion leaves the claim, so an absent one is not that of a savepoint that was deleted before.
     """
+    dispose = wording.command("dispose", str(pointer))
     claimed = store.read(pointer.claim)
     if claimed is None and not exists(store, pointer.metadata):
-        return
+        raise errors.NotItsClaim(
+            f"nothing is at {pointer}, which {owner} owns: it was moved or deleted by hand, or its folder is not mounted here. The history"
+            f" forgets it. If it is there after all, and nobody needs it: {dispose}"
+        )
     try:
         if claimed is None:
             raise errors.Damaged("it holds no _claimed")
-        _refuse_other(claimed, pointer, owner)
-        delete_savepoint(store, pointer, owner, by, at)
+        _refuse_other(claimed, pointer, owner, incarnation)
+        delete_savepoint(store, pointer, owner, by, at, incarnation)
     except (errors.AlreadyClaimed, errors.Damaged, errors.InvalidName) as error:
         if error.about.get("owner") != DISPOSAL:
             raise errors.NotItsClaim(
                 f"savepoint {pointer} stays: {owner} says that it owns it, but the claim beside the savepoint does not say so"
-                f" ({error.message}). The history forgets it. If nobody needs it: {wording.command('dispose', str(pointer))}"
+                f" ({error.message}). The history forgets it. If nobody needs it: {dispose}"
             ) from None
 
 

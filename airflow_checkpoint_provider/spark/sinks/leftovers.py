@@ -57,7 +57,9 @@ def _of_other_run(store: Store, history: str, names: Collection[str]) -> tuple[l
         return [], []  # of a job with other checkpoints: only its own driver knows
     coordinator = open_history(store, prefix)
     state = coordinator.journal.catch_up()
-    over = [name for name in names if state.n < 0 or state.over(transaction_epoch(name))]
+    if state.n < 0:
+        return [], []  # it was deleted, or another host has it, below a folder of the same name
+    over = [name for name in names if state.over(transaction_epoch(name))]
     newest = state.newest_first()
     if not over or not newest:
         return over, []

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_checkpoint_provider.coordinator import savepoint
-from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
+from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
+from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.savepoint_target import DISPOSAL, ClaimLock, delete_savepoint, put_claim
 from airflow_checkpoint_provider.errors import AlreadyClaimed, Damaged, InvalidName, NotItsClaim, StoreMisconfigured
 from airflow_checkpoint_provider.protocol import commands as c
@@ -20,7 +21,7 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, Store, open_store
 from tests.support.acknowledgements import bystander, driver, take
 from tests.support.garbage import remove_orphans, retire
-from tests.support.histories import at
+from tests.support.histories import at, launch
 from tests.support.journals import KEYS, open_journal
 from tests.support.planted import STUB, append, planted
 from tests.support.saved import memory
@@ -259,6 +260,21 @@ def test_interrupted_disposal_is_finished_without_a_question() -> None:
     open_store(pointer.root).overwrite(pointer.metadata, STUB)
     savepoint.dispose(coordinator.store, str(pointer), "ann", at(1))
     assert left(pointer) == ["_claimed", "_metadata"]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no history", "another history"])
+def test_owner_that_another_host_may_have_keeps_its_savepoint(tmp_path: Path, there: bool) -> None:
+    """Each host may have a folder of this name. So nothing in it, or another history, does not say that the owner is gone."""
+    root = tmp_path / "checkpoints"
+    victim = published(driver(MemoryStore()))
+    savepoint.claim(driver(LocalStore(str(root))), victim, "ann", at(1))
+    root.rename(tmp_path / "on another host")
+    if there:
+        launched = open_history(LocalStore(str(root)), "jobs/flights.delays/job", By("task", "t", "h"))
+        launched.journal.append(launch(incarnation="another 1ncarnation"))
+    with pytest.raises(AlreadyClaimed, match=f"owns this savepoint since {at(1)}, by ann, and is not on this host"):
+        savepoint.dispose(LocalStore(str(root)), str(victim), "ann", at(9))
+    assert left(victim) == ["_claimed", "_metadata", "state"]
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

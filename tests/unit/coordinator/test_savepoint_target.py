@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import (
     DisposedStub,
     check_target,
     claim_mode,
+    delete_own,
     delete_savepoint,
     open_savepoint,
     put_claim,
@@ -29,6 +30,7 @@ from airflow_checkpoint_provider.errors import (
     Damaged,
     FormatTooNew,
     InvalidConfig,
+    NotItsClaim,
     OtherSavepoint,
     SavepointDisposed,
     StoreDenied,
@@ -213,6 +215,31 @@ def test_owner_may_claim_again_and_others_are_refused(anywhere: Saved) -> None:
     with pytest.raises(AlreadyClaimed, match="for another history"):
         anywhere.dispose()
     assert anywhere.is_() == "whole"
+
+
+def test_history_with_the_same_folder_on_another_host_is_another_owner(saved: Saved) -> None:
+    saved.publish()
+    here, there = ((saved.target, saved.pointer, MINE, "ann", at(9), name) for name in ("1ncarnation", "another one"))
+    put_claim(*here)
+    put_claim(*here)
+    for change in (put_claim, delete_savepoint):
+        with pytest.raises(AlreadyClaimed, match="for another history"):
+            change(*there)
+    with pytest.raises(NotItsClaim, match="does not say so"):
+        delete_own(*there)
+    assert saved.is_() == "whole"
+    delete_own(*here)
+    assert saved.is_() == "disposed"
+    delete_own(*here)
+
+
+def test_owner_is_told_that_its_savepoint_is_not_there(saved: Saved) -> None:
+    """Its folder may not be mounted: otherwise nobody would delete it later, and nobody would know."""
+    with pytest.raises(
+        NotItsClaim, match=f"nothing is at {saved.pointer}.* or its folder is not mounted here.*dispose {saved.pointer}"
+    ):
+        delete_own(saved.target, saved.pointer, MINE, "retention", at(7))
+    assert all(key.startswith("state/") for key in saved.left()), "and nothing was written there"
 
 
 def test_disposed_savepoint_cannot_be_claimed(saved: Saved) -> None:

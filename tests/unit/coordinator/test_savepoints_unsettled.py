@@ -70,4 +70,5 @@ def test_refused_claim_names_the_owner_and_the_next_step(
             ask(asks)
         assert f"was claimed {whose} at {at(5)} by who claims for {holder}" in raised.value.message
         assert advice in raised.value.message
-        assert raised.value.about == {"owner": holder, "by": f"who claims for {holder}", "at": at(5)}
+        told = {"owner": holder, "by": f"who claims for {holder}", "at": at(5), "incarnation": ""}
+        assert raised.value.about == told

@@ -351,6 +351,11 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "savepoint-claimed": lambda: canonical(
         ClaimLock(owner="s3://lake/checkpoints/jobs/orders/job", by="orders, task restore", at=at(4)).to_json()
     ),
+    "savepoint-claimed-incarnation": lambda: canonical(
+        ClaimLock(
+            owner="file:///data/jobs/orders/job", by="orders, task restore", at=at(4), incarnation="1ncarnation"
+        ).to_json()
+    ),
     "savepoint-stub": lambda: canonical(DisposedStub(by="task savepoint", at=at(5)).to_json()),
     "sink-manifest": lambda: canonical(taken_out().to_json()),
     "entry-closing": lambda: closed().objects[KEYS.entry(4)],
@@ -377,7 +382,10 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     "acknowledgement": lambda body: Acknowledgement.from_bytes(body).to_bytes(),
     "seal": lambda body: Seal.from_bytes(body).to_bytes(),
     "heartbeat": lambda body: canonical(Beat.from_json(json.loads(body)).to_json()),
-    "savepoint-claimed": lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
+    **dict.fromkeys(
+        ("savepoint-claimed", "savepoint-claimed-incarnation"),
+        lambda body: canonical(ClaimLock.from_json(json.loads(body)).to_json()),
+    ),
     "savepoint-stub": lambda body: canonical(DisposedStub.from_json(json.loads(body)).to_json()),
     "sink-manifest": lambda body: canonical(Manifest.from_json(json.loads(body)).to_json()),
 }

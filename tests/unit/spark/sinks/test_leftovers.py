@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.spark.sinks import leftovers
 from airflow_checkpoint_provider.spark.sinks.base import Leftover
 from airflow_checkpoint_provider.storage import MemoryStore
+from tests.support.acknowledgements import driver
 from tests.support.targets import MONDAY, files_of, name_of, staged, visible
 
 OURS = Keys("jobs/b/job")
@@ -37,13 +38,36 @@ def abort_leftovers(root: MemoryStore, files: PublishedFiles, carried: set[str])
     leftovers.abort_leftovers(attempt, "report", cast(Any, Opened(files)), carried)
 
 
+def theirs(root: MemoryStore, target: MemoryStore, *, over: bool) -> Any:
+    """Return a write that a driver of another job has prepared; ``over``: the driver has failed since."""
+    other = driver(root)
+    by = replace(MONDAY, history=other.folder)
+    waiting = staged(files_of(target, by), name_of(1), "row")
+    if over:
+        other.end_attempt(c.EndAttempt(epoch=1, outcome="failed", exit_code=1))
+    return waiting
+
+
+def ours(root: MemoryStore, target: MemoryStore) -> PublishedFiles:
+    return files_of(target, replace(MONDAY, history=OURS.folder(root.uri), run="tuesday"))
+
+
 @pytest.mark.parametrize("carried", [True, False])
 def test_row_of_another_history_stays_if_this_job_has_started_from_it(carried: bool) -> None:
-    """The other history is closed, or has given its savepoint away: it does not hold the row any more."""
+    """The other history has given its savepoint away, say: it does not hold the row any more."""
     root, target = MemoryStore("lake"), MemoryStore("target")
-    waiting = staged(files_of(target, MONDAY), name_of(1), "row")
-    us: RunOfSink = replace(MONDAY, history=OURS.folder(root.uri), run="tuesday")
-    ours = files_of(target, us)
-    abort_leftovers(root, ours, {waiting.name} if carried else set())
-    assert ours.commit(waiting) == carried
+    waiting = theirs(root, target, over=True)
+    files = ours(root, target)
+    abort_leftovers(root, files, {waiting.name} if carried else set())
+    assert files.commit(waiting) == carried
     assert visible(target) == (["row"] if carried else [])
+
+
+@pytest.mark.parametrize("absent", [False, True], ids=["its driver lives", "it is not on this host"])
+def test_row_of_a_history_that_may_live_is_not_aborted(absent: bool) -> None:
+    """Another host may have a folder of the same name: a history that is not below it here may have a living driver there."""
+    root, target = MemoryStore("lake"), MemoryStore("target")
+    waiting = theirs(root, target, over=False)
+    abort_leftovers(MemoryStore("lake") if absent else root, ours(root, target), set())
+    assert ours(root, target).commit(waiting)
+    assert visible(target) == ["row"]
