@@ -144,9 +144,9 @@ def dispose(store: Store, options: Namespace) -> Report:
 
 def prune(store: Store, options: Namespace) -> Report:
     """Delete checkpoints that no policy keeps, and files that ended attempts left behind."""
-    from airflow_checkpoint_provider.cli import change
+    from airflow_checkpoint_provider.cli.prune import prune as pruned
 
-    return change.prune(store, options.job, options.run, _approval(options), options.item)
+    return pruned(store, options.job, options.run, _approval(options), options.item)
 
 
 def by_pointer(options: Namespace) -> bool:

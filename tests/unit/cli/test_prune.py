@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.cli import change
+from airflow_checkpoint_provider.cli import prune
+from airflow_checkpoint_provider.cli.change import Approval
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By, Entry
 from airflow_checkpoint_provider.coordinator.journal import Journal, utc_now
@@ -25,6 +27,7 @@ from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys, fi
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import day_and_time
 from tests.support.acting import Job
+from tests.support.beats import beating
 from tests.support.garbage import retire
 from tests.support.recorded import Recorded, three_stages
 from tests.unit.cli.conftest import FLIGHTS, Command
@@ -44,7 +47,7 @@ def died(store: LocalStore) -> Recorded:
 @pytest.fixture(autouse=True)
 def soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``prune`` see the clock of the recorded run: with that of today its history would be over for good."""
-    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-21T04:00:00.000Z")
+    monkeypatch.setattr(prune, "utc_now", lambda: "2026-11-21T04:00:00.000Z")
 
 
 def files(root: Path) -> set[str]:
@@ -72,7 +75,7 @@ def test_prune_with_dry_run_prints_what_it_would_delete(died: Recorded, root: Pa
 def test_prune_with_dry_run_names_the_folders_that_it_then_deletes(
     died: Recorded, root: Path, checkpoints: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change, "SHOWN", 1)
+    monkeypatch.setattr(prune, "SHOWN", 1)
     before = {path: Path(root, path).stat().st_size for path in files(root)}
     done = checkpoints("prune", FLIGHTS, "--dry-run")
     (planned,) = json.loads(checkpoints("prune", FLIGHTS, "--dry-run", "-o", "json").out)
@@ -102,15 +105,31 @@ def test_prune_deletes_the_state_of_a_finished_run_after_a_day(
     three_stages(recorded)
     recorded.ended("03:00:00")
     before = files(root)
-    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T02:59:59.000Z")
+    monkeypatch.setattr(prune, "utc_now", lambda: "2026-11-22T02:59:59.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes")
     assert (done.code, done.lines, files(root)) == (0, ["nothing to delete"], before)
     assert f"{FLIGHTS}, run scheduled__2026-11-20: finished less than a day ago and is left to its task" in done.err
-    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
+    monkeypatch.setattr(prune, "utc_now", lambda: "2026-11-22T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS, "--yes", "-o", "json")
     (pruned,) = json.loads(done.out)
     assert pruned["checkpoints"] == ["chk-2", "chk-3"]
     assert recorded.coordinator.journal.catch_up().retained == ()
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_prune_leaves_a_run_whose_driver_has_waited_for_days(
+    died: Recorded, store: LocalStore, checkpoints: Command, monkeypatch: pytest.MonkeyPatch, beats: bool
+) -> None:
+    """Its application is in the queue of the cluster. Without its restore point the driver, and the retry, would start from nothing."""
+    monkeypatch.setenv(VARIABLE, "0.05")
+    launch = died.launched("02:55:00", try_number=2)
+    monkeypatch.setattr(prune, "utc_now", lambda: "2026-12-24T00:00:00.000Z")
+    with beating(store, died.keys.launch_beat(launch.number)) if beats else nullcontext():
+        done = checkpoints("prune", FLIGHTS, "--yes")
+    kept = died.coordinator.journal.catch_up().retained
+    assert done.code == 0
+    assert bool(kept) is beats
+    assert (f"{FLIGHTS}, run scheduled__2026-11-20: waits for its driver to start. Prune it later" in done.err) is beats
 
 
 def test_prune_leaves_a_run_that_finished_during_the_question(
@@ -120,11 +139,11 @@ def test_prune_leaves_a_run_that_finished_during_the_question(
     three_stages(recorded)
     store.create(f"{recorded.keys.prefix}/chk-1/acks/-", b"left behind")
 
-    def ended(job: str, lines: list[str], approval: change.Approval) -> None:
+    def ended(job: str, lines: list[str], approval: Approval) -> None:
         recorded.ended("03:00:00")
 
-    monkeypatch.setattr(change, "confirm", ended)
-    monkeypatch.setattr(change, "utc_now", lambda: "2026-11-21T03:00:01.000Z")
+    monkeypatch.setattr(prune, "confirm", ended)
+    monkeypatch.setattr(prune, "utc_now", lambda: "2026-11-21T03:00:01.000Z")
     done = checkpoints("prune", FLIGHTS)
     assert "left to its task" in done.err
     assert len(recorded.coordinator.journal.catch_up().retained) == 2
@@ -244,7 +263,7 @@ DUE = f"{FLIGHTS}, run scheduled__2026-11-20: chk-2, chk-3 (not retained) and 1 
 
 @pytest.fixture
 def months_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change, "utc_now", lambda: LATER)
+    monkeypatch.setattr(prune, "utc_now", lambda: LATER)
 
 
 @pytest.mark.usefixtures("months_later")
