@@ -11,13 +11,13 @@ import builtins
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, printable
+from airflow_checkpoint_provider.errors import CheckpointError, CommitStateUnknown, InvalidName, StoreDenied, printable
 from airflow_checkpoint_provider.storage.base import (
     PART,
     Listed,
@@ -226,8 +226,14 @@ class S3Store(StoreBase):
     def _start(self, prefix: str) -> str:
         return f"{self._at(prefix)}/" if prefix else self.prefix
 
-    def _explained(self, doing: str, key: str) -> AbstractContextManager[None]:
-        return explained(doing, self._root, key)
+    @contextmanager
+    def _explained(self, doing: str, key: str) -> Iterator[None]:
+        try:
+            with explained(doing, self._root, key):
+                yield
+        except StoreDenied:
+            _made.pop(self.settings, None)  # keys may be renewed in a file: the next request reads it again
+            raise
 
     def _expect_etag(self, answer: Mapping[str, Any], doing: str, key: str) -> None:
         if not answer.get("ETag"):

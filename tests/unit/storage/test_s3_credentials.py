@@ -148,6 +148,32 @@ def test_credentials_of_a_profile_are_used(
     assert store.create("a", b"x") is Put.STORED
 
 
+@pytest.mark.parametrize("expired", ["ended", "removed"])
+def test_keys_that_were_renewed_in_a_shared_file_are_used_by_the_next_request(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, expired: str
+) -> None:
+    """A tool renews a session in the file, while the triggerer, a page or a driver goes on."""
+    shared = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+
+    def renew(key_id: str) -> None:
+        s3.keys[key_id] = Key("s", token=f"t-{key_id}")
+        keys = {"aws_access_key_id": key_id, "aws_secret_access_key": "s", "aws_session_token": f"t-{key_id}"}
+        shared.write_text("\n".join([f"[{expired}]", *(f"{name} = {value}" for name, value in keys.items())]))
+
+    renew("MORNING")
+    store = S3Store(bucket, "ckp", S3Settings(s3.url, profile_name=expired))
+    store.create("a", b"x")
+    if expired == "removed":
+        del s3.keys["MORNING"]
+    else:
+        s3.keys["MORNING"].expires = 0
+    with pytest.raises(StoreDenied):
+        store.read("a")
+    renew("EVENING")
+    assert store.read("a") == b"x"
+
+
 def test_session_token_is_sent(s3: S3Server, bucket: str) -> None:
     s3.keys["SESSION"] = Key("s", token="t")
     assert S3Store(bucket, "ckp", s3.settings("SESSION")).create("a", b"x") is Put.STORED
