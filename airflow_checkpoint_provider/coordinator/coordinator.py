@@ -112,7 +112,7 @@ class Coordinator:
                 f"the store did not say whether chk-{ack.id} was acknowledged; it will expire or be replaced"
             )
         counting = (
-            self._read_acknowledgement(stored, ack.id, ack.application) if outcome is Put.EXISTS and stored else ack
+            self._read_acknowledgement(stored, checkpoint, ack.application) if outcome is Put.EXISTS and stored else ack
         )
         self._forget_over()
         self._own[ack.id, ack.application] = counting
@@ -242,20 +242,26 @@ class Coordinator:
             ack = self._own.get((checkpoint.id, application))
             if ack is None:
                 body = self.store.read(self.keys.acknowledgement(checkpoint.id, application))
-                ack = self._read_acknowledgement(body, checkpoint.id, application) if body is not None else None
+                ack = self._read_acknowledgement(body, checkpoint, application) if body is not None else None
             if ack is not None:
                 acks[application] = ack
         return acks
 
-    def _read_acknowledgement(self, body: bytes, number: int, application: str) -> Acknowledgement:
-        """Return the acknowledgement in ``body``. Raise ``OtherIncarnation`` if its journal was deleted by hand: ids
-        start again then, but old checkpoints may still exist.
+    def _read_acknowledgement(self, body: bytes, checkpoint: Checkpoint, application: str) -> Acknowledgement:
+        """Return the acknowledgement in ``body``. Raises ``OtherIncarnation`` and ``Damaged`` if the journal, or a part of it, was deleted by
+        hand: ids start again then, but old checkpoints may still exist.
         """
+        number = checkpoint.id
         ack = Acknowledgement.from_bytes(body, self.keys.acknowledgement(number, application))
         if ack.inc != self.state.incarnation:
             raise errors.OtherIncarnation(
                 f"chk-{number} was acknowledged by another incarnation of this history, whose journal was deleted by hand:"
                 f" delete {self.keys.checkpoint(number)} and its neighbours, too"
+            )
+        if ack.epoch not in checkpoint.epochs:
+            raise errors.Damaged(
+                f"chk-{number} waits for attempt {checkpoint.epochs[-1]}, and attempt {ack.epoch} has acknowledged it, in a part of the"
+                f" journal that was deleted by hand: delete {self.keys.checkpoint(number)} and those after it, too"
             )
         return ack
 

@@ -116,7 +116,8 @@ class Journal:
         if later and not (state.closed or self.entry(n + 1) or self.entry(self._boundary_after(n))):
             raise errors.Damaged(
                 f"{self.keys.entry(n + 1)} is missing, and {later} is there: somebody or something deleted a part of the journal. Bring it"
-                " back from a backup. If there is none, delete the later entries: what they say is lost then"
+                f" back from a backup. If there is none, delete the later entries, and {self.keys.checkpoint(state.next_id)} and each"
+                " checkpoint after it: what they say is lost then"
             )
 
     def _refuse_savepoints_of_others(self, state: State) -> None:

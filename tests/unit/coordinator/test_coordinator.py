@@ -129,6 +129,28 @@ def test_acknowledgement_of_another_incarnation_is_refused(act: Callable[[Coordi
 # -- seal and entry ------------------------------------------------------------------------------------------------------
 
 
+def test_acknowledgement_of_a_deleted_part_of_the_journal_does_not_count() -> None:
+    """Of the entries of chk-2 and chk-3 a person has no backup and deletes what is left, but not the folders. The retry takes chk-2 again."""
+    store = MemoryStore()
+    first = driver(store)
+    take(first)
+    n = first.state.n
+    for _ in range(2):
+        take(first)
+    torn = sorted(key for key in store.objects if key > first.keys.entry(n) and key.startswith(first.keys.journal))
+    del store.objects[torn[0]]
+    with pytest.raises(Damaged, match=r"delete the later entries, and .*/chk-2 and each checkpoint after it"):
+        bystander(store)
+    store.delete(torn)
+    retry = driver(store, try_number=2)
+    with pytest.raises(
+        Damaged,
+        match=r"chk-2 waits for attempt 2, and attempt 1 has acknowledged it, .* delete .*/chk-2 and those after it",
+    ):
+        take(retry)
+    assert [checkpoint.id for checkpoint in retry.state.retained] == [1]
+
+
 def test_entry_has_the_digest_of_a_seal_with_every_state() -> None:
     """P4."""
     store = MemoryStore()
