@@ -111,8 +111,9 @@ class Journal:
         when the number of the missing entry is used again. Cost: a listing.
         """
         n = state.n
-        listed = self.store.list(self.keys.journal, self.keys.entry(n) if n >= 0 else "")
-        later = next((found.key for found in listed if self.keys.is_entry(found.key)), None)
+        last = self.keys.entry(n) if n >= 0 else ""
+        listed = (found.key for found in self.store.list(self.keys.journal, last))
+        later = next((key for key in listed if key > last and self.keys.is_entry(key)), None)
         if later and not (state.closed or self.entry(n + 1) or self.entry(self._boundary_after(n))):
             raise errors.Damaged(
                 f"{self.keys.entry(n + 1)} is missing, and {later} is there: somebody or something deleted a part of the journal. Bring it"

@@ -52,27 +52,27 @@ def counted(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Count
 
 # A new process reads the journal: its boundaries (0, 64), what follows, and the next boundary again, so that
 # it can believe that. Here the journal has two entries before the trigger's, and three after it.
-COLD = 2  # the boundaries 0 and 64
+COLD = 2  # the boundaries 0 and 64; and a listing of what lies behind the end
 BELIEVED = 1
 
 
 def test_cost_of_a_completed_checkpoint(counted: Counted) -> None:
-    with counted.costs(GET=COLD + 2 + BELIEVED + 1 + 1, PUT=1):  # and the driver's heartbeat
+    with counted.costs(GET=COLD + 2 + BELIEVED + 1 + 1, LIST=1, PUT=1):  # and the driver's heartbeat
         asked = run(trigger(gated=True))
     counted.job.acknowledge(1)
     cold = COLD + 3 + BELIEVED
-    with counted.costs(GET=cold + 1):
+    with counted.costs(GET=cold + 1, LIST=1):
         run(counted.task(CheckpointAcknowledgedSensor, asked))
-    with counted.costs(GET=cold + 3, PUT=2):  # the acknowledgement; seal and entry, each read back or believed
+    with counted.costs(GET=cold + 3, LIST=1, PUT=2):  # the acknowledgement; seal and entry, each read back or believed
         run(counted.task(FinalizeCheckpointOperator, asked))
     counted.job.coordinator.confirm_commits(1)
-    with counted.costs(GET=cold + 2):  # two entries more
+    with counted.costs(GET=cold + 2, LIST=1):  # two entries more
         run(counted.task(NotifyCheckpointCompleteOperator, asked))
 
 
 def test_cost_of_an_aborted_checkpoint(counted: Counted) -> None:
     asked = run(trigger(gated=True))
-    with counted.costs(GET=COLD + 3 + BELIEVED + 3, PUT=1):  # one to check whether the abort is still possible
+    with counted.costs(GET=COLD + 3 + BELIEVED + 3, LIST=1, PUT=1):  # one to check whether the abort is still possible
         run(counted.task(AbortCheckpointOperator, asked))
 
 
@@ -81,7 +81,7 @@ def test_cost_of_a_minute_of_waiting(counted: Counted, kind: Any, each: int) -> 
     """Twelve polls; a trigger runs the same code. The heartbeat of the driver is read every ten seconds: here at the first poll."""
     sensor = counted.task(kind, run(trigger(gated=True)))
     assert sensor.poke_interval * 12 == 60
-    with counted.costs(GET=COLD + 3 + BELIEVED + each - 1 + 1):
+    with counted.costs(GET=COLD + 3 + BELIEVED + each - 1 + 1, LIST=1):
         sensor.poke({"ti": ti()})
     with counted.costs(GET=12 * each):
         for _ in range(12):
