@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.errors import DrawsDiffer
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.stages import stage as stage_module
+from airflow_checkpoint_provider.spark.stages.plan import fingerprint
 from tests.integration.runtime.conftest import Script
 from tests.support.drawings import BY_PARTITION, DRAWN, ROWS, SPLIT, Drawing, write_rows
 from tests.support.parts import parts
@@ -103,7 +104,7 @@ def fit_together_after_a_retry(
     assert not again(), "what is shared with nobody would be computed again, too"
 
 
-@pytest.mark.parametrize("drawing", each({"zipWithIndex"}))
+@pytest.mark.parametrize("drawing", each({"monotonically_increasing_id"}))
 def test_stages_fit_together_if_the_retry_splits_its_files_otherwise(
     script: Script, rows: Callable[[], DataFrame], drawing: Drawing, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +116,12 @@ def test_stages_fit_together_if_the_retry_splits_its_files_otherwise(
     assert re.search(
         rf"Its rows depend on partitions .*({SPLIT}|partitions of RDD 1) changed: .*CKP121", capsys.readouterr().out
     )
+
+
+def test_numbers_of_an_rdd_depend_on_its_partitions(spark: SparkSession) -> None:
+    numbered = spark.sparkContext.parallelize([7], 1).zipWithIndex().toDF("id long, d long")
+    facts = fingerprint(numbered, {}).partitions
+    assert (facts["function"], facts["partitions of RDD 1"]) == ("zipwithindex", "1")
 
 
 @pytest.mark.parametrize(
