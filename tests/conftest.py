@@ -137,6 +137,15 @@ def bucket(s3: S3Server) -> str:
     return name
 
 
+@pytest.fixture(autouse=True)
+def _forget_masks() -> Iterator[None]:
+    """Let Airflow forget the secrets that a test has shown it: for each new one, it compiles the pattern of all of them again."""
+    yield
+    for maskers in ("airflow.sdk._shared.secrets_masker", "airflow._shared.secrets_masker"):
+        if module := sys.modules.get(maskers):
+            module.reset_secrets_masker()
+
+
 @pytest.fixture
 def virtual_time() -> Iterator[Time]:
     with faults.virtual_time() as time:
