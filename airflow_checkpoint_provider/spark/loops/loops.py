@@ -102,7 +102,15 @@ class Loops:
         return self._open if self._held() is not None else None
 
     def _advance(self, loop: Loop, turns: LoopTurns) -> Any:
-        """Finish the present turn, and return the item of the next one."""
+        """Finish the present turn, and return the item of the next one. An error ends the loop, as ``break`` does."""
+        try:
+            return self._next(loop, turns)
+        except BaseException:
+            if self._open is loop:
+                self._held = lambda: None  # the error holds the iterator, and may itself be held for long
+            raise
+
+    def _next(self, loop: Loop, turns: LoopTurns) -> Any:
         self._check()
         if loop.over:
             raise StopIteration
@@ -110,6 +118,8 @@ class Loops:
             self._enter(loop, turns)
         elif loop.in_turn:
             self._finish_turn(loop)
+        if self._open is loop:
+            self._held = watched(turns)
         for item in loop.items:
             body = items.item_json(loop.uid, item)
             if body in loop.known:
@@ -144,7 +154,7 @@ class Loops:
             self._go_on(loop, held, held.loop)
         loop.entered, loop.saved, loop.saved_at = True, loop.turns, time.monotonic()
         loop.at_barrier = {*self._states.handed_out, loop.uid}
-        self._open, self._held = loop, watched(turns)
+        self._open = loop
         self._hold(loop)
 
     def _kept(self, loop: Loop, held: StateSnapshot, detail: LoopDetail) -> StateSnapshot | None:
@@ -304,7 +314,7 @@ class Loops:
         state = self._record(loop)
         states.hold([state])
         states.hold(self._frames.opened_records(loop.barrier, stored, self._details()), _proofs(stored))
-        loop.saved, loop.saved_at = loop.turns, time.monotonic()
+        loop.saved, loop.saved_at, loop.effects = loop.turns, time.monotonic(), False
         self._hold(loop)
 
     def _record(self, loop: Loop) -> StateSnapshot:
@@ -352,16 +362,16 @@ class Loops:
     def left(self, *, ended: bool = False) -> None:
         """Close the loop that the script has left by ``break``. ``ended``: the script has ended, so it has left any loop.
 
-        Raises ``WrongUse`` if that was in the middle of an item of a history.
+        Raises ``WrongUse`` if that was in the middle of an item of a history, or before what its turn has left was stored.
         """
         loop = self._open
         if loop is None or (self._held() is not None and not ended):
             return
-        if loop.lasts and loop.in_turn and loop.effects:
+        if loop.lasts and loop.effects:
             raise WrongUse(
                 f"{loop.name} was left in the turn of {items.shown(loop.item)}, after the turn had changed state or written rows. Nobody"
                 " knows whether the item is done: the next run would do it again. Let the turn end before break, or break before it"
-                " changes anything"
+                " changes anything. If an error has ended the turn, or its rows could not be stored, do not catch that error"
             )
         self._close()
 

@@ -39,7 +39,7 @@ class Loop:
     at_barrier: set[str] = field(default_factory=set)  # uids of what it had built at the newest barrier
     writes_before: dict[str, int] = field(default_factory=dict)
     own_values: set[str] = field(default_factory=set)  # uids of the values that its turns have set
-    effects: bool = False  # the present turn has changed a value or a frame, or has written to a sink
+    effects: bool = False  # since the newest barrier, a turn has changed a value or a frame, or has written to a sink
     skipped: list[str] = field(default_factory=list)  # items of a history that were done before
 
     @property
@@ -57,7 +57,7 @@ class Loop:
 
     def begin_turn(self, item: Any, body: bytes) -> None:
         """Note that the script runs the turn of ``item`` now."""
-        self.item, self.body, self.in_turn, self.effects, self.turn_began = item, body, True, False, time.monotonic()
+        self.item, self.body, self.in_turn, self.turn_began = item, body, True, time.monotonic()
 
     @property
     def lasts(self) -> bool:

@@ -6,13 +6,15 @@ import itertools
 import runpy
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col, lit
+from pyspark.sql.functions import col, lit, raise_error
 
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, ItemsChanged, KindChanged, UnsupportedType, WrongUse
@@ -328,6 +330,37 @@ def test_item_that_was_left_in_the_middle_is_refused(script: Script) -> None:
             break
         with pytest.raises(WrongUse, match="loop 'others' was left in the turn of 'mon', after the turn had changed"):
             job.stage("refused", job.spark.range(1))
+
+
+def test_item_whose_turn_could_not_be_stored_is_refused(script: Script) -> None:
+    """What the turn has left would be in the next checkpoint, and the item would not: the next run would do it again."""
+    refused = partial(
+        pytest.raises, WrongUse, match="loop 'days' was left in the turn of 'mon'.*do not catch that error"
+    )
+    with refused(), script.attempt() as job:
+        frame = job.frame("sums", numbers(job))
+        with suppress(PySparkException):
+            for _ in job.once("days", ["mon"]):
+                frame.set(frame.df.withColumn("n", raise_error(lit("the disk is full"))))
+        with refused():
+            job.stage("refused", job.spark.range(1))
+        with refused():
+            job.checkpoint()
+        with refused():
+            next(job.iterate("other", range(2)))
+
+
+def test_next_item_does_not_hide_that_one_could_not_be_stored(script: Script) -> None:
+    def run(job: CheckpointedJob) -> None:
+        frame, days = job.frame("sums", numbers(job)), job.once("days", ["mon", "tue"])
+        next(days)
+        frame.set(frame.df.withColumn("n", raise_error(lit("the disk is full"))))
+        with pytest.raises(PySparkException):
+            next(days)
+        next(days)
+
+    with pytest.raises(WrongUse, match="left in the turn of 'tue'"), script.attempt() as job:
+        run(job)
 
 
 # -- break -------------------------------------------------------------------------------------------------------------
