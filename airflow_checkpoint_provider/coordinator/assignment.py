@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_checkpoint_provider.errors import (
     InvalidConfig,
@@ -20,10 +20,17 @@ from airflow_checkpoint_provider.errors import (
     StateNotFound,
 )
 from airflow_checkpoint_provider.protocol.keys import check_uid
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Seal, StateSnapshot, kind_in_words
+from airflow_checkpoint_provider.protocol.metadata import (
+    Acknowledgement,
+    Provenance,
+    Seal,
+    StateSnapshot,
+    kind_in_words,
+)
 
 States = Mapping[str, StateSnapshot]
 """By uid."""
+AnyProvenance = TypeVar("AnyProvenance", bound=Provenance)
 KEEP, DROP = "keep", "drop"
 Allowed = bool | str | Mapping[str, str]
 """The decision on unclaimed states: True drops all, "keep" keeps all, a mapping decides by uid, False decides nothing."""
@@ -176,25 +183,17 @@ def rename_states_in(seal: Seal, rename: Mapping[str, str], application: str = "
         states=tuple(states[uid] for uid in sorted(states)),
         run_values=_keys(ack.run_values, rename),
         run_objects=tuple(sorted(_keys(dict.fromkeys(ack.run_objects), rename))),
+        unused=tuple(sorted(rename.get(uid, uid) for uid in ack.unused)),
     )
     return replace(seal, applications={**seal.applications, application: renamed_ack})
 
 
 def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateSnapshot:
     """Return the state under its new name. Its files stay where they are, below the old name."""
-    detail = state.stage
-    if detail is not None:
-        before = detail.stage_before
-        detail = replace(
-            detail, stage_before=before and rename.get(before, before), values=_keys(detail.values, rename)
-        )
     loop = state.loop
     if loop is not None:
-        before = loop.stage_before
         loop = replace(
-            loop,
-            stage_before=before and rename.get(before, before),
-            values=_keys(loop.values, rename),
+            _made_from(loop, rename),
             frames=_keys(loop.frames, rename),
             writes=_keys(loop.writes, rename),
             writes_before=_keys(loop.writes_before, rename),
@@ -204,7 +203,20 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
     if query is not None:
         edges = (replace(edge, upstream=rename.get(edge.upstream, edge.upstream)) for edge in query.edges)
         query = replace(query, edges=tuple(edges))
-    return replace(state, uid=name, stage=detail, query=query, loop=loop)
+    return replace(
+        state,
+        uid=name,
+        stage=state.stage and _made_from(state.stage, rename),
+        files=state.files and _made_from(state.files, rename),
+        query=query,
+        loop=loop,
+    )
+
+
+def _made_from(detail: AnyProvenance, rename: Mapping[str, str]) -> AnyProvenance:
+    """Return what a state of a run was made from, with the new uids."""
+    before = detail.stage_before
+    return replace(detail, stage_before=before and rename.get(before, before), values=_keys(detail.values, rename))
 
 
 def _keys(by_uid: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,9 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol.file_records import FileSet
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
+    FilesDetail,
     LoopDetail,
+    Provenance,
     Seal,
     StageDetail,
     StateSnapshot,
@@ -272,6 +274,31 @@ def test_rename_updates_the_references_of_loops() -> None:
     assert found.values == {"c": 7}
 
 
+MADE: dict[str, Any] = {"application": "app", "stage_before": "edges", "values": {"count": 7, "seen": []}}
+DETAILS: dict[str, Any] = {
+    "stage": StageDetail(plan="p", inputs="", python=False, schema="{}", codec="zstd", **MADE),
+    "files": FilesDetail(local=False, **MADE),
+    "loop": LoopDetail(path="state/x/1-b", **MADE),
+}
+
+
+def test_rename_knows_each_kind_that_remembers_what_it_was_made_from() -> None:
+    kinds = {name for name, of in get_type_hints(StateSnapshot).items() if _has_provenance(of)}
+    assert kinds == DETAILS.keys()
+
+
+def _has_provenance(of: Any) -> bool:
+    return any(isinstance(one, type) and issubclass(one, Provenance) for one in get_args(of))
+
+
+@pytest.mark.parametrize("kind", DETAILS)
+def test_rename_updates_what_a_state_was_made_from(kind: str) -> None:
+    file_sets = (FileSet(path="state/x/1-aa"),)
+    state = StateSnapshot(uid="x", kind=kind, run="r", file_sets=file_sets, **{kind: DETAILS[kind]})
+    found = renamed(by_uid(state, stage("edges"), value("count")), {"edges": "e", "count": "total"})["x"]
+    assert found == replace(state, **{kind: replace(DETAILS[kind], stage_before="e", values={"total": 7, "seen": []})})
+
+
 def test_rename_replaces_the_value_of_a_dropped_state() -> None:
     """A stage remembers the value ``total``, which was dropped since; ``count`` gets that name."""
     found = renamed(by_uid(stage("clean", total=1, count=7), value("count", 7)), {"count": "total"})
@@ -296,6 +323,13 @@ def test_rename_changes_the_objects_with_which_the_run_began() -> None:
     assert rename_states_in(before, {"position": "offsets"}, "orders").applications["orders"].run_objects == (
         "offsets",
     )
+
+
+def test_rename_changes_the_stages_that_the_script_had_not_used() -> None:
+    before = seal(orders=[stage("clean"), stage("raw")])
+    orders = replace(before.applications["orders"], unused=("clean", "raw"))
+    before = replace(before, applications={"orders": orders})
+    assert rename_states_in(before, {"clean": "x"}, "orders").applications["orders"].unused == ("raw", "x")
 
 
 # -- one application of several ------------------------------------------------------------------------------------------
