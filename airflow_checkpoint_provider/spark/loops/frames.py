@@ -223,7 +223,10 @@ class Frames:
         named = {began, *(frames.get(uid) for frames in loops)} - {newest}
         points = [*(one for one in known if one in named), *([newest] if newest else [])]
         changes = {one: version.on for one, version in known.items() if version.on}
-        return {one: known[one] for point in points for one in chain(changes, point)}
+        kept = {one: known[one] for point in points for one in chain(changes, point)}
+        if newest:  # other points may be changes of it, so that it has come before them
+            kept[newest] = kept.pop(newest)
+        return kept
 
 
 def _codec(new: StoredFrame | None, held: StateSnapshot | None) -> str:
