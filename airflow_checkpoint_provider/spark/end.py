@@ -93,6 +93,7 @@ class JobEnd:
         A value that no finished attempt has set is dropped, too, unless the job says that it is kept.
         """
         self._refuse_left_out_sinks()
+        self._leave_out_turns()
         unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
         self._drop(unfinished, state_messages.unfinished_left_behind)
         unclaimed = {state.uid: state for state in self.states.unclaimed()}
@@ -100,6 +101,15 @@ class JobEnd:
         self._drop(dropped, state_messages.left_behind)
         if kept:
             say(state_messages.handed_on([unclaimed[uid] for uid in kept]))
+
+    def _leave_out_turns(self) -> None:
+        """Let the turns of attempts that did not finish count no longer, if the script has not come to their loop: values and frames
+        follow the script. Keep those that the job says are kept.
+        """
+        dropped, others = split_allowed(
+            [state.uid for state in self.loops.waiting.states()], self.allow_non_restored_state
+        )
+        self.loops.waiting.leave_out([*dropped, *undecided(others, self.allow_non_restored_state)])
 
     def _refuse_left_out_sinks(self) -> None:
         """Raise ``NonRestoredState`` if the script does not open a sink for which the restore point holds uncommitted rows."""

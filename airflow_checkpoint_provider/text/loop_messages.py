@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_checkpoint_provider.protocol.metadata import LoopDetail
 from airflow_checkpoint_provider.text.units import coded, duration, plural, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -26,6 +27,14 @@ def begins_anew(uid: str, turns: int, why: str) -> str:
     return coded(
         f"loop '{uid}': its {plural(turns, 'turn')} are run again. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP161"
     )
+
+
+def left_out(uid: str, loop: LoopDetail) -> str:
+    """Say that the finished turns of a loop count no longer, because the script has ended without the loop."""
+    why = "because only an attempt that did not finish has run them, and the script has ended without this loop"
+    written = [f"'{sink}'" for sink, count in loop.writes.items() if count > loop.writes_before.get(sink, 0)]
+    stay = f". Rows that they have written stay in sink {', '.join(written)}" if written else ""
+    return coded(f"loop '{uid}': finished turns dropped ({loop.turns}), {why}{stay}", "CKP427")
 
 
 def not_done_again(uid: str, items: Sequence[str]) -> str:

@@ -27,11 +27,11 @@ from airflow_checkpoint_provider.spark.loops.frames import Frames, StoredFrame
 from airflow_checkpoint_provider.spark.loops.pace import Every, Pace
 from airflow_checkpoint_provider.spark.loops.resuming import why_anew
 from airflow_checkpoint_provider.spark.loops.turns import Left, Loop, LoopTurns, iterator, watched
+from airflow_checkpoint_provider.spark.loops.waiting import WaitingLoops
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.stages.proof import Proof
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest
-from airflow_checkpoint_provider.spark.state.carrying import before_the_run
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import loop_messages, state_messages
 
@@ -55,6 +55,7 @@ class Loops:
     def __init__(self, parts: LoopParts, check: Callable[[], object]) -> None:
         self._attempt, self._states, self._sinks = parts.attempt, parts.states, parts.sinks
         self._checkpointer, self._frames, self._parts = parts.checkpointer, parts.frames, parts
+        self.waiting = WaitingLoops(parts.attempt, parts.states, parts.frames)
         self._check = check
         self._open: Loop | None = None
         self._held: Left = lambda: None  # whether the script has not left the open loop
@@ -171,8 +172,7 @@ class Loops:
             generation=detail.generation,
         )
         if why := why_anew(detail, request, loop.writes_before):
-            say(loop_messages.begins_anew(loop.uid, detail.turns, why))
-            self._run_again(held)
+            self._run_again(held, why)
         elif not loop.lasts:
             items.skip_finished(loop.uid, loop.items, detail.items, self._again)
         return self._states.snapshots.get(loop.uid)
@@ -206,47 +206,14 @@ class Loops:
             attempt = file_set_epoch(detail.path)
             say(state_messages.value_differs(value.uid, value.now, value.stored, loop.name, attempt, value.why_kept))
 
-    def _run_again(self, held: StateSnapshot) -> None:
+    def _run_again(self, held: StateSnapshot, why: str) -> None:
         """Let the run do without the finished turns of a loop, and of those after it, which were built on them."""
         self._same = False
+        later = [state for state in self.waiting.states() if state.uid != held.uid]
         with self._states.lock:
-            later = [state for state in self._waiting() if state.uid != held.uid]
-            for state in later:
-                turns = state.loop.turns if state.loop else 0
-                say(loop_messages.begins_anew(state.uid, turns, f"loop '{held.uid}' before it is run again"))
-            waiting = [held, *later]
-            kept = [again for state in waiting if (again := self._before_the_run(state))]
-            self._states.drop([state.uid for state in waiting])
-            for state in kept:
-                self._states.snapshots[state.uid] = state
-                self._states.dropped.discard(state.uid)
-            frames, gone = self._frames.rewound(self._details())
-            self._states.hold(frames)
-            self._states.drop(gone)
-
-    def _before_the_run(self, state: StateSnapshot) -> StateSnapshot | None:
-        """Return the done items with which the run began; None if there were none."""
-        if state.kind != ONCE or not state.loop or not state.loop.began:
-            return None
-        detail = before_the_run(state.loop, state.loop.began)
-        return replace(
-            state, value=state.value[: state.loop.began], loop=replace(detail, path=self._new_path(state.uid))
-        )
-
-    def _waiting(self) -> list[StateSnapshot]:
-        """Return the loops of the restore point with finished turns of this run that the script has not come to."""
-        return [
-            state
-            for uid, state in self._states.snapshots.items()
-            if state.loop and state.loop.turns and uid not in self._states.handed_out
-        ]
-
-    def _details(self) -> list[LoopDetail]:
-        """Return the loops that the states hold now."""
-        return [state.loop for state in self._states.snapshots.values() if state.loop]
-
-    def _new_path(self, uid: str) -> str:
-        return file_set_path(uid, self._attempt.epoch, secrets.token_hex(8))
+            self.waiting.run_again([held], why)
+            self.waiting.run_again(later, f"loop '{held.uid}' before it is run again")
+            self.waiting.rewind_frames()
 
     # -- the end of a turn -------------------------------------------------------------------------------------------
 
@@ -278,7 +245,7 @@ class Loops:
         if not self._same:
             return False
         states = (self._states.snapshots.get(uid) for uid in self._states.unused_stages())
-        made = [state.provenance for state in (*states, *self._waiting()) if state]
+        made = [state.provenance for state in (*states, *self.waiting.states()) if state]
         return any(known and known.application == application for known in made)
 
     def _end(self, loop: Loop) -> None:
@@ -311,9 +278,13 @@ class Loops:
         files = states.finish_turns([uid for uid in finished if uid in states.snapshots])
         self._attempt.file_sets.read_no_more(self._finished_files)
         self._finished_files = files
-        state = self._record(loop)
-        states.hold([state])
-        states.hold(self._frames.opened_records(loop.barrier, stored, self._details()), _proofs(stored))
+        if later := self.waiting.states():  # the frames that are stored now do not have what their turns have left
+            self._same = False
+            self.waiting.run_again(later, f"loop '{loop.uid}' before it has run more turns")
+        states.hold([self._record(loop)])
+        states.hold(self._frames.opened_records(loop.barrier, stored, self.waiting.details()), _proofs(stored))
+        if later:
+            self.waiting.rewind_frames()
         loop.saved, loop.saved_at, loop.effects = loop.turns, time.monotonic(), False
         self._hold(loop)
 
@@ -324,7 +295,7 @@ class Loops:
             stage_before=next(reversed(loop.before), None),
             values=dict(self._states.values),
             generation=self._attempt.run.generation,
-            path=self._new_path(loop.uid),
+            path=file_set_path(loop.uid, self._attempt.epoch, secrets.token_hex(8)),
             turns=loop.turns,
             items=loop.digests,
             began=loop.began,
@@ -340,14 +311,17 @@ class Loops:
         )
 
     def _hold(self, loop: Loop) -> None:
-        """Let other checkpoints hold the values as they are now, and of a history's item no writes, until the present turn is finished."""
-        self._states.hold_values(self._states.values)
+        """Let other checkpoints hold the values as they are now, and of a history's item no writes, until the present turn is finished.
+
+        If the script is still to come to turns that they hold, they have the values that those turns have left.
+        """
+        self._states.hold_values(self._restored_values if self.waiting.states() else self._states.values)
         self._sinks.hold_back(on=loop.lasts)
 
     def _close(self) -> None:
         """Let checkpoints hold what the script sets from now on, unless it is still to come to turns that they hold."""
         self._open, self._attempt.activity.turn = None, ""
-        self._states.hold_values(self._restored_values if self._waiting() else None)
+        self._states.hold_values(self._restored_values if self.waiting.states() else None)
         self._sinks.hold_back(on=False)
 
     # -- outside of loops --------------------------------------------------------------------------------------------
@@ -379,13 +353,19 @@ class Loops:
         """Store the frames that have changed since a barrier, unless the script is in a turn. ``ended``: store all frames.
 
         The script goes on with its own plans. A retry runs the turns since the newest barrier again; the next run begins with these rows.
+        They are not stored yet if the script is still to come to turns that the checkpoint holds: these rows do not have what they left.
         """
         self.left(ended=ended)
         if ended:
             self._states.hold_values(None)
-        frames = self._frames.unsaved(changed=not ended)
-        if self._open or not frames:
+        elif self._open or self.waiting.states():
             return
+        if frames := self._frames.unsaved(changed=not ended):
+            self._store(barrier, frames)
+        if ended:
+            self.waiting.rewind_frames(ended=True)
+
+    def _store(self, barrier: str, frames: Iterable[OpenedFrame]) -> None:
         self._attempt.writer.check_not_fenced()
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(frames)
@@ -394,7 +374,7 @@ class Loops:
             self._checkpointer.await_in_flight()
             with self._states.lock:
                 self._frames.take_over(stored, cut=False)
-                records = self._frames.stored_records(barrier, stored, self._details())
+                records = self._frames.stored_records(barrier, stored, self.waiting.details())
                 self._states.hold(records, _proofs(stored))
 
 
