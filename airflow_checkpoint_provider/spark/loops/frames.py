@@ -142,10 +142,10 @@ class Frames:
 
     def _to_write(self, opened: OpenedFrame) -> tuple[DataFrame, str | None]:
         """Return the rows to write, and the stored rows to which they are changes; None: they are all rows."""
-        if isinstance(opened, OpenedKeyed) and opened.changes is not None and opened.on:
+        if isinstance(opened, OpenedKeyed) and opened.on and (changes := opened.changes) is not None:
             parts = [file_set for file_set, _ in chain_of(self._states.snapshots[opened.uid], opened.on)]
             if not is_due(parts):
-                return opened.changes, opened.on
+                return changes, opened.on
         return self.rows(opened), None
 
     def take_over(self, stored: Iterable[StoredFrame], *, cut: bool) -> None:

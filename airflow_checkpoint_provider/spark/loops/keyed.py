@@ -8,6 +8,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, ClassVar
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
@@ -26,6 +27,8 @@ ANEW = "To change that, give the table another uid, and fill it once from the ol
 RESERVED = "__checkpoint_"
 DELETED = f"{RESERVED}deleted"
 """The column of a change that says whether the key was deleted."""
+ORDER, LATEST = f"{RESERVED}order", f"{RESERVED}latest"
+"""The column that numbers the changes which are not stored yet, and the number of the newest one of a key."""
 
 
 class KeyedState:
@@ -69,8 +72,10 @@ KeyedChange = Callable[["DataFrame | None", "DataFrame"], None]
 
 @dataclass
 class OpenedKeyed(OpenedFrame):
-    """A table by key that the script uses. ``changes`` are what the script has done since the stored rows ``on``; None for both: all rows
-    are stored next. ``declared``: the columns are known before anything is put in.
+    """A table by key that the script uses. ``layers`` are the changes since ``base``, each with its number.
+
+    ``on`` is the identity of ``base`` if these rows are stored; None: all rows are stored next. ``declared``: the columns are known before
+    anything is put in.
     """
 
     what: ClassVar[str] = "keyed state"
@@ -79,7 +84,9 @@ class OpenedKeyed(OpenedFrame):
     max_parallelism: int = GROUPS
     declared: bool = False
     on: str | None = None
-    changes: DataFrame | None = None
+    base: DataFrame | None = None
+    layers: DataFrame | None = None
+    count: int = 0  # of changes
 
     @classmethod
     def of(
@@ -133,16 +140,22 @@ class OpenedKeyed(OpenedFrame):
 
     def go_to(self, identity: str) -> None:
         super().go_to(identity)
-        self.changes = self.on = None
+        self.on = self.base = self.layers = None
+
+    @property
+    def changes(self) -> DataFrame | None:
+        """Return what was changed since the stored rows ``on``; None if all rows are stored next."""
+        if self.on is None or self.layers is None:
+            return None
+        return newest(self.layers, self.key).drop(ORDER)
 
     def upsert(self, present: DataFrame | None, df: DataFrame) -> None:
         """Put rows in. ``present`` are the rows until now; None: there are no columns yet."""
         self._check(present, df)
         if present is None:
-            self._note(df, None)
-            return
-        added = df.withColumn(DELETED, F.lit(False))
-        self._note(put(without(present, df, self.key), df), self._changed(df, added))
+            self._begin(df)
+        else:
+            self._add(present, df, deleted=False)
 
     def delete(self, present: DataFrame | None, keys: DataFrame) -> None:
         """Take rows out."""
@@ -150,25 +163,32 @@ class OpenedKeyed(OpenedFrame):
             return
         keys = keys.select(*map(quoted, self.within(keys))).distinct()
         self._check_types(present, keys)
-        self._note(without(present, keys, self.key), self._changed(keys, keys.withColumn(DELETED, F.lit(True))))
+        self._add(present, keys, deleted=True)
 
     def replace(self, present: DataFrame | None, df: DataFrame) -> None:
         """Replace all rows."""
         self._check(present, df)
-        self._note(df, None)
+        self._begin(df)
 
-    def _changed(self, of: DataFrame, changes: DataFrame) -> DataFrame | None:
-        """Return all changes since the stored rows; None if all rows are stored next."""
+    def _begin(self, df: DataFrame) -> None:
+        self.on = self.base = self.layers = None
+        self._note(df)
+
+    def _add(self, present: DataFrame, df: DataFrame, *, deleted: bool) -> None:
+        """Add a change. Each DataFrame is in the plan once: it may have other rows when Spark computes it a second time."""
         if stored := self.at or self.saved:
-            self.on, self.changes = stored, None
-        if self.on is None:
-            return None
-        return changes if self.changes is None else put(without(self.changes, of, self.key), changes)
+            self.on, self.layers = stored, None
+        if self.layers is None:
+            self.base = layer(present, 0, deleted=False)
+        self.count += 1
+        change = layer(df, self.count, deleted=deleted)
+        self.layers = change if self.layers is None else put(self.layers, change)
+        assert self.base is not None
+        rows = newest(put(self.base, self.layers), self.key)
+        self._note(rows.where(~F.col(DELETED)).drop(DELETED, ORDER))
 
-    def _note(self, df: DataFrame, changes: DataFrame | None) -> None:
-        self.df, self.changes = df, changes
-        self.on = self.on if changes is not None else None
-        self.at, self.saved, self.changed = None, None, True
+    def _note(self, df: DataFrame) -> None:
+        self.df, self.at, self.saved, self.changed = df, None, None, True
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
@@ -238,11 +258,23 @@ def put(rows: DataFrame, more: DataFrame) -> DataFrame:
     return rows.unionByName(more, allowMissingColumns=True)
 
 
+def layer(rows: DataFrame, number: int, *, deleted: bool) -> DataFrame:
+    """Return the rows of a change with its number."""
+    return rows.withColumn(DELETED, F.lit(deleted)).withColumn(ORDER, F.lit(number))
+
+
+def newest(layers: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the rows of the newest change of each key. A key that one change has twice stays there twice."""
+    of_key = Window.partitionBy(*(F.col(quoted(name)) for name in key))
+    latest = layers.withColumn(LATEST, F.max(ORDER).over(of_key))
+    return latest.where(F.col(ORDER) == F.col(LATEST)).drop(LATEST)
+
+
 def merged(stored: Sequence[DataFrame], key: Sequence[str]) -> DataFrame:
     """Return the rows of a snapshot: all rows of the first frame, and the changes since then, oldest first."""
     base, *changes = stored
     if not changes:
         return base
-    newest = reduce(lambda older, newer: put(without(older, newer, key), newer), changes)
-    kept = newest.where(~F.col(DELETED)).drop(DELETED)
-    return put(without(base, newest, key), kept)
+    changed = reduce(lambda older, newer: put(without(older, newer, key), newer), changes)
+    kept = changed.where(~F.col(DELETED)).drop(DELETED)
+    return put(without(base, changed, key), kept)
