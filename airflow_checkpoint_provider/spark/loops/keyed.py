@@ -210,9 +210,10 @@ class OpenedKeyed(OpenedFrame):
         if present is None:
             return
         if missing := [name for name in present.columns if name not in df.columns]:
+            of = present.schema[missing[0]].dataType.simpleString()
             raise WrongUse(
                 f"{self.name}: the rows have no column {missing[0]!r}, which the state has. Its values would be lost: give the column, or"
-                " F.lit(None)"
+                f' F.lit(None).cast("{of}")'
             )
         self._check_types(present, df)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from airflow_checkpoint_provider.errors import DuplicateKeys
+from airflow_checkpoint_provider.errors import DuplicateKeys, WrongUse
 from airflow_checkpoint_provider.spark.loops.keyed import OpenedKeyed
 from airflow_checkpoint_provider.spark.loops.keyed_files import LaidOut
+
+Make = Callable[[SparkSession], DataFrame]
 
 
 def table(spark: SparkSession, *changes: tuple[str, DataFrame], stored: DataFrame | None = None) -> OpenedKeyed:
@@ -72,12 +76,12 @@ def test_all_rows_are_shuffled_by_key_and_to_their_files(spark: SparkSession) ->
     assert plan.count("Exchange hashpartitioning") == 2
 
 
-def put(text: str) -> Callable[[SparkSession], DataFrame]:
+def put(text: str) -> Make:
     return lambda spark: spark.sql(f"SELECT double(k) AS k, n FROM VALUES {text} AS t(k, n)")
 
 
 STORED = put("(1D, 1), (0D, 2), (double('NaN'), 3), (null, 4)")
-CASES = {
+CASES: dict[str, tuple[list[tuple[str, Make]], list[tuple[Any, int]]]] = {
     "each key is any other of its value": (
         [("upsert", put("(-0.0D, 20), (double('NaN'), 30), (null, 40), (2D, 50)"))],
         [(0.0, 20), (1.0, 1), (2.0, 50), (math.nan, 30), (None, 40)],
@@ -133,3 +137,14 @@ def test_new_columns_are_null_in_the_other_rows(spark: SparkSession) -> None:
     assert stored_rows(opened, opened.df) == [(1.0, 7, {"a": 1}), (None, 4, None)]
     assert opened.changes is not None
     assert opened.changes.columns == ["k", "__checkpoint_deleted", "n", "m"]
+
+
+@pytest.mark.parametrize("of", ["bigint", "array<struct<a:int,b:string>>", "decimal(12,3)", "map<string,timestamp>"])
+def test_column_that_is_missing_may_be_given_as_the_error_says(spark: SparkSession, of: str) -> None:
+    stored = spark.sql(f"SELECT 1D AS k, CAST(null AS {of}) AS n")
+    without = spark.sql("SELECT 2D AS k")
+    with pytest.raises(WrongUse, match=re.escape(f'give the column, or F.lit(None).cast("{of}")')):
+        table(spark, ("upsert", without), stored=stored)
+    opened = table(spark, ("upsert", without.withColumn("n", F.lit(None).cast(of))), stored=stored)
+    assert opened.df
+    assert opened.df.count() == 2
