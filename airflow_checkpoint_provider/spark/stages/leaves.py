@@ -108,6 +108,17 @@ def nodes(plan: Any) -> Iterator[Any]:
         yield from scala_items(root.collectLeaves())
 
 
+def computed_columns(plan: Any) -> Iterator[str]:
+    """Yield the names of the columns that the nodes of a plan give out; not those of its leaves, which name what is read."""
+    waiting = [plan, *scala_items(plan.subqueriesAll())]
+    while waiting:
+        node = waiting.pop()
+        children = scala_items(node.children())
+        waiting += children
+        if children and (columns := node.output().mkString("\0")):
+            yield from (column.rpartition("#")[0] for column in columns.split("\0"))
+
+
 def root_paths(relation: Any) -> list[str]:
     """Return the paths that a relation of files was given, sorted."""
     return sorted(relation.location().rootPaths().mkString("\n").split("\n"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.protocol.records import Record, canonical
 from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.stages.confs import overridden, redacted_confs, result_changing
 from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
-from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks
+from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks, computed_columns
 from airflow_checkpoint_provider.spark.stages.partitions import checkpointed, partition_facts
 from airflow_checkpoint_provider.spark.stages.redaction import Hide, redaction
 from airflow_checkpoint_provider.spark.stages.schemas import schema_json
@@ -32,20 +32,25 @@ UNCUT = {  # by default plan texts are cut, and two plans that differ after the 
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
     "spark.sql.maxPlanStringLength": str(2**31 - 16),
 }
+TREE = " :+-"  # the letters before a node's name
+NODE = rf"^[{TREE}]*[!']?"  # the beginning of a node's line: the same words in a literal are no node
 NUMBERED = re.compile(r"(#|\b[xyz]_|CTERelation(?:Def|Ref) |UnionLoop(?:Ref)? )(\d+)")
-NUMBERED_NAMES = re.compile(r"(lambda [xyz]_|CTERelation(?:Def|Ref) |UnionLoop(?:Ref)? )(\d+)")
+NUMBERED_NAMES = (
+    re.compile(rf"({NODE}(?:CTERelation(?:Def|Ref)|UnionLoop(?:Ref)?) )(\d+)", re.MULTILINE),
+    re.compile(r"(lambda [xyz]_)(\d+)(?=#)"),
+)
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 SCRUBBED = (
-    (re.compile(r"(Range \(.*splits=)(Some\()?\d+\)?"), r"\1_"),  # the number of cores
-    (re.compile(r"(CollectMetrics .*\], )\d+$", re.MULTILINE), r"\1_"),
-    (re.compile(rf"(CollectMetrics ){UUID}"), r"\1_"),  # an Observation without a name
-    (re.compile(r"(Generate .*\)#)\d+"), r"\1_"),
+    re.compile(rf"({NODE}Range \(.*splits=)\S+(?=\)$)", re.MULTILINE),  # the number of cores
+    re.compile(rf"({NODE}CollectMetrics .*\], )\d+$", re.MULTILINE),
+    re.compile(rf"({NODE}CollectMetrics ){UUID}", re.MULTILINE),  # an Observation without a name
+    re.compile(rf"({NODE}Generate .*\)#)\d+(?=\w*, (?:true|false), )", re.MULTILINE),
 )
-DRAWN_NAME = re.compile(
-    r"\b(?:_pyspark_[0-9a-f]{32}|[A-Z]\w*?_[0-9a-f]{12}(?![0-9a-f]))"  # a view of `spark.sql(..., df=df)`, a uid of pyspark.ml
+DRAWN_NAME = re.compile(r"\b[A-Z]\w*?_[0-9a-f]{12}(?![0-9a-f])")  # a uid of pyspark.ml
+TEMPORARY_VIEW = re.compile(rf"({NODE}View \((?:`global_temp`\.)?`)([^`]+)`,", re.MULTILINE)
+VIEW_NAME = re.compile(
+    rf"({NODE}(?:SubqueryAlias (?:global_temp\.)?|View \((?:`global_temp`\.)?`))([^\s`]+)", re.MULTILINE
 )
-TEMPORARY_VIEW = re.compile(r"View \((?:`global_temp`\.)?`([^`]+)`,")
-VIEW_NAME = re.compile(r"(SubqueryAlias (?:global_temp\.)?|View \((?:`global_temp`\.)?`)([^\s`]+)")
 CODE_PATTERNS = ("PYTHON_UDF", "SCALA_UDF", "PYTHON_DATA_SOURCE", "EVAL_PYTHON_UDTF")
 CODE_NODES = re.compile(
     r"^[ :+-]*(\w*(InPandas|InArrow|InR|Python|MapElements|MapPartitions|MapGroups|CoGroup|AppendColumns|TypedFilter|LogicalRDD"
@@ -103,9 +108,10 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         version = df.sparkSession.version
         tree, tree_without_ids = tree_text(plan, version), tree_text(without_ids, version)
     drawn = Drawn(df.sparkSession).numbers(tree)
+    drawn_name = _drawn_name(plan, tree)
     analysed, exact = (
-        _numbered(without_draws(text, drawn), pattern)
-        for text, pattern in ((tree, NUMBERED), (tree_without_ids, NUMBERED_NAMES))
+        _numbered(without_draws(text, drawn), patterns, drawn_name)
+        for text, patterns in ((tree, (NUMBERED,)), (tree_without_ids, NUMBERED_NAMES))
     )
     leaves = tuple(Leaves(df.sparkSession, readbacks).all(plan))
     confs = result_changing(df.sparkSession)
@@ -152,21 +158,30 @@ def _drawn_columns(df: DataFrame, drawn: Mapping[int, int]) -> Iterator[str]:
             yield name
 
 
-def _numbered(text: str, numbered: re.Pattern[str]) -> str:
+def _drawn_name(plan: Any, tree: str) -> re.Pattern[str]:
+    """Return a pattern for the columns that the plan computes and a library has named. The names that a source reads count."""
+    found = filter(DRAWN_NAME.search, computed_columns(plan)) if DRAWN_NAME.search(tree) else ()
+    longest_first = sorted(set(found), key=lambda name: (-len(name), name))
+    # A literal may look like such a name, but no id follows it
+    return re.compile(rf"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})(?=#\d)")
+
+
+def _numbered(text: str, numbered: Iterable[re.Pattern[str]], drawn_name: re.Pattern[str]) -> str:
     """Return ``text`` with numbers in the places of ids, and of names that change no row and are drawn anew by each driver."""
     seen: dict[tuple[str, str], int] = {}
 
     def number(kind: str, name: str) -> str:
         return str(seen.setdefault((kind, name), len(seen)))
 
-    text = numbered.sub(lambda match: match[1] + number(match[1][:3], match[2]), text)
-    views = set(TEMPORARY_VIEW.findall(text))
+    for pattern in numbered:
+        text = pattern.sub(lambda match: match[1] + number(match[1].lstrip(TREE)[:3], match[2]), text)
+    views = {view for _, view in TEMPORARY_VIEW.findall(text)}
     text = VIEW_NAME.sub(
         lambda match: f"{match[1]}view {number('view', match[2])}" if match[2] in views else match[0], text
     )
-    text = DRAWN_NAME.sub(lambda match: f"name {number('name', match[0])}", text)
-    for pattern, replacement in SCRUBBED:
-        text = pattern.sub(replacement, text)
+    text = drawn_name.sub(lambda match: f"name {number('name', match[0])}", text)
+    for pattern in SCRUBBED:
+        text = pattern.sub(r"\1_", text)
     return text.rstrip()
 
 

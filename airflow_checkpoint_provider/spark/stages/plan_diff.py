@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_checkpoint_provider.errors import CheckpointError
-from airflow_checkpoint_provider.spark.stages.plan import Plan
+from airflow_checkpoint_provider.spark.stages.plan import TREE, Plan
 from airflow_checkpoint_provider.spark.stages.redaction import Hide
 from airflow_checkpoint_provider.storage.base import Store
 
 LONGEST = 160  # characters of the line
 LARGEST = 16 * 1024 * 1024  # bytes of a stored plan
 COMPARED = 300  # different lines of each plan: 0.3 s at the worst, and 9 s for 1,000
-TREE = " :+-"
 IDS = re.compile(r"#\d+L?\b")
 CAST = re.compile(r"\bcast\(([^()]*)\)")
 TOKENS = re.compile(r"[\w.\-:'/]+|\s+|[^\w\s]")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
+from pyspark.sql import functions as fn
+from pyspark.sql.functions import col, lit
 from pyspark.sql.types import LongType
 
 from airflow_checkpoint_provider.spark.stages import parquet_files
@@ -110,6 +111,57 @@ def test_seeds_that_spark_draws_do_not_change_the_fingerprint(spark: SparkSessio
     for name in ("seeds", "sample"):
         plans = [fingerprint(SAFE[name](spark, data), {}) for _ in range(2)]
         assert plans[0] == plans[1]
+
+
+LOOK_ALIKES = [
+    ("LOAD_202610010300", "LOAD_202610020300"),
+    ("Tokenizer_0123456789ab__output#0", "Tokenizer_ba9876543210__output#0"),
+    ("to _pyspark_00112233445566778899aabbccddeeff", "to _pyspark_ffeeddccbbaa99887766554433221100"),
+    ("Range (0, 9, step=1, splits=Some(2))", "Range (0, 9, step=1, splits=Some(3))"),
+    ("SubqueryAlias one View (`one`, [])", "SubqueryAlias two View (`two`, [])"),
+    ("CTERelationRef 5, lambda x_5, UnionLoop 5", "CTERelationRef 6, lambda x_6, UnionLoop 6"),
+    ("CollectMetrics f(a)#5, [n], 5", "CollectMetrics f(a)#6, [n], 6"),
+    ("Total@5, 0", "Total@6, 0"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), LOOK_ALIKES)
+def test_literal_that_looks_like_what_spark_or_a_library_draws_counts(
+    spark: SparkSession, one: str, other: str
+) -> None:
+    numbers = spark.range(9).withColumn("array", fn.array("id"))
+    for build in (
+        lambda text: numbers.where(col("id").cast("string") == text),
+        lambda text: numbers.select(fn.explode(fn.array(lit(text), lit("f(a)#5"))).alias("text")),
+        lambda text: numbers.withColumn("d", lit(1)).select(fn.transform("array", lambda x: lit(text)).alias("text")),
+    ):
+        assert fingerprint(build(one), {}).digest != fingerprint(build(other), {}).digest
+
+
+def test_name_like_a_drawn_one_counts_where_a_source_reads_it(spark: SparkSession, data: str) -> None:
+    def plan(column: str) -> Plan:
+        return fingerprint(
+            spark.read.schema(f"{column} long").parquet(f"{data}/in/d1").select(col(column).alias("x")), {}
+        )
+
+    assert plan("LOAD_202610010300").digest != plan("LOAD_202610020300").digest
+
+
+def test_name_like_a_drawn_one_counts_where_it_comes_into_the_rows(spark: SparkSession) -> None:
+    def plan(column: str) -> Plan:
+        named = spark.range(1).select(col("id").alias(column))
+        return fingerprint(named.select(fn.to_json(fn.struct(column)).alias("x")), {})
+
+    assert plan("LOAD_202610010300").digest != plan("LOAD_202610020300").digest
+
+
+def test_name_of_a_computed_column_does_not_count_inside_a_plan(spark: SparkSession) -> None:
+    def plan(uid: str) -> Plan:
+        numbers = spark.range(1).select(col("id").alias(f"Tokenizer_{uid}__output"))
+        inner = numbers.select(col(f"Tokenizer_{uid}__output") * 2)  # its name is an expression
+        return fingerprint(inner.select(inner[0].alias("x")), {})
+
+    assert plan("0123456789ab") == plan("ba9876543210")
 
 
 def test_python_data_source_is_flagged_as_python(spark: SparkSession) -> None:
