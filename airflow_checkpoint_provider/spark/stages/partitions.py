@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
+from airflow_checkpoint_provider.spark.stages.leaves import class_name, nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +55,9 @@ def partition_facts(df: DataFrame, plan: Any, text: str) -> dict[str, str]:
     spark = df.sparkSession
     confs = {name: value for name in CONFS if (value := spark.conf.get(name, None)) is not None}
     of_rdds = {f"partitions of RDD {i}": str(rdd.getNumPartitions()) for i, rdd in enumerate(rdds, start=1)}
-    return {"function": function.lower(), "cores": str(spark.sparkContext.defaultParallelism), **confs, **of_rdds}
+    of_ranges = {f"partitions of range {i}": count for i, count in enumerate(_counts_of_ranges(plan), start=1)}
+    cores = str(spark.sparkContext.defaultParallelism)
+    return {"function": function.lower(), "cores": cores, **confs, **of_rdds, **of_ranges}
 
 
 def changed_partitions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -74,9 +77,16 @@ def checkpointed(plan: Any) -> tuple[int, ...]:
     return tuple(rdd.id() for rdd in _rdds(plan) if rdd.isCheckpointed())
 
 
+def _counts_of_ranges(plan: Any) -> Iterator[str]:
+    """Yield into how many partitions each ``range`` of the plan is cut. The plan's text leaves it out: mostly it follows the cores."""
+    for leaf in nodes(plan):
+        if class_name(leaf) == "Range":
+            yield str(leaf.numSlices().get() if leaf.numSlices().isDefined() else "as many as cores")
+
+
 def _rdds(plan: Any) -> Iterator[Any]:
-    for leaf in scala_items(plan.collectLeaves()):
-        if leaf.getClass().getSimpleName() == "LogicalRDD":
+    for leaf in nodes(plan):
+        if class_name(leaf) == "LogicalRDD":
             yield leaf.rdd()
 
 

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.errors import DrawsDiffer
 from airflow_checkpoint_provider.protocol.metadata import StageDetail
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from airflow_checkpoint_provider.spark.stages import stage as stage_module
+from airflow_checkpoint_provider.spark.stages.partitions import changed_partitions
 from airflow_checkpoint_provider.spark.stages.plan import fingerprint
 from tests.integration.runtime.conftest import Script
 from tests.support.drawings import BY_PARTITION, DRAWN, ROWS, SPLIT, Drawing, write_rows
@@ -122,6 +123,29 @@ def test_numbers_of_an_rdd_depend_on_its_partitions(spark: SparkSession) -> None
     numbered = spark.sparkContext.parallelize([7], 1).zipWithIndex().toDF("id long, d long")
     facts = fingerprint(numbered, {}).partitions
     assert (facts["function"], facts["partitions of RDD 1"]) == ("zipwithindex", "1")
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "monotonically_increasing_id()",
+        "rand(5)",
+        "(select max(r) from (select rand(6) r from range(0, 9, 1, {parts})))",
+    ],
+)
+def test_another_number_of_partitions_of_a_range_counts(spark: SparkSession, number: str) -> None:
+    def facts(parts: int) -> dict[str, str]:
+        numbers = spark.range(0, 20, 1, parts).withColumn("key", F.expr(number.format(parts=parts)))
+        return fingerprint(numbers, {}).partitions
+
+    assert "partitions of range 1 changed: 2 → 5" in changed_partitions(facts(2), facts(5))
+    assert not changed_partitions(facts(2), facts(2))
+
+
+def test_rows_of_a_range_that_do_not_depend_on_its_partitions_stay(spark: SparkSession) -> None:
+    one, other = (fingerprint(spark.range(0, 20, 1, parts), {}) for parts in (2, 5))
+    assert one == other
+    assert not changed_partitions(one.partitions, other.partitions)
 
 
 @pytest.mark.parametrize(
