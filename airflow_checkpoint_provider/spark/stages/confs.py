@@ -125,7 +125,7 @@ def result_changing(spark: SparkSession) -> dict[str, str]:
     secret = is_secret(spark)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     values = {
-        **{name: given.get(name, _default(spark, name)) for name in RESULT_CHANGING},
+        **{name: given[name] if name in given else _default(spark, name) for name in RESULT_CHANGING},
         **{name: value for name, value in given.items() if GROUPS.match(name) and not secret(name)},
         **{f"spark.hadoop.{name}": given.get(name, hadoop.get(name)) for name in HADOOP},
     }

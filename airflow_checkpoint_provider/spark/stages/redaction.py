@@ -15,8 +15,8 @@ Hide = Callable[[str], str]
 
 HIDDEN = "*********(redacted)"
 """The text that Spark writes in place of a hidden one."""
-SECRETS = "(?i)secret|password|token|access[.]?key|credential"
-"""Spark's default pattern for the names of secrets since 4.3. Before, it had no credential, which the key of an Iceberg catalog has in its name."""
+SECRETS = "(?i)secret|password|token|access[.]?key|credential|(access|account|api|private|shared)[._-]?key"
+"""Spark's default pattern for the names of secrets since 4.3, and keys as catalogs and clouds write them: ``s3.access-key-id``."""
 _SECRETS = re.compile(SECRETS, re.ASCII)  # as Java ignores case
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas import functions as pandas_functions
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from airflow_checkpoint_provider.spark.stages.confs import GROUPS, HADOOP, RESULT_CHANGING, result_changing
+from airflow_checkpoint_provider.spark.stages.confs import GROUPS, HADOOP, RESULT_CHANGING, _default, result_changing
 from tests.support.drivers import ROOT
 from tests.support.sparks import INSTALLED
 
@@ -516,7 +516,10 @@ NEVER = (
 
 
 def test_confs_of_speed_and_keys_do_not_count(spark: SparkSession) -> None:
-    names = ("password", "rest.access-token", "credential")
+    names = (
+        *("password", "rest.access-token", "credential", "s3.access-key-id", "s3.session-token"),
+        *("adls.auth.shared-key.account.key", "oauth.private_key", "apiKey"),
+    )
     keys = {f"spark.sql.catalog.lake.{name}": "a" for name in names}
     for name, value in keys.items():
         spark.conf.set(name, value)
@@ -528,6 +531,17 @@ def test_confs_of_speed_and_keys_do_not_count(spark: SparkSession) -> None:
             spark.conf.unset(name)
     assert not set(found) & {*NEVER, *keys}
     assert found["spark.sql.catalog.lake.warehouse"] == "s3://lake/a"
+
+
+def test_default_of_a_conf_counts_after_it_was_set(spark: SparkSession) -> None:
+    _default.cache_clear()
+    name = "spark.sql.mapKeyDedupPolicy"
+    spark.conf.set(name, "LAST_WIN")
+    try:
+        assert result_changing(spark)[name] == "LAST_WIN"
+    finally:
+        spark.conf.unset(name)
+    assert result_changing(spark)[name] == "EXCEPTION"
 
 
 def test_conf_that_spark_does_not_know_is_left_out(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,8 @@ def test_options_of_a_source_are_those_that_java_lists(spark: SparkSession, tmp_
         "access.key",
         "accesskey",
         "access-key",
+        "account_Key",
+        "keyspace",
         "Credentials",
     ],
 )
