@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from airflow_checkpoint_provider.protocol.transactions import Origin
 
+OPAQUE = "its plan calls Python or other code, or holds rows of the driver"
 REBUILT = "what it is built on was computed again"
 
 
@@ -15,11 +16,11 @@ def difference(stored: Origin, now: Origin) -> str:
     """Return why the rows of the two writes may differ; empty if they are the same rows."""
     changed = now.application != stored.application
     if now.python and now.earlier_stages != stored.earlier_stages:
-        return f"its plan calls Python or holds rows of the driver, and {REBUILT}"
+        return f"{OPAQUE}, and {REBUILT}"
     if now.plan != stored.plan:
         return REBUILT if now.inputs != stored.inputs else "its plan changed"
     if now.python and changed:
-        return "the application changed and its plan calls Python or holds rows of the driver, so equal rows cannot be proved"
+        return f"the application changed and {OPAQUE}, so equal rows cannot be proved"
     if now.listed != stored.listed and (changed or now.generation != stored.generation):
         return "its inputs moved, and " + ("the application changed" if changed else "the task was cleared")
     return ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
+from airflow_checkpoint_provider.spark.stages.redaction import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +21,10 @@ Readbacks = Mapping[str, tuple[str, str]]
 FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 DELTA = "TahoeLogFileIndex"
 """The class of a Delta table in a plan: Delta's only class that knows the version."""
+PATHS = ("path", "paths")
+"""The options of a source of files that its leaf shows as paths."""
+KNOWN = ("org.apache.spark.", "org.apache.iceberg.", "io.delta.")
+"""The sources whose plans show what they read."""
 ROWS = {"LocalRelation": "data", "Transpose": "data", "CommandResult": "rows"}
 
 
@@ -38,11 +43,16 @@ class Leaves:
         if name == "LogicalRelation":
             return self.relation(node.relation())
         if name == "DataSourceV2Relation":
-            python = {"python": True} if class_name(node.table()) == "PythonTable" else {}
-            options = _options(dict(node.options()))
-            return {"leaf": name, "table": node.table().name(), **options, **_version_of_table(node), **python}
+            table = node.table()
+            code = {"code": True} if class_name(table) == "PythonTable" else self.code_of(table)
+            shown = PATHS if answer(table, "fileIndex") is not None else ()
+            options = self.options(dict(node.options()), shown)
+            return {"leaf": name, "table": table.name(), **options, **_version_of_table(node), **code}
         if name in ROWS:
-            return {"leaf": name, "rows": _sha(getattr(node, ROWS[name])().mkString(";"))}
+            # The text of a row would show arrays of bytes by their identity; the text of an unsafe one is its bytes
+            unsafe = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.UnsafeProjection")
+            rows = getattr(node, ROWS[name])().iterator().map(unsafe.create(node.schema()))
+            return {"leaf": name, "rows": _sha(rows.mkString(";"))}
         return {"leaf": name}
 
     def relation(self, relation: Any) -> dict[str, Any]:
@@ -52,13 +62,30 @@ class Leaves:
             return self.stage(paths) or {
                 "leaf": class_name(relation.fileFormat()),
                 "paths": paths,
-                **_options(mapping(relation.options())),
+                **self.options(mapping(relation.options()), PATHS),
                 **_version_of_files(relation.location()),
+                **self.code_of(relation.fileFormat()),
             }
         if name == "JDBCRelation":
             parts = [part.toString() for part in relation.parts()]
-            return {"leaf": name, **_options(mapping(relation.jdbcOptions().parameters()), *parts)}
-        return {"leaf": name}  # the tree shows its text
+            return {"leaf": name, **self.options(mapping(relation.jdbcOptions().parameters()), (), *parts)}
+        # The tree shows its text, and nothing shows its options: the servers of Kafka, for example
+        return {"leaf": name, "code": True}
+
+    def options(self, options: dict[str, str], shown: Collection[str], *more: str) -> dict[str, Any]:
+        """Return the names of a source's options, and one digest of their values. Secrets do not count: they may differ in each attempt.
+
+        :param shown: the options that the leaf shows in another place. :param more: what counts as a value, too.
+        """
+        secret = is_secret(self.spark)
+        left_out = {"password", *shown}
+        counted = {name: value for name, value in options.items() if name.lower() not in left_out and not secret(name)}
+        values = [f"{name}={value}" for name, value in sorted(counted.items())]
+        return {"options": sorted(counted), "values": _sha(*values, *more)} if values or more else {}
+
+    def code_of(self, java_object: Any) -> dict[str, Any]:
+        """Return the mark of a source whose class the job brings: what it reads, no plan shows."""
+        return {} if java_object.getClass().getName().startswith(KNOWN) else {"code": True}
 
     def is_of_files(self, relation: Any) -> bool:
         """Return whether a relation reads files by paths. The relation of a Delta table is a nameless subclass of Spark's."""
@@ -91,15 +118,6 @@ def mapping(scala: Any) -> dict[str, str]:
     """Return a map of texts. Asks the JVM once, not for each entry."""
     pairs = (pair.partition(" -> ") for pair in filter(None, scala.mkString("\0").split("\0")))
     return {name: value for name, _, value in pairs}
-
-
-def _options(options: dict[str, str], *more: str) -> dict[str, Any]:
-    """Return the names of a source's options, and one digest of their values, which may be secrets. User and password do not count."""
-    shown = {
-        name: value for name, value in options.items() if name.lower() not in ("path", "paths", "user", "password")
-    }
-    values = [f"{name}={value}" for name, value in sorted(shown.items())]
-    return {"options": sorted(shown), "values": _sha(*values, *more)} if values or more else {}
 
 
 def nodes(plan: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_checkpoint_provider.protocol.records import Record, canonical
+from airflow_checkpoint_provider.protocol.records import Record, added, canonical
 from airflow_checkpoint_provider.spark.java_classes import java_class
 from airflow_checkpoint_provider.spark.stages.confs import overridden, redacted_confs, result_changing
 from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
@@ -45,6 +45,7 @@ SCRUBBED = (
     re.compile(rf"({NODE}CollectMetrics .*\], )\d+$", re.MULTILINE),
     re.compile(rf"({NODE}CollectMetrics ){UUID}", re.MULTILINE),  # an Observation without a name
     re.compile(rf"({NODE}Generate .*\)#)\d+(?=\w*, (?:true|false), )", re.MULTILINE),
+    re.compile(r"(@)[0-9a-f]+(?=, \d+, \d+, (?:Some\(|None))"),  # Java's identity of a user's aggregate function
 )
 DRAWN_NAME = re.compile(r"\b[A-Z]\w*?_[0-9a-f]{12}(?![0-9a-f])")  # a uid of pyspark.ml
 TEMPORARY_VIEW = re.compile(rf"({NODE}View \((?:`global_temp`\.)?`)([^`]+)`,", re.MULTILINE)
@@ -54,9 +55,14 @@ VIEW_NAME = re.compile(
 CODE_PATTERNS = ("PYTHON_UDF", "SCALA_UDF", "PYTHON_DATA_SOURCE", "EVAL_PYTHON_UDTF")
 CODE_NODES = re.compile(
     r"^[ :+-]*(\w*(InPandas|InArrow|InR|Python|MapElements|MapPartitions|MapGroups|CoGroup|AppendColumns|TypedFilter|LogicalRDD"
-    r"|ExternalRDD)|Generate .*\)#[\d_]+\w*, (true|false), )",  # a Python table function is the one generator with an id of its own
+    r"|ExternalRDD|ScriptTransformation)"
+    r"|Generate .*\)#[\d_]+\w*, (true|false), )",  # a Python table function is the one generator with an id of its own
     re.MULTILINE,
 )
+CODE_CALLS = re.compile(
+    r"\b(?:(?:try_)?reflect|java_method)\(|\bHive\w+UDT?F#|\bHiveFunctionWrapper\(|@_, \d+, \d+, (?:Some\(|None)"
+)
+PROGRAM = re.compile(rf"{NODE}ScriptTransformation ", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ class Plan(Record):
     text: str
     leaves: tuple[dict[str, Any], ...]
     python: bool
-    """Python or other code that no text shows: UDFs, ``mapInPandas``, RDDs."""
+    """Python or other code that no text shows: UDFs, ``mapInPandas``, RDDs, programs, sources of the job."""
     local_rows: bool
     """Rows that the driver holds: ``createDataFrame``, ``VALUES``, the result of a command."""
     inputs: tuple[str, ...]
@@ -87,6 +93,8 @@ class Plan(Record):
     """Ids of the RDDs that hold frames which Spark has checkpointed."""
     drawn_columns: tuple[str, ...] = field(default=(), compare=False)
     """Columns of the result whose names a library has drawn."""
+    unseen: tuple[str, ...] = added(factory=tuple)
+    """What its rows are made by, and neither the plan nor the application holds."""
 
     def redacted(self, hide: Hide) -> Plan:
         """Return the plan with its text hidden part by part: a greedy pattern leaves the parts in their places."""
@@ -124,7 +132,8 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         leaves=leaves,
         python=_has(df, plan, *CODE_PATTERNS)
         or bool(CODE_NODES.search(analysed))
-        or any("python" in leaf for leaf in leaves),
+        or bool(CODE_CALLS.search(analysed))
+        or any("code" in leaf for leaf in leaves),
         local_rows=any(leaf["leaf"] in (*ROWS, "LogicalRDD") for leaf in leaves),
         inputs=tuple(sorted({leaf["uid"] for leaf in leaves if leaf["leaf"] == "stage"})),
         sorted=_has(df, plan, "SORT") and execution.sparkPlan().outputOrdering().nonEmpty(),
@@ -132,6 +141,7 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         partitions=partition_facts(df, plan, analysed),
         checkpointed=checkpointed(plan),
         drawn_columns=tuple(_drawn_columns(df, drawn)),
+        unseen=("the program of TRANSFORM",) if PROGRAM.search(analysed) else (),
     )
     return plan_as_built.redacted(redaction(df.sparkSession))
 

@@ -89,7 +89,7 @@ def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, differen
     changed_stage = changed_input(prior, request)
     opaque = plan.python or plan.local_rows or (request.version is not None and not request.function)
     if changed_stage and opaque:
-        return Verdict(False, f"{_why_opaque(plan)} and {changed_stage}")
+        return Verdict(False, f"{_why_opaque(plan)}, and {changed_stage}")
     if request.version != prior.version:
         return Verdict(False, f"its version changed: {prior.version!r} → {request.version!r}")
     new_application = request.application != prior.application
@@ -166,7 +166,7 @@ def _same_plan(new_application: bool, request: StageRequest, plan: Plan) -> Verd
 def _why_opaque(plan: Plan) -> str:
     """Return why the plan's text alone proves nothing."""
     if plan.python:
-        return "its plan calls Python"
+        return "its plan calls Python or other code"
     return "its plan holds rows of the driver" if plan.local_rows else "version= was given"
 
 

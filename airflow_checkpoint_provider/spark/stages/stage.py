@@ -160,7 +160,8 @@ class Stages(StageRows):
 
     def identity(self, df: DataFrame) -> tuple[Plan, Listing]:
         """Return the identity of a frame's plan, and what Spark has listed for it."""
-        return fingerprint(df, self.readbacks), listing(df, self.readbacks)
+        plan, listed = fingerprint(df, self.readbacks), listing(df, self.readbacks)
+        return plan, replace(listed, unseen=(*listed.unseen, *plan.unseen))
 
     def verdict(
         self,

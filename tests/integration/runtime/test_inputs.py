@@ -285,6 +285,21 @@ def test_what_spark_has_not_listed_is_named(script: Script, tmp_path: Path) -> N
     assert found.unseen == (f"file:{tmp_path}/by day", "JDBCRelation", "an RDD or createDataFrame")
 
 
+def test_program_outside_of_the_plan_is_named(script: Script, capsys: CaptureFixture) -> None:
+    def attempt() -> None:
+        with script.failing() as job:
+            job.stage("words", script.spark.sql("select transform(id) using 'cat' as (a string) from range(2)"))
+
+    attempt()
+    attempt()
+    (line,) = lines(capsys, "CKP120")
+    assert "; not compared: the program of TRANSFORM  [CKP120]" in line
+    script.change("another program")
+    again = script.recomputes("words")
+    attempt()
+    assert again()
+
+
 def test_too_many_files_are_named_and_not_listed(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs_module, "MOST_FILES", 1)
     found = listing(landing.frame(), {})

@@ -108,7 +108,7 @@ def test_stage_with_python_is_recomputed_by_a_changed_application(script: Script
     assert counted_again()
     out = capsys.readouterr().out
     assert (
-        "stage 'named': recomputed. The application changed and its plan calls Python, so equal rows cannot be proved."
+        "stage 'named': recomputed. The application changed and its plan calls Python or other code, so equal rows cannot be proved."
         ' To keep them next time, set version="1".  [CKP121]'
     ) in out
     assert (
@@ -163,7 +163,10 @@ def test_stage_built_on_a_recomputed_stage_is_recomputed(script: Script, capsys:
         assert three_stages(job, count=9) == [(0, 3), (1, 3), (2, 3)]
     assert all(again() for again in computed)
     out = capsys.readouterr().out
-    assert "stage 'named': recomputed. Its plan calls Python and stage 'clean' before it was computed again." in out
+    assert (
+        "stage 'named': recomputed. Its plan calls Python or other code, and stage 'clean' before it was computed again."
+        in out
+    )
     assert "use job.started_at" in out.split("stage 'clean': recomputed")[1].split("\n")[0]
 
 

@@ -154,6 +154,8 @@ LOCAL: dict[str, Kind] = {
         pd.DataFrame({"a": [[1, 2]], "b": [{"k": [3]}]}), "a array<long>, b map<string, array<long>>"
     ),
     "nested values": lambda spark, data: spark.sql("values (array(1, 2), map('k', struct(3, 'x')))"),
+    "bytes 1": lambda spark, data: spark.sql("values (X'00ff', array(X'01'), map('k', struct(X'02')))"),
+    "bytes 2": lambda spark, data: spark.sql("values (X'00ff', array(X'01'), map('k', struct(X'03')))"),
     "transposed 1": lambda spark, data: spark.sql("values (1, 2)").transpose(),
     "transposed 2": lambda spark, data: spark.sql("values (1, 3)").transpose(),
 }
@@ -169,6 +171,9 @@ CODE: dict[str, Kind] = {
     "applyInPandas": lambda spark, data: (
         _in(spark, data).groupBy("k").applyInPandas(lambda batch: batch[["k"]], "k long")
     ),
+    "program": lambda spark, data: spark.sql("select transform(id) using 'cat' as (a string) from range(3)"),
+    "Java's method": _select("id + length(try_reflect('java.lang.System', 'lineSeparator')) as i"),
+    "Java's method, by its other name": _filter("s = java_method('java.lang.System', 'lineSeparator')"),
     "rdd": lambda spark, data: spark.sparkContext.parallelize([(1,)], 1).toDF("a long"),
     "createDataFrame": lambda spark, data: spark.createDataFrame([(1,)], "a long"),
 }

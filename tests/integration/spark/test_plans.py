@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from pyspark.sql.functions import col, lit
 from pyspark.sql.types import LongType
 
 from airflow_checkpoint_provider.spark.stages import parquet_files
-from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
+from airflow_checkpoint_provider.spark.stages import plan as plan_module
+from airflow_checkpoint_provider.spark.stages.plan import CODE_CALLS, Plan, fingerprint
 from tests.integration.spark import plan_kinds
 from tests.integration.spark.plan_kinds import CODE, KINDS, LOCAL, SAFE
 from tests.support.drivers import started
@@ -86,6 +88,7 @@ DIFFERENT = [
     ("jdbc 1", "jdbc 2"),
     ("pandas 1", "pandas 2"),
     ("values 1", "values 2"),
+    ("bytes 1", "bytes 2"),
     ("transposed 1", "transposed 2"),
 ]
 
@@ -183,10 +186,37 @@ def test_python_data_source_is_flagged_as_python(spark: SparkSession) -> None:
             return Nothing()
 
     spark.dataSource.register(Mine)
-    source = fingerprint(spark.read.format("mine").option("n", 1).load(), {})
-    other = fingerprint(spark.read.format("mine").option("n", 2).load(), {})
+    source, other = (fingerprint(spark.read.format("mine").option("n", n).load("a"), {}) for n in (1, 2))
     assert source.python
     assert source.digest != other.digest
+    assert source.read != other.read
+    assert fingerprint(spark.read.format("mine").option("n", 1).load("b"), {}).read != source.read, "its path counts"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "total(id#0L, Total@20db3ff0, 0, 0, Some(total)) AS t#0L",  # an aggregate function of Java
+        "total(id#0L, org.x.Total$Of$1@5, 12, 3, None) AS t#0L",
+        "HiveSimpleUDF#org.x.Length(id#0L) AS t#0L",
+        "total(total, HiveFunctionWrapper(org.x.Total,null), [id#0L], false, 0, 0) AS t#0L",
+    ],
+)
+def test_function_of_java_is_code_without_its_identity(call: str) -> None:
+    text = f"Aggregate [{call}]"
+    for pattern in plan_module.SCRUBBED:
+        text = pattern.sub(r"\1_", text)
+    assert CODE_CALLS.search(text)
+    assert not re.search("@[0-9a-f]", text)
+
+
+def test_program_of_transform_is_named_as_not_compared(
+    two_times: tuple[dict[str, Plan], dict[str, Plan]],
+) -> None:
+    here, _ = two_times
+    assert {name: plan.unseen for name, plan in here.items() if plan.unseen} == {
+        "program": ("the program of TRANSFORM",)
+    }
 
 
 def test_result_of_a_command_is_identified_by_its_rows(spark: SparkSession) -> None:
