@@ -24,7 +24,12 @@ from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages.confs import result_changing
 from airflow_checkpoint_provider.spark.stages.imports import ModuleSource, Read, closure
-from airflow_checkpoint_provider.spark.stages.installed import folders_elsewhere, read_elsewhere
+from airflow_checkpoint_provider.spark.stages.installed import (
+    archives_elsewhere,
+    folders_elsewhere,
+    modules_in,
+    read_elsewhere,
+)
 from airflow_checkpoint_provider.spark.stages.jars import jars
 from airflow_checkpoint_provider.text import state_messages
 
@@ -82,8 +87,10 @@ def digest(spark: SparkSession, script: Path | None, arguments: Sequence[str]) -
     modules, note = imported.modules, None
     found_jars, not_compared = jars(spark)
     if imported.computed:
-        not_compared += [f"modules below {folder}" for folder in folders_elsewhere(root)]
-        modules |= {f"{name}/{member}".strip("/"): body for name, held in archives for member, body in held.items()}
+        executors = _executor_path(spark)
+        not_compared += [f"modules below {folder}" for folder in folders_elsewhere(root, executors)]
+        for archive in (*archives, *archives_elsewhere(executors)):
+            modules |= _members(archive, modules)
         beside, note = _modules_beside(script, imported.computed)
         modules |= {name: path.read_bytes() for name, path in beside.items()}
     confs = {f"the conf {name}": value.encode() for name, value in result_changing(spark).items()}
@@ -109,8 +116,13 @@ def _reader(folder: Path, script: Path) -> Read:
 
 def _elsewhere(spark: SparkSession) -> ModuleSource:
     """Return the modules that Python finds in other folders: ``PYTHONPATH``, also that of executors, and editable installations."""
+    folders = _executor_path(spark)
+    return ModuleSource("", lambda name: read_elsewhere(name, folders))
+
+
+def _executor_path(spark: SparkSession) -> list[str]:
     folders = (spark.sparkContext._conf.get("spark.executorEnv.PYTHONPATH") or "").split(os.pathsep)
-    return ModuleSource("", lambda name: read_elsewhere(name, list(filter(None, folders))))
+    return list(filter(None, folders))
 
 
 def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], dict[str, bytes]]:
@@ -129,9 +141,7 @@ def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], 
         if local is None:
             missing[path.name] = entry.encode()
         elif zipfile.is_zipfile(local):
-            with zipfile.ZipFile(local) as archive:
-                members = (name for name in archive.namelist() if name.endswith(".py"))
-                found.append((path.name, {name: archive.read(name) for name in members}))
+            found.append((path.name, modules_in(local)))
         else:
             found.append(("", {path.name: local.read_bytes()}))
     return found, missing
@@ -140,6 +150,15 @@ def _py_files(spark: SparkSession) -> tuple[list[tuple[str, dict[str, bytes]]], 
 def _source(py_file: tuple[str, dict[str, bytes]]) -> ModuleSource:
     name, members = py_file
     return ModuleSource(f"{name}/" if name else "", members.get)
+
+
+def _members(archive: tuple[str, dict[str, bytes]], before: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the modules of an archive by their names in logs. Another archive of the same name adds to what came ``before``."""
+    name, members = archive
+    named = {f"{name}/{member}".strip("/"): body for member, body in members.items()}
+    return {
+        member: body if before.get(member, body) == body else before[member] + body for member, body in named.items()
+    }
 
 
 def _modules_beside(script: Path, computed: str) -> tuple[dict[str, Path], str]:

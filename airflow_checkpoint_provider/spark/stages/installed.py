@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -35,14 +36,34 @@ def read_elsewhere(name: str, folders: Sequence[str]) -> bytes | None:
     return None
 
 
-def folders_elsewhere(script_folder: Path) -> list[str]:
+def folders_elsewhere(script_folder: Path, folders: Sequence[str]) -> list[str]:
     """Return the folders of Python's path whose modules count: not the script's own, and nothing installed."""
-    folders = {Path(entry).resolve() for entry in sys.path if entry} - {script_folder}
-    return sorted(str(path) for path in folders if path.is_dir() and not _installed(path) and not _ours(path))
+    found = {path for path in _path(folders) if path.is_dir()} - {script_folder}
+    return sorted(
+        str(path) for path in found if not _installed(path) and not any((path / name).exists() for name in OURS)
+    )
 
 
-def _ours(folder: Path) -> bool:
-    return any((folder / name).exists() for name in OURS)
+def archives_elsewhere(folders: Sequence[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yield name and modules of each archive of Python's path whose modules count. An entry may be a folder inside of an archive."""
+    entries = ((path, *path.parents) for path in _path(folders))
+    found = (next(filter(zipfile.is_zipfile, paths), None) for paths in entries)
+    for archive in dict.fromkeys(found):
+        if archive and not _installed(archive.parent):
+            members = modules_in(archive)
+            if not OURS & {name.partition("/")[0] for name in members}:
+                yield archive.name, members
+
+
+def modules_in(archive: Path) -> dict[str, bytes]:
+    """Return the modules of an archive by their names in it."""
+    with zipfile.ZipFile(archive) as opened:
+        return {name: opened.read(name) for name in opened.namelist() if name.endswith(".py")}
+
+
+def _path(folders: Sequence[str]) -> list[Path]:
+    """Return the entries of Python's path here, and those at which executors look, too."""
+    return [Path(entry).resolve() for entry in (*sys.path, *folders) if entry]
 
 
 def _specs(module: str, folders: Sequence[str]) -> Iterator[ModuleSpec]:

@@ -206,6 +206,34 @@ def test_modules_elsewhere_are_named_if_an_import_is_computed(
     assert f"modules below {elsewhere}" in digest(spark, script, []).not_compared
 
 
+@pytest.mark.parametrize("inside", ["", "lib/"])
+@pytest.mark.parametrize("script_text", ["import importlib", "exec('')"])
+def test_modules_of_an_archive_on_pythons_path_count_if_an_import_is_computed(
+    spark: SparkSession, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, script_text: str
+) -> None:
+    script.write_text(script_text)
+    archives = [tmp_path / folder / "shared.zip" for folder in ("one", "two")]
+
+    def pack(archive: Path, body: str) -> None:
+        archive.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(archive, "w") as packed:
+            packed.writestr(f"{inside}rules.py", body)
+            packed.writestr("data.csv", body)
+
+    seen = set()
+    for archive in archives:
+        pack(archive, "fee = 1")
+        monkeypatch.syspath_prepend(f"{archive}/{inside}")
+    for archive, body in ((archives[0], "fee = 1"), (archives[0], "fee = 2"), (archives[1], "fee = 3")):
+        pack(archive, body)
+        found = digest(spark, script, [])
+        assert f"shared.zip/{inside}rules.py" in files(found)
+        assert not any("shared.zip" in name or "pyspark" in name for name in found.not_compared)
+        seen.add(found.digest)
+    assert len(seen) == 3
+    assert not any("pyspark" in name for name in files(found))
+
+
 # -- jars --------------------------------------------------------------------------------------------------------------
 
 
