@@ -20,6 +20,7 @@ from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.spark.stages.parts_refused import refuse
 from airflow_checkpoint_provider.spark.stages.plan import Plan
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, Verdict, decide_inputs, reuse_without_plan
+from airflow_checkpoint_provider.spark.stages.schemas import first_difference, schema_json
 from airflow_checkpoint_provider.spark.stages.stage import Stages
 from airflow_checkpoint_provider.text import part_messages
 from airflow_checkpoint_provider.text.units import some
@@ -68,6 +69,14 @@ class PartFrames(ABC):
     def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> KeptParts:
         """Return the verdict on the stored parts."""
 
+    @staticmethod
+    def fitting(verdict: Verdict, parts: PartsDetail, detail: StageDetail, df: DataFrame) -> Verdict:
+        """Decide for parts that would be kept, by ``version=`` for example, whether parts with the columns of ``df`` can follow them."""
+        if not verdict.reuse or len(parts.done) == len(parts.values):
+            return verdict
+        why = first_difference(detail.schema, schema_json(df))
+        return Verdict(False, f"its columns changed, and not all parts are stored: {why}") if why else verdict
+
 
 def frames_of(stages: Stages, uid: str, source: Any, parts: Parts) -> PartFrames:
     """Return the parts of a stage. Raises ``NotInParts`` and ``WrongUse``."""
@@ -103,10 +112,11 @@ class FramesOfFunction(PartFrames):
             return KeptParts(snapshot, detail, parts, Verdict(True), parts.done, detail.reads)
         verdict, moved, done = Verdict(True), list[str](), list[Part]()
         for index, part in enumerate(parts.done):
-            _, plan, listed = self._build(index)
+            df, plan, listed = self._build(index)
             alone = replace(snapshot, file_sets=(snapshot.file_sets[index],))
             made_of = replace(detail, plan=part.plan, inputs=part.inputs, listed=part.listed)
             verdict = self._stages.verdict((alone, made_of), request, plan, listed, kept=False)
+            verdict = self.fitting(verdict, parts, detail, df)
             if not verdict.reuse:
                 why = f"part {part_messages.shown(parts.values[index])}: {verdict.why}"
                 return KeptParts(snapshot, detail, parts, Verdict(False, why))
@@ -144,6 +154,7 @@ class FramesByColumn(PartFrames):
                 snapshot, detail, parts, Verdict(False, part_messages.list_changed(parts, self.values, self.by))
             )
         verdict = self._stages.verdict((snapshot, detail), request, self._plan, self._listed, kept=False)
+        verdict = self.fitting(verdict, parts, detail, self._df)
         change = part_messages.list_changed(parts, self.values, self.by)
         if change and not verdict.moved:
             verdict = decide_inputs(detail, request, canonical(self.values).decode(), verdict, lambda: change)

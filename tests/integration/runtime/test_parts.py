@@ -111,6 +111,28 @@ def test_version_decides_about_parts_of_a_changed_application(script: Script, ca
     assert "its version changed: '1' → '2'" in lines(capsys, "CKP121")[0]
 
 
+def test_parts_with_other_columns_are_not_kept_by_a_version_unless_all_are_stored(
+    script: Script, capsys: CaptureFixture
+) -> None:
+    def attempt(breaks: str, *more: str) -> tuple[list[str], list[str]]:
+        columns: list[str] = []
+        with script.failing() as job:
+            days = Days(job, breaks)
+            called.append(days.called)
+            rows = job.stage("days", lambda day: days(day).selectExpr("*", *more), parts=DAYS[:2], version="1")
+            columns += rows.columns
+        return called.pop(), columns
+
+    attempt("tue")
+    script.change("one column more")
+    assert attempt("tue", "1 AS extra")[0] == ["mon", "mon", "tue"]
+    reason = 'Part "mon": its columns changed, and not all parts are stored: column `extra` is new.'
+    assert f"stage 'days': recomputed. {reason}" in lines(capsys, "CKP121")[0]
+    assert attempt("", "1 AS extra") == (["tue"], ["day", "number", "extra"])
+    script.change("as before")
+    assert attempt("")[1] == ["day", "number", "extra"], "the author has decided for these rows"
+
+
 @pytest.mark.slow  # the ones about another list and version=
 def test_parts_that_read_a_stage_are_computed_again_with_it(script: Script, capsys: CaptureFixture) -> None:
     def attempt(count: int, breaks: int) -> int:

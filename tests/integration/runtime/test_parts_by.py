@@ -121,6 +121,19 @@ def test_changed_frame_computes_all_parts_again(
     assert "stage 'more': recomputed. Its plan changed: " in capsys.readouterr().out
 
 
+def test_parts_with_other_columns_are_not_kept_by_a_version(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    write(script.spark, tmp_path / "in", day=DAY["number"])
+    attempt(script, tmp_path / "in", monkeypatch, parts=1, version="1")
+    script.change("other columns")
+    monkeypatch.setitem(globals(), "plus_one", lambda rows: rows.selectExpr("*", "id + 1 AS more", "1 AS extra"))
+    assert len(attempt(script, tmp_path / "in", monkeypatch, version="1")) == 20
+    assert (
+        "Its columns changed, and not all parts are stored: column `extra` is new.  [CKP121]" in capsys.readouterr().out
+    )
+
+
 def test_part_reads_only_its_own_files(script: Script, tmp_path: Path) -> None:
     """The files of another day may even be gone."""
     write(script.spark, tmp_path / "in")
