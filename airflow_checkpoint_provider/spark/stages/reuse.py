@@ -29,6 +29,12 @@ AUTO, COMPARE, KEEP = "auto", "compare", "keep"
 INPUTS = (AUTO, COMPARE, KEEP)
 """The values of ``inputs=``: how a stage treats inputs that moved."""
 
+MOVED_HINT = (
+    ". Its inputs moved, and the paths of a pattern and a schema that Spark infers are part of the plan: read the folder,"
+    " and give the schema"
+)
+LITERAL_HINT = ". If a literal changes between tries, use job.started_at"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -84,8 +90,13 @@ def decide_files(prior: FilesDetail, request: StageRequest) -> Verdict:
     )
 
 
-def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, difference: Callable[[], str]) -> Verdict:
-    """Decide for a plan. ``difference`` returns the change since the stored plan in a line; it reads a file, so it is called last."""
+def decide_reuse(
+    prior: StageDetail, request: StageRequest, plan: Plan, difference: Callable[[], str], *, moved: bool = False
+) -> Verdict:
+    """Decide for a plan. ``difference`` returns the change since the stored plan in a line; it reads a file, so it is called last.
+
+    :param moved: whether the inputs moved, too.
+    """
     changed_stage = changed_input(prior, request)
     opaque = plan.python or plan.local_rows or (request.version is not None and not request.function)
     if changed_stage and opaque:
@@ -103,7 +114,7 @@ def decide_reuse(prior: StageDetail, request: StageRequest, plan: Plan, differen
             False,
             f"the name of its column `{column}` is drawn anew by each driver. Give it a name: alias(), setOutputCol()",
         )
-    hint = "" if new_application or changed_stage else ". If a literal changes between tries, use job.started_at"
+    hint = "" if new_application or changed_stage else MOVED_HINT * moved + LITERAL_HINT
     return Verdict(False, f"its plan changed: {difference()}{hint}")
 
 

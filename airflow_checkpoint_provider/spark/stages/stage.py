@@ -176,7 +176,8 @@ class Stages(StageRows):
         snapshot, detail = prior
         verdict = Verdict(True)
         if not kept:
-            verdict = decide_reuse(detail, request, plan, lambda: self._difference(snapshot, plan))
+            moved = listed.digest != detail.listed
+            verdict = decide_reuse(detail, request, plan, lambda: self._difference(snapshot, plan), moved=moved)
         verdict = decide_inputs(detail, request, listed.digest, verdict, lambda: self._moved(snapshot, listed))
         return keep_together(detail, plan, self._draws, verdict)
 

@@ -209,6 +209,25 @@ def test_function_is_not_called_to_look_and_its_paths_are_named(landing: Landing
     assert (attempt(inputs="compare"), len(called)) == (3, 2)
 
 
+@pytest.mark.parametrize("how", ["a pattern", "an inferred schema", "a list"])
+def test_inputs_that_show_in_the_plan_compute_again_with_advice(
+    landing: Landing, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Neither can be kept: the frame that Spark builds now is another one."""
+    read = landing.script.spark.read
+    frames: dict[str, Callable[[], DataFrame]] = {
+        "a pattern": lambda: read.schema("id long").json(f"{landing.folder}/*.json"),
+        "an inferred schema": lambda: read.json(str(landing.folder)),
+        "a list": lambda: read.schema("id long").json([*map(str, landing.folder.iterdir())]),
+    }
+    monkeypatch.setattr(landing, "frame", frames[how])
+    landing.attempt(inputs="keep")
+    (landing.folder / "c.json").write_text('{"id": 3, "more": 1}\n')
+    assert landing.attempt(inputs="keep") == [1, 2, 3]
+    (line,) = lines(capsys, "CKP121")
+    assert "Its inputs moved, and the paths of a pattern and a schema that Spark infers are part of the plan" in line
+
+
 # -- what is listed ------------------------------------------------------------------------------------------------------
 
 
