@@ -55,6 +55,12 @@ def archives_elsewhere(folders: Sequence[str]) -> Iterator[tuple[str, dict[str, 
                 yield archive.name, members
 
 
+def is_installed(module: str) -> bool:
+    """Tell whether an imported module is Python's own or an installed one."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return bool(file) and _installed(Path(str(file)).parent)
+
+
 def modules_in(archive: Path) -> dict[str, bytes]:
     """Return the modules of an archive by their names in it."""
     with zipfile.ZipFile(archive) as opened:

@@ -126,14 +126,19 @@ def nodes(plan: Any) -> Iterator[Any]:
         yield from scala_items(root.collectLeaves())
 
 
-def computed_columns(plan: Any) -> Iterator[str]:
-    """Yield the names of the columns that the nodes of a plan give out; not those of its leaves, which name what is read."""
+def every_node(plan: Any) -> Iterator[Any]:
+    """Yield the nodes of a plan and of its subqueries."""
     waiting = [plan, *scala_items(plan.subqueriesAll())]
     while waiting:
         node = waiting.pop()
-        children = scala_items(node.children())
-        waiting += children
-        if children and (columns := node.output().mkString("\0")):
+        waiting += scala_items(node.children())
+        yield node
+
+
+def computed_columns(plan: Any) -> Iterator[str]:
+    """Yield the names of the columns that the nodes of a plan give out; not those of its leaves, which name what is read."""
+    for node in every_node(plan):
+        if node.children().nonEmpty() and (columns := node.output().mkString("\0")):
             yield from (column.rpartition("#")[0] for column in columns.split("\0"))
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.protocol.records import Record, added, canonical
 from airflow_checkpoint_provider.spark.java_classes import java_class
+from airflow_checkpoint_provider.spark.stages.captured import Captured, captured
 from airflow_checkpoint_provider.spark.stages.confs import overridden, redacted_confs, result_changing
 from airflow_checkpoint_provider.spark.stages.draws import Drawn, without_draws
 from airflow_checkpoint_provider.spark.stages.leaves import ROWS, Leaves, Readbacks, computed_columns
@@ -95,6 +96,8 @@ class Plan(Record):
     """Columns of the result whose names a library has drawn."""
     unseen: tuple[str, ...] = added(factory=tuple)
     """What its rows are made by, and neither the plan nor the application holds."""
+    captured: dict[str, str] = added(factory=dict)
+    """Digests of the plain values that its Python functions have captured, by name."""
 
     def redacted(self, hide: Hide) -> Plan:
         """Return the plan with its text hidden part by part: a greedy pattern leaves the parts in their places."""
@@ -124,9 +127,10 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
     leaves = tuple(Leaves(df.sparkSession, readbacks).all(plan))
     confs = result_changing(df.sparkSession)
     trees = ["analysed", analysed, "exact", exact]
+    held = captured(df.sparkSession, plan) if _has(df, plan, "PYTHON_UDF") else Captured()
     schema, shown = f"schema {schema_json(df)}", redacted_confs(df.sparkSession, confs)
     plan_as_built = Plan(
-        digest=hashlib.sha256(canonical([schema, confs, trees, leaves])).hexdigest(),
+        digest=hashlib.sha256(canonical([schema, confs, trees, leaves, held.values])).hexdigest(),
         read=hashlib.sha256(canonical(list(leaves))).hexdigest(),
         text="\n".join([schema, *(f"conf {name}={value}" for name, value in shown.items()), *trees]),
         leaves=leaves,
@@ -141,7 +145,8 @@ def fingerprint(df: DataFrame, readbacks: Readbacks) -> Plan:
         partitions=partition_facts(df, plan, analysed),
         checkpointed=checkpointed(plan),
         drawn_columns=tuple(_drawn_columns(df, drawn)),
-        unseen=("the program of TRANSFORM",) if PROGRAM.search(analysed) else (),
+        unseen=(*(["the program of TRANSFORM"] if PROGRAM.search(analysed) else ()), *held.objects),
+        captured=held.values,
     )
     return plan_as_built.redacted(redaction(df.sparkSession))
 

@@ -52,9 +52,9 @@ def difference(old: Plan, new: Plan) -> str:
     If all differences are hidden, the line says so. If there are many, only the last ``COMPARED`` lines are compared; the line says that,
     too.
     """
-    if (old.text, old.leaves) == (new.text, new.leaves):
+    if (old.text, old.leaves, old.captured) == (new.text, new.leaves, new.captured):
         return "a text that the session's redaction hides"
-    comparisons: tuple[Callable[[Plan, Plan], str | None], ...] = (_conf, _leaf, _line, _schema)
+    comparisons: tuple[Callable[[Plan, Plan], str | None], ...] = (_conf, _leaf, _captured, _line, _schema)
     line = next((line for compare in comparisons if (line := compare(old, new))), None)
     return _cut(line or f"the plan differs ({_count(old.text, new.text)} lines)", LONGEST)
 
@@ -101,6 +101,12 @@ def _paths(old: list[str], new: list[str]) -> str:
     if added:
         return f"its input: `{_tail(added[0])}` added{_more(len(added) - 1)}"
     return f"its input: `{_tail(removed[0])}` removed{_more(len(removed) - 1)}"
+
+
+def _captured(old: Plan, new: Plan) -> str | None:
+    names = sorted(old.captured.keys() | new.captured.keys())
+    changed = [name for name in names if old.captured.get(name) != new.captured.get(name)]
+    return f"the value of `{_cut(changed[0], 40)}` in a Python function{_more(len(changed) - 1)}" if changed else None
 
 
 def _line(old: Plan, new: Plan) -> str | None:
