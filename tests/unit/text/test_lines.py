@@ -36,7 +36,8 @@ def test_lines_of_reused_and_recomputed_stages(golden: Golden) -> None:
                 "its plan changed: day >= 2026-11-20 → 2026-11-21. If a literal changes between tries, use job.started_at",
             ),
             state_messages.stage_recomputed(
-                "clean", "the application changed and its plan calls Python or other code, so equal rows cannot be proved."
+                "clean",
+                "the application changed and its plan calls Python or other code, so equal rows cannot be proved.",
             ),
             state_messages.stage_sorted("clean"),
         ],

@@ -118,7 +118,7 @@ def test_stage_is_reused_if_its_plan_or_version_proves_it(
         pytest.param(STORED, request(handed_out=RECOMPUTED), plan(python=True),
                      "its plan calls Python or other code, and stage 'clean' before it was computed again", id="Python after another input"),
         pytest.param(STORED, request(handed_out=RECOMPUTED, function=True), plan(python=True),
-                     "its plan calls Python or other code, and stage 'clean' before it was computed again", id="a function with Python after another input"),
+                     "its plan calls Python or other code, and stage 'clean' before it was computed again", id="a function after another input"),
         pytest.param(STORED, request(handed_out=RECOMPUTED), plan(local_rows=True),
                      "its plan holds rows of the driver, and stage 'clean' before it was computed again", id="local rows after another input"),
         pytest.param(VERSIONED, request(OTHER, RECOMPUTED, version="1"), plan(),
