@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse
+from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import Keys
@@ -35,7 +36,9 @@ class TaskHistory:
 
 
 def read_history(context: Any) -> TaskHistory:
-    """Read the journal of the job of a task. Raise ``WrongUse`` for a task of another package, and the errors of connection and store."""
+    """Read the journal of the job of a task, and how far its queries are. Raise ``WrongUse`` for a task of another package, and the errors
+    of connection and store.
+    """
     task, ti = context["task"], context["ti"]
     if not isinstance(task, LinkedTask):
         raise WrongUse(
@@ -48,7 +51,10 @@ def read_history(context: Any) -> TaskHistory:
     store = CheckpointStorageHook(reference.connection).get_store_of(Keys(reference.history).job)
     state = open_history(store, reference.history).journal.catch_up()
     owner = Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=state.item).owner
-    return TaskHistory(reference, state, tries_of(state, ti.run_id, owner))
+    keys = Keys(reference.history)
+    newest = {query.uid: Location(store, keys.file_set(query.newest.path)) for query in state.queries}
+    committed = {uid: location.committed() for uid, location in newest.items()}
+    return TaskHistory(reference, state, tries_of(state, ti.run_id, owner, committed))
 
 
 def _rendered(task: LinkedTask, context: Any) -> LinkedTask:

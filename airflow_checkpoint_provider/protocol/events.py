@@ -344,7 +344,8 @@ class QueryLocated(Event):
     was none. ``begun`` and ``committed`` are the newest batches in the new one, which is a copy of ``taken_from``, unless the query went
     back to a checkpoint. ``adopted`` is the URI of a location from which it was copied: of a query that ran without this package. ``sink``
     is the path or the table of a sink that counts batches, None for another kind; ``format`` is Spark's name of its format. ``after`` are
-    the queries whose rows it reads. ``rewound`` is the newest branch on which it went back.
+    the queries whose rows it reads. ``rewound`` is the newest branch on which it went back. ``further`` is the launch whose driver has
+    committed batches in ``taken_from`` since it began there, 0 for none.
     """
 
     uid: str
@@ -358,6 +359,7 @@ class QueryLocated(Event):
     format: str | None = added(None)
     after: tuple[Uid, ...] = added(())
     rewound: Size = added(0)
+    further: Size = added(0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,9 @@ class Launch(Ends):
     stop: str | None = None  # who asked it to stop, and why
     cause: str = added("")  # of its death, as that of an attempt
     adopted_index: Size | None = added(None)  # the map index of that try
+    further: bool = added(
+        False
+    )  # a later location of a query begins with batches that a driver of this launch has committed
 
     @property
     def map_index(self) -> int | None:

@@ -11,6 +11,8 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, wording
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 
 
@@ -42,8 +44,19 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
         format=command.format,
         after=command.after,
         rewound=state.branch.number if command.gone_back else query.newest.rewound if query else 0,
+        further=_further(state, query, command),
     )
     return (located,)
+
+
+def _further(state: State, query: QueryRecord | None, command: c.LocateQuery) -> int:
+    """Return the launch that has committed batches in the older location of a query; 0 for none. The older location is given up soon."""
+    if (
+        query is None or command.gone_back or command.committed <= query.newest.committed
+    ):  # the way back changes the numbers
+        return 0
+    attempt = state.attempt(file_set_epoch(query.newest.path))
+    return attempt.launch if attempt else 0
 
 
 def settle(state: State, command: c.SettleQuery) -> Decision:

@@ -31,7 +31,9 @@ def locate(state: State, event: e.QueryLocated) -> State:
         begun = QueryRecord(uid=event.uid, locations=(location,))
         return replace(state, queries=(*state.queries, begun), released=released)
     moved = replace(query, locations=(*query.locations, location))
-    return replace(state, queries=swap(state.queries, query, moved))
+    launch = state.launch(event.further)
+    launches = swap(state.launches, launch, replace(launch, further=True)) if launch else state.launches
+    return replace(state, queries=swap(state.queries, query, moved), launches=launches)
 
 
 def settle(state: State, event: e.QuerySettled) -> State:

@@ -1,4 +1,4 @@
-"""Tries of a task that got no further: how many in a row have completed no newer checkpoint. Pure. Runs anywhere."""
+"""Tries of a task that got no further: neither by a newer checkpoint nor by a newer batch of a query. Pure. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import QUERY
 from airflow_checkpoint_provider.protocol.state import State
@@ -25,14 +26,20 @@ class Tries:
     stuck: tuple[Launch, ...]
 
 
-def tries_of(state: State, run: str, owner: str) -> Tries | None:
-    """Return the tries of the task ``owner`` in ``run``; None if it has launched nothing since the newest restore."""
+NO_BATCHES: Mapping[str, int] = {}
+
+
+def tries_of(state: State, run: str, owner: str, committed: Mapping[str, int] = NO_BATCHES) -> Tries | None:
+    """Return the tries of the task ``owner`` in ``run``; None if it has launched nothing since the newest restore.
+
+    ``committed`` has the newest committed batches in the newest locations of the queries: the journal learns them from the next launch.
+    """
     own = [launch for launch in state.launches if (launch.spec.run, launch.spec.owner) == (run, owner)]
     if not own or own[-1].branch != state.branch.number:
         return None
     newest, stuck = own[-1], list[Launch]()
     for launch in reversed(own):
-        if not _repeats(launch, newest) or got_further(state, launch):
+        if not _repeats(launch, newest) or got_further(state, launch) or _commits(state, launch, committed):
             break
         stuck.append(launch)
     attempt = state.attempt_of(newest.number)
@@ -47,6 +54,20 @@ def _repeats(launch: Launch, newest: Launch) -> bool:
 
 
 def got_further(state: State, launch: Launch) -> bool:
+    """Return whether the journal says that a driver of ``launch`` has done work which the next launch does not repeat."""
+    return launch.further or completed_newer(state, launch)
+
+
+def _commits(state: State, launch: Launch, committed: Mapping[str, int]) -> bool:
+    """Return whether a driver of ``launch`` has ``committed`` batches in the newest location of a query since it began there."""
+    epochs = {attempt.epoch for attempt in state.attempts if attempt.launch == launch.number}
+    return any(
+        committed.get(query.uid, -1) > query.newest.committed and file_set_epoch(query.newest.path) in epochs
+        for query in state.queries
+    )
+
+
+def completed_newer(state: State, launch: Launch) -> bool:
     """Return whether a driver of ``launch`` has completed a checkpoint with more work than that from which the launch started."""
     point = launch.restore_point
     start = state.checkpoint(point.id) if point and point.pointer is None else None

@@ -21,14 +21,15 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointRetryPolicy(RetryPolicy):
-    """Fails a task early if its tries complete no newer checkpoint; otherwise Airflow's own rule decides.
+    """Fails a task early if its tries complete no newer checkpoint, and its queries commit no newer batch; otherwise Airflow's own rule
+    decides.
 
     It is for ``retry_policy=`` of a task that submits a checkpointed job. Airflow lets no policy give more tries than ``retries=``, so write
-    a large number there. A try that completes a newer checkpoint begins the count anew, and so does a clear of the task, and a restore. The
-    journal is counted, so a try whose worker was lost counts, too. A driver that a later try adopts counts once. If the journal cannot be
-    read, Airflow's own rule decides, and the log says so (CKP511).
+    a large number there. A try that completes a newer checkpoint or commits a newer batch begins the count anew, and so does a clear of the
+    task, and a restore. The journal is counted, so a try whose worker was lost counts, too. A driver that a later try adopts counts once. If
+    the journal cannot be read, Airflow's own rule decides, and the log says so (CKP511).
 
-    :param stuck_after: how many tries in a row may complete no newer checkpoint: the last of them fails the task. From 1 to 100.
+    :param stuck_after: how many tries in a row may get no further: the last of them fails the task. From 1 to 100.
     :param delay: the time until the next try; by default the ``retry_delay=`` of the task.
     """
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from airflow_checkpoint_provider.errors import CheckpointError, printable, shortened, without_userinfo
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.tries import Tries
+from airflow_checkpoint_provider.protocol.tries import Tries, completed_newer
 from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, of_connection, title, typed_command
+from airflow_checkpoint_provider.text.restore_story import QUERIES
 from airflow_checkpoint_provider.text.summary_table import last_sign
 from airflow_checkpoint_provider.text.units import (
     ago,
@@ -27,7 +28,7 @@ from airflow_checkpoint_provider.text.units import (
 LONGEST_REASON = 1000  # characters of an error in a notification
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
-    "CKP510": "The retry policy fails the task: so many tries in a row have completed no newer checkpoint.",
+    "CKP510": "The retry policy fails the task: so many tries in a row have completed no newer checkpoint, and no newer batch.",
     "CKP511": "The retry policy cannot tell whether the tries get further. Airflow's own rule decides about the retry.",
     "CKP512": "The text of a notification: a task of a job failed, or is tried again.",
     "CKP513": "A notification has no facts about the job, because its journal could not be read.",
@@ -52,11 +53,14 @@ def in_a_row(state: State, tries: Tries) -> str:
     """Return how many tries got no further: ``3 tries in a row have completed no newer checkpoint than chk-4``."""
     have = f"{plural(len(tries.stuck), 'try')} in a row {'has' if len(tries.stuck) == 1 else 'have'}"
     point = state.restore_point(tries.newest.spec.application)
-    return f"{have} completed no newer checkpoint than {point}" if point else f"{have} completed no checkpoint"
+    nothing = f"no newer checkpoint than {point}" if point else "no checkpoint"
+    return f"{have} completed {nothing}{', and committed no newer batch' if state.queries else ''}"
 
 
 def goes_on(state: State, tries: Tries, stuck_after: int) -> str:
     """Say why the policy leaves the retry to Airflow."""
+    if not tries.stuck and not completed_newer(state, tries.newest):
+        return "the queries of this try have committed newer batches"
     if not tries.stuck:
         return printable(
             f"this try has completed a newer checkpoint, {state.restore_point(tries.newest.spec.application)}"
@@ -157,7 +161,9 @@ def _newest(state: State, now: str) -> str:
 
 def _next(failed: FailedTask, state: State, tries: Tries, now: str) -> str:
     """Return where the next attempt starts, and how much work it repeats."""
-    start = state.restore_point(tries.newest.spec.application) or "nothing"
+    start = str(state.restore_point(tries.newest.spec.application) or "nothing")
+    goes_on = bool(state.queries) and not any(map(state.branch.goes_back, state.queries))
+    start += f", and {QUERIES}" if goes_on else ""
     attempt, over = tries.attempt, "" if failed.retried else "no other try follows; "
     if attempt is None:
         return (
@@ -168,6 +174,8 @@ def _next(failed: FailedTask, state: State, tries: Tries, now: str) -> str:
         return (
             f"{over}attempt {attempt.epoch} has not recorded its end, and may still run. {after} continues from {start}"
         )
+    if goes_on:
+        return f"{over}the next attempt continues from {start}"
     saved = max((one.completed_at for one in state.checkpoints_of(attempt.epoch)), default="") or attempt.at
     work = duration(between(saved, last_sign(state, attempt) or now))
     return f"{over}the next attempt continues from {start}, and repeats {work} of work"

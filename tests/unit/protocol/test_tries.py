@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.events import Point, Token
+from airflow_checkpoint_provider.protocol.events import GoneBack, Point, Token
 from airflow_checkpoint_provider.protocol.metadata import StateEntry
 from airflow_checkpoint_provider.protocol.tries import Tries, got_further, tries_of
 from tests.support.histories import History, complete, launch, start
@@ -149,6 +150,56 @@ def test_a_stream_that_has_committed_nothing_has_not_got_further() -> None:
     query(h, -1)
     h.ended("failed")
     assert stuck(h) == [1]
+
+
+def runs_query(h: History, try_number: int, start: int, taken_from: int = 0, **other: Any) -> None:
+    """Let a try take over a query whose newest committed batch is ``start``, from the location of attempt ``taken_from``. Then it fails."""
+    epoch = h.started(RUN, try_number)
+    where = f"query/orders/{taken_from}-abc" if taken_from else None
+    path = f"query/orders/{epoch}-abc"
+    h.do(
+        c.LocateQuery(
+            uid="orders", path=path, taken_from=where, begun=start, committed=start, epoch=epoch, sink="/out", **other
+        )
+    )
+    if taken_from:
+        h.do(c.SettleQuery(uid="orders", path=path, epoch=epoch))
+    h.ended("failed")
+
+
+def test_a_stream_that_commits_batches_gets_further_without_a_checkpoint() -> None:
+    """Each driver is lost before its first checkpoint, and the next one goes on after its batches."""
+    h = History()
+    runs_query(h, 1, -1)
+    assert stuck(h) == [1]
+    runs_query(h, 2, 100, 1)
+    assert stuck(h) == [2]
+    failed(h, 3)  # it died before it took the query over
+    assert stuck(h) == [2, 3]
+    runs_query(h, 4, 200, 2)
+    assert stuck(h) == [3, 4]
+    runs_query(h, 5, 200, 4)
+    assert stuck(h) == [3, 4, 5]
+
+
+def test_the_newest_location_says_how_far_the_newest_driver_got() -> None:
+    h = History()
+    runs_query(h, 1, -1)
+    runs_query(h, 2, -1, 1)
+    of = {batch: tries_of(h.state, RUN, OWNER, {"orders": batch}) for batch in (-1, 0)}
+    assert [len(tries.stuck) for tries in of.values() if tries] == [2, 0]
+    failed(h, 3)
+    tries = tries_of(h.state, RUN, OWNER, {"orders": 0})
+    assert tries
+    assert [launch.latest_try for launch in tries.stuck] == [3], "it was the driver before this one that committed"
+
+
+def test_a_way_back_is_no_step() -> None:
+    """It gives the batches higher numbers than any that was used."""
+    h = History()
+    runs_query(h, 1, 7)
+    runs_query(h, 2, 9, 1, gone_back=GoneBack(batch=3))
+    assert stuck(h) == [1, 2]
 
 
 def test_a_savepoint_is_a_step_too() -> None:

@@ -13,6 +13,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_checkpoint_provider.errors import InvalidConfig, StoreUnavailable
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.retry_policies import CheckpointRetryPolicy
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
@@ -69,6 +70,49 @@ def test_progress_in_each_try_goes_on(store: Store) -> None:
         decision = decided(number, stuck_after=1)
         assert decision.action is RetryAction.DEFAULT
         assert decision.reason == f"this try has completed a newer checkpoint, chk-{number}"
+
+
+def streamed(job: Job, try_number: int, start: int, end: int) -> None:
+    """Let a try run a query from batch ``start``, commit up to batch ``end``, and fail before its first checkpoint."""
+    job.start(try_number)
+    epoch, query = job.state.last_epoch, job.state.query("orders")
+    path = f"query/orders/{epoch}-abc"
+    command = c.LocateQuery(
+        uid="orders",
+        path=path,
+        taken_from=query.newest.path if query else None,
+        begun=start,
+        committed=start,
+        epoch=epoch,
+    )
+    job.coordinator.journal.append(command)
+    if query:
+        job.coordinator.journal.append(c.SettleQuery(uid="orders", path=path, epoch=epoch))
+    for batch in range(end + 1):
+        job.store.create(f"{job.keys.file_set(path)}/commits/{batch}", b"v1\n{}")
+    job.end("failed")
+
+
+def test_stream_that_commits_batches_goes_on(store: Store) -> None:
+    job = Job(store)
+    for number in (1, 2, 3, 4):
+        streamed(job, number, 5 * number, 5 * number + 5)
+        decision = decided(number, stuck_after=1)
+        assert decision.action is RetryAction.DEFAULT
+        assert decision.reason == "the queries of this try have committed newer batches"
+
+
+def test_stream_that_dies_in_one_batch_is_failed(store: Store) -> None:
+    job = Job(store)
+    streamed(job, 1, -1, 5)
+    for number in (2, 3, 4):
+        streamed(job, number, 5, 5)
+    assert decided(4, stuck_after=4).action is RetryAction.DEFAULT
+    decision = decided(4)
+    assert decision.action is RetryAction.FAIL
+    assert "3 tries in a row have completed no checkpoint, and committed no newer batch (try 2, try 3, try 4)" in str(
+        decision.reason
+    )
 
 
 def test_lost_workers_count(store: Store) -> None:

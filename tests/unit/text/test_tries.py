@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from airflow_checkpoint_provider.errors import StoreUnavailable
 from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord
 from airflow_checkpoint_provider.protocol.tries import Tries, tries_of
 from airflow_checkpoint_provider.text import restore_age, tries
 from airflow_checkpoint_provider.text.tries import FailedTask
@@ -72,6 +73,23 @@ def test_notification_of_a_retried_task(golden: Golden) -> None:
     three_stages(recorded)
     recorded.ended("02:51:07", "failed", 137, "task")
     golden("notification_retried", told(recorded, failed(1, retried=True), "02:51:10"))
+
+
+def test_notification_of_a_stream_whose_queries_go_on(golden: Golden) -> None:
+    """They continue after their newest batches, however old the newest checkpoint is."""
+    recorded = stuck()
+    location = QueryLocation(path="query/orders/3-abc", branch=recorded.state.branch.number)
+    stream = replace(recorded.state, queries=(QueryRecord(uid="orders", locations=(location,)),))
+    back = replace(stream, branch=replace(stream.branch, rewinds=location.branch + 1))
+    tries_of_stream = tries_in(recorded)
+    golden(
+        "notification_stream",
+        [
+            *tries.notification(failed(), stream, RUN, tries_of_stream, at("03:33:30")),
+            *tries.notification(failed(), back, RUN, tries_of_stream, at("03:33:30")),
+            tries.stuck(stream, tries_of_stream),
+        ],
+    )
 
 
 def test_notification_of_a_lost_worker(golden: Golden) -> None:
