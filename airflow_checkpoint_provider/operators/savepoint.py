@@ -50,6 +50,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, C
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.keys import SAVEPOINTS, SavepointPointer, pointer_of
 from airflow_checkpoint_provider.protocol.kinds import SAVEPOINT, SUSPEND_SAVEPOINT, TERMINATE_SAVEPOINT
+from airflow_checkpoint_provider.protocol.queries import run_since
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import open_store
 from airflow_checkpoint_provider.text import messages
@@ -134,7 +135,8 @@ class TriggerSavepointOperator(SavepointRequestOperator):
     :param name: name of the savepoint in lists. (templated)
     :param pinned: never delete the savepoint by a ``retention``.
     :param skip_if_unchanged: skip this task if the job does not start within ``start_timeout`` and a savepoint already holds
-        the state from which it would continue. A running job always gets a savepoint.
+        the state from which it would continue. A running job always gets a savepoint. A streaming query that has run on after its
+        savepoint has changed.
     :param retention: which savepoints of this task to keep, e.g. ``KeepLatest(24) | KeepWithin(days=7)``. After a new
         savepoint this task deletes the others, but never the newest or a pinned one, nor those of other tasks or people.
     :param timeout: the longest time from the barrier to the acknowledgement: seconds, a ``timedelta``, or text such as
@@ -175,6 +177,8 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         saved = own.target if own else point.pointer if point else None
         if not self.skip_if_unchanged or not saved or not isinstance(pointer_of(saved), SavepointPointer):
             return None
+        if uids := run_since(request.state, own):
+            raise NotRunning(messages.queries_have_run(request.state, saved, uids))
         if own:
             request.number = own.id
             super()._finish(request, ti, deadline)

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider import errors
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol import launches, wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.commands import Decision, DoneAlready, Refusal
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
@@ -73,6 +74,15 @@ def settle(state: State, command: c.SettleQuery) -> Decision:
             )
         )
     return (e.QuerySettled(uid=command.uid, path=command.path),)
+
+
+def run_since(state: State, savepoint: Checkpoint | None) -> list[str]:
+    """Return the queries that may have committed batches which a restore point of this history does not hold: a ``savepoint``, or one of
+    another history (None). The savepoint of a stop holds all batches of the attempt that it stopped.
+    """
+    stopped = max(savepoint.epochs) if savepoint and savepoint.suspends else 0
+    on = (query for query in state.queries if not state.branch.goes_back(query))
+    return [query.uid for query in on if file_set_epoch(query.newest.path) > stopped]
 
 
 def runs(state: State, undone: str) -> errors.JobAlreadyRunning | None:

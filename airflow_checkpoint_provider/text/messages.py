@@ -28,6 +28,7 @@ from airflow_checkpoint_provider.text.units import (
     some,
 )
 
+QUERIES = "the queries continue after their newest batches"
 WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -265,8 +266,26 @@ def nothing_to_stop(state: State) -> str:
     if state.suspended:
         resume = restore(state, "latest")
         return f"{text} The job is suspended {wording.suspension(state)}. To resume it: RestoreOperator, or {resume}"
-    point = state.restore_point() or "nothing"
-    return f"{text} The next attempt starts from {point}, so an upgrade needs no savepoint. To hold the job back, pause its DAG"
+    start = next_start(state)
+    return f"{text} The next attempt starts from {start}, so an upgrade needs no savepoint. To hold the job back, pause its DAG"
+
+
+def next_start(state: State, application: str = "") -> str:
+    """Return where the next attempt starts: ``chk-3``. Queries that do not go back continue after their newest batches, however old that
+    is.
+    """
+    point = str(state.restore_point(application) or "nothing")
+    go_on = bool(state.queries) and not any(map(state.branch.goes_back, state.queries))
+    return f"{point}, and {QUERIES}" if go_on else point
+
+
+def queries_have_run(state: State, saved: str, uids: Sequence[str]) -> str:
+    """Say that a job which does not run has changed since the savepoint ``saved``. The code comes with the error."""
+    names = some([f"query '{uid}'" for uid in uids])
+    return (
+        f"{title(state, state.scope)}: nothing runs, so no savepoint can be taken. Savepoint {saved} may lack the newest batches of"
+        f" {names}, which ran on after it. Start the job, then try again"
+    )
 
 
 def not_stopped(state: State, stop: Checkpoint, why: str) -> str:

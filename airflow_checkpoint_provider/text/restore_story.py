@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.protocol.metadata import OF_RUN, kind_in_words
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import command, restore, title
 from airflow_checkpoint_provider.text import out_of_memory, query_progress, work
-from airflow_checkpoint_provider.text.messages import closed
+from airflow_checkpoint_provider.text.messages import QUERIES, closed
 from airflow_checkpoint_provider.text.units import (
     ago,
     at_barrier,
@@ -34,7 +34,6 @@ from airflow_checkpoint_provider.text.units import (
 )
 
 SHOWN_REJECTED, SHOWN_OLDER = 5, 3
-QUERIES = "the queries continue after their newest batches"
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP100": "The first attempt of a run starts from nothing, as expected.",

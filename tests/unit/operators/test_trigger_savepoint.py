@@ -24,7 +24,7 @@ from airflow_checkpoint_provider.operators import (
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED
-from airflow_checkpoint_provider.protocol.events import Point, Request
+from airflow_checkpoint_provider.protocol.events import Point, Request, Token
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
 from airflow_checkpoint_provider.sensors import CheckpointCompletedSensor
 from airflow_checkpoint_provider.storage import Store, open_store
@@ -313,6 +313,81 @@ def test_task_is_skipped_if_an_ended_job_has_not_changed(
         with pytest.raises(NotRunning):
             run(asks())
         assert job.state == before
+
+
+def streams(job: Job) -> None:
+    """The query runs in the newest attempt: it goes on after the batches of the attempt before."""
+    epoch, query = job.state.last_epoch, job.state.query("clicks")
+    command = c.LocateQuery(
+        epoch=epoch,
+        uid="clicks",
+        path=f"query/clicks/{epoch}-abc",
+        taken_from=query.newest.path if query else None,
+        begun=10 * epoch,
+        committed=10 * epoch,
+    )
+    job.coordinator.journal.append(command)
+
+
+def stopped(job: Job) -> None:
+    asks = Request(token="stop", kind="suspend_savepoint", origin="user", folder=f"{job.store.uri}/theirs")
+    job.complete(job.coordinator.trigger(asks))
+    publish_due(job.coordinator)
+    job.end("suspended")
+
+
+def resumed(job: Job) -> None:
+    base = Point(id=job.state.stops[-1].id)
+    job.coordinator.journal.append(
+        c.Restore(token=Token(dag="", run="by hand", task="ann"), base=base, by="ann", reason="")
+    )
+
+
+def went_back_to_stop(job: Job) -> None:
+    """The restore takes the queries back, too."""
+    base = Point(id=job.state.stops[-1].id)
+    token = Token(dag="", run="by hand, later", task="ann")
+    job.coordinator.journal.append(c.Restore(token=token, base=base, by="ann", reason="", rewind_queries=True))
+
+
+def failed_later(job: Job) -> None:
+    job.start(2)
+    job.end("failed")
+
+
+def streamed_later(job: Job) -> None:
+    job.start(3)
+    streams(job)
+    job.end("failed")
+
+
+STREAM: list[tuple[tuple[Callable[[Job], None], ...], bool]] = [
+    ((streams, saved), False),
+    ((saved, streams), False),
+    ((streams, stopped), True),
+    ((streams, stopped, resumed), True),
+    ((streams, stopped, resumed, failed_later), True),
+    ((streams, stopped, resumed, failed_later, streamed_later), False),
+    ((streams, stopped, resumed, streamed_later, went_back_to_stop), True),
+    ((streams, went_to("s3://their lake/theirs/savepoint-orders-41-9f3c")), False),
+]
+
+
+@pytest.mark.parametrize(("steps", "unchanged"), STREAM, ids=lambda step: str(getattr(step, "__name__", "")))
+def test_task_is_skipped_only_if_no_query_has_run_on(
+    job: Job, steps: tuple[Callable[[Job], None], ...], unchanged: bool
+) -> None:
+    """A query goes on after its newest batch, and not after that of the savepoint."""
+    for step in steps:
+        step(job)
+    if not job.state.over(job.state.last_epoch):
+        job.end("failed")
+    if unchanged:
+        with pytest.raises(AirflowSkipException, match="nothing has changed since savepoint"):
+            run(asks())
+    else:
+        with pytest.raises(NotRunning, match=r"savepoint-orders-.*may lack the newest batches of query 'clicks'"):
+            run(asks())
 
 
 def test_ended_job_is_an_error_without_skip_if_unchanged(job: Job) -> None:

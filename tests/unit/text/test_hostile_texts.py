@@ -59,12 +59,20 @@ ELSEWHERE = {  # what becomes of these texts
         "left_by_restore",
         "not_stopped",
         "nothing_to_stop",
+        "queries_have_run",
         "superseded",
         "will_not_complete",
     ),  # an error
     *("application_line", "computed_imports", "settings_alone", "too_many_modules"),  # a line that the driver prints
     *("statistics",),  # lines of the command line
-    *("brief", "refusal_in", "request", "savepoint", "status"),  # a part of another text, or not for people
+    *(
+        "brief",
+        "next_start",
+        "refusal_in",
+        "request",
+        "savepoint",
+        "status",
+    ),  # a part of another text, or not for people
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     f"{module.__name__.rpartition('.')[2]}.{name}": function

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point, Request
+from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text import launch_messages, messages
 from tests.support.recorded import Recorded, at
@@ -77,6 +78,17 @@ def test_resume_command_names_run_and_restore_point(says: Callable[[State, Check
     recorded = asked("suspend_savepoint")
     state = replace(recorded.state, scope="daily 1", suspended="2026-11-21T02:14:33.560Z (ann, file:///s)")
     assert f"restore orders 'daily 1' --from {where}" in says(state, recorded.state.pending[0])
+
+
+def test_nothing_to_stop_says_where_queries_continue() -> None:
+    recorded = Recorded()
+    recorded.started("22:00:20")
+    recorded.ended("22:10:00", "failed", 1)
+    location = QueryLocation(path="query/orders/1-abc", branch=0)
+    stream = replace(recorded.state, queries=(QueryRecord(uid="orders", locations=(location,)),))
+    assert "starts from nothing, so an upgrade" in messages.nothing_to_stop(recorded.state)
+    told = messages.nothing_to_stop(stream)
+    assert "starts from nothing, and the queries continue after their newest batches, so an upgrade needs no" in told
 
 
 def test_lines_of_a_savepoint_that_could_not_be_copied(golden: Golden) -> None:
