@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import Connection
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import CheckpointError, StoreMisconfigured
+from airflow_checkpoint_provider.storage import Store
 
 
 class ConnectionUnreadable(CheckpointError, ConnectionError, code="CKP640"):
@@ -48,3 +51,8 @@ def find_connection(conn_id: str) -> Connection | None:
             f" Nothing was assumed. {_CHANGED if changed else _SILENT}",
             conn_id=conn_id,
         ) from error
+
+
+def where(store: Store) -> tuple[str, Any]:
+    """Return the values by which the stores of two look-ups are the same."""
+    return store.uri, getattr(store, "settings", None)

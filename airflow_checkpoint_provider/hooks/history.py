@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.errors import CheckpointWasAborted, StoreDenied
+from airflow_checkpoint_provider.errors import CheckpointError, CheckpointWasAborted, StoreUnavailable
+from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, where
 from airflow_checkpoint_provider.hooks.references import reference
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
@@ -17,6 +19,8 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.messages import will_not_complete
+
+SELDOM = 30.0  # seconds for which a reader takes for granted that connection and history are the same as before
 
 
 def coordinator_at(store: Store, prefix: str, owner: str) -> Coordinator:
@@ -54,26 +58,46 @@ def find(request: CheckpointRequest) -> Checkpoint:
 class HistoryReader:
     """Reads the history of a job again and again. Keep the object: the first poll reads the journal, each later one costs a GET of
     the next entry. Use it from one thread at a time.
+
+    Now and then a poll finds out whether the connection leads elsewhere since, or the history was deleted and begun anew.
     """
 
     def __init__(self, history: History, connect: Callable[[], Coordinator]) -> None:
         self.history, self._connect = history, connect
         self._coordinator: Coordinator | None = None
+        self._renewed = 0.0
 
     @property
     def coordinator(self) -> Coordinator:
-        """Return the coordinator. The connection is looked up until Airflow answers once."""
+        """Return the coordinator of the last poll. The connection is looked up until Airflow answers once."""
         if self._coordinator is None:
-            self._coordinator = self._connect()
+            self._coordinator, self._renewed = self._connect(), time.monotonic()
         return self._coordinator
 
     def poll(self) -> State:
         """Read the new entries, and return the state. Raise the errors of connection and store."""
         try:
+            if self._coordinator and time.monotonic() - self._renewed >= SELDOM:
+                self._renew(self._coordinator)
             return self.coordinator.journal.poll()
-        except StoreDenied:
-            self._coordinator = None  # the connection may have new keys at the next poll
+        except StoreUnavailable:
             raise
+        except CheckpointError:
+            self._coordinator = (
+                None  # at the next poll, the connection may have new keys, and the history may be another one
+            )
+            raise
+
+    def _renew(self, known: Coordinator) -> None:
+        """Begin anew if the connection leads elsewhere, or the newest known entry is gone."""
+        self._renewed = time.monotonic()
+        try:
+            fresh = self._connect()
+        except ConnectionUnreadable:  # Airflow does not answer, and the store may
+            return
+        n = known.state.n
+        if where(fresh.store) != where(known.store) or (n >= 0 and known.journal.entry(n) is None):
+            self._coordinator = fresh
 
     def reference(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the XCom of a checkpoint. Call it after ``poll``."""

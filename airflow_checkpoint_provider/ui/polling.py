@@ -35,6 +35,7 @@ from airflow_checkpoint_provider.errors import (
     StoreError,
     StoreUnavailable,
 )
+from airflow_checkpoint_provider.hooks.connections import where
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import INLINE, Seal
 from airflow_checkpoint_provider.protocol.state import State
@@ -77,7 +78,7 @@ class Reader:
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._keys = store, Keys(prefix)
-        self.where = _where(store)
+        self.where = where(store)
         self._coordinator = open_history(store, prefix)
         self._liveness = Liveness(store)
         self._earliest: tuple[int, tuple[EarliestOffsets, ...]] = (-1, ())
@@ -210,7 +211,7 @@ class Polls:
         """Return the reader of a history. A reader that an old poll has left there may read another store, which the connection named then."""
         with self._lock:
             kept = self._readers.get(key)
-        return kept if kept and kept.where == _where(store) else Reader(store, key[1])
+        return kept if kept and kept.where == where(store) else Reader(store, key[1])
 
     def _store(self, connection: str) -> Store:
         """Return the store of a connection, which is looked up again now and then: somebody may have changed it."""
@@ -287,11 +288,6 @@ class Polls:
 
 def _values(seal: Seal) -> dict[str, Any]:
     return {uid: state.value for uid, state in seal.states.items() if state.kind in INLINE}
-
-
-def _where(store: Store) -> tuple[str, Any]:
-    """Return the values by which two stores are the same."""
-    return store.uri, getattr(store, "settings", None)
 
 
 @dataclass

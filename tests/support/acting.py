@@ -32,6 +32,7 @@ class Job:
 
     def __init__(self, store: Store, job: str = "orders", scope: str | None = None, item: str | None = None) -> None:
         self.store, self.job, self.scope, self.item = store, job, scope, item
+        self.incarnation = f"of {job}"
         self.keys = Keys(History(job, scope, item).prefix)
         self.coordinator = Coordinator(Journal(store, self.keys, By("test", job, "here")))
 
@@ -67,7 +68,7 @@ class Job:
                     started_at="2026-11-20T00:00:00Z",
                 ),
                 job=self.job,
-                incarnation=f"of {self.job}",
+                incarnation=self.incarnation,
                 scope=self.scope or "",
                 item=self.item,
             )

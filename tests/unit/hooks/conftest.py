@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.task_fixtures import job, outside_of_a_task_runner, store
+from tests.support.task_fixtures import faulty, job, outside_of_a_task_runner, store
 
-__all__ = ["job", "outside_of_a_task_runner", "store"]
+__all__ = ["faulty", "job", "outside_of_a_task_runner", "store"]

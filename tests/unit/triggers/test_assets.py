@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,11 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.assets import checkpoint_asset
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
+from airflow_checkpoint_provider.hooks import history
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import SINK, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail
-from airflow_checkpoint_provider.storage import Store
+from airflow_checkpoint_provider.storage import Store, open_store
 from airflow_checkpoint_provider.triggers.assets import SENT, CompletedCheckpointTrigger
 from tests.support.acting import Job
 
@@ -149,6 +152,60 @@ def test_job_may_start_after_its_trigger(store: Store, kept: AssetStore) -> None
 def test_trigger_outlives_errors_of_airflow(job: Job, kept: AssetStore) -> None:
     kept.failures = 2
     assert numbers(watched(kept, job.save)) == [1]
+
+
+# -- the connection or the history changes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each poll find out whether something has changed."""
+    monkeypatch.setattr(history, "SELDOM", 0.0)
+
+
+def leads_to(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"conn_type": "checkpoint_storage", "extra": {"root": str(root)}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", json.dumps(extra))
+
+
+@pytest.mark.usefixtures("often")
+def test_root_that_has_moved_is_watched_at_its_new_place(
+    job: Job, kept: AssetStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move() -> None:
+        shutil.copytree(tmp_path / "checkpoints", tmp_path / "moved")
+        moved = Job(open_store(str(tmp_path / "moved")))
+        moved.coordinator.epoch = moved.state.last_epoch
+        leads_to(tmp_path / "moved", monkeypatch)
+        moved.take()
+
+    job.take()
+    (event,) = watched(kept, move)
+    assert (event["id"], event["pointer"]) == (2, f"file://{tmp_path}/moved/jobs/orders/job/chk-2")
+
+
+def begin_anew(job: Job, tmp_path: Path) -> Job:
+    """Delete the history by hand, and launch the job again: each launch draws its own name of a new history."""
+    shutil.rmtree(tmp_path / "checkpoints" / "jobs" / "orders")
+    new = Job(job.store)
+    new.incarnation = "another"
+    new.start()
+    return new
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("many", [1, 8], ids=["shorter", "longer"])
+def test_history_that_was_deleted_and_begun_anew_is_watched(
+    job: Job, kept: AssetStore, tmp_path: Path, many: int
+) -> None:
+    def anew() -> None:
+        new = begin_anew(job, tmp_path)
+        for _ in range(many):
+            new.take()
+
+    for _ in range(3):
+        job.take()
+    assert numbers(watched(kept, anew)) == [1]
 
 
 def test_commit_is_an_event_when_readers_see_the_rows(job: Job, kept: AssetStore) -> None:
