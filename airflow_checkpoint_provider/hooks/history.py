@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, CheckpointWasAbo
 from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, where
 from airflow_checkpoint_provider.hooks.references import reference
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
-from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.protocol.keys import History, items_folder, runs_folder
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
@@ -53,6 +53,23 @@ def find(request: CheckpointRequest) -> Checkpoint:
     if found.status == ABORTED:
         raise aborted(request.state, found)
     return found
+
+
+def why_unknown(store: Store, history: History, for_runs: str) -> str:
+    """Return why there may be no journal of a history yet. ``for_runs`` says what to do if each run of the job has its own."""
+    if history.item is not None:
+        of_run = f", run {history.run}" if history.run is not None else ""
+        return (
+            f"there is no history of job {history.job!r}{of_run}, item {history.item!r}, under {store.uri}; check the item, or start the"
+            " job first"
+        )
+    if any(store.folders(items_folder(history))):
+        return f"job {history.job!r} has a history for each item under {store.uri}: write which one is meant as item="
+    if history.run is not None:
+        return f"there is no history of job {history.job!r}, run {history.run}, under {store.uri}; start the job first"
+    runs = any(store.folders(runs_folder(history.job)))
+    advice = f"its runs have histories of their own: {for_runs}" if runs else "check the job id, or start the job first"
+    return f'there is no history of job {history.job!r} with scope="job" under {store.uri}; {advice}'
 
 
 class HistoryReader:

@@ -13,12 +13,12 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.errors import InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.history import coordinator_at
+from airflow_checkpoint_provider.hooks.history import coordinator_at, why_unknown
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse
 from airflow_checkpoint_provider.operators._base import KillGuard, check_rendered, generation_of, history_of, owner_of
 from airflow_checkpoint_provider.operators._items import checked_item
 from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
-from airflow_checkpoint_provider.protocol.keys import History, check_job_id, items_folder, runs_folder
+from airflow_checkpoint_provider.protocol.keys import History, check_job_id
 from airflow_checkpoint_provider.storage import Store
 
 
@@ -122,28 +122,7 @@ class JobOperator(KillGuard):
 
     def why_unknown(self, store: Store, ti: Any) -> str:
         """Return why there may be no journal of this history yet."""
-        history = self.history(ti)
-        if history.item is not None:
-            of_run = f", run {history.run}" if history.run is not None else ""
-            return (
-                f"there is no history of job {history.job!r}{of_run}, item {history.item!r}, under {store.uri}; check the item, or start the"
-                " job first"
-            )
-        if any(store.folders(items_folder(history))):
-            return (
-                f"job {history.job!r} has a history for each item under {store.uri}: write which one is meant as item="
-            )
-        if history.run is not None:
-            return (
-                f"there is no history of job {history.job!r}, run {history.run}, under {store.uri}; start the job first"
-            )
-        runs = any(store.folders(runs_folder(history.job)))
-        advice = (
-            "its runs have histories of their own: name the run as run=, or give the operator as job="
-            if runs
-            else "check the job id, or start the job first"
-        )
-        return f'there is no history of job {history.job!r} with scope="job" under {store.uri}; {advice}'
+        return why_unknown(store, self.history(ti), "name the run as run=, or give the operator as job=")
 
     def coordinator(self, ti: Any) -> Coordinator:
         """Return the coordinator of the job's history. Raise the errors of connection and store."""

@@ -45,6 +45,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP211": "More checkpoints failed in a row than tolerable_failures allows. The job fails.",
     "CKP213": "The driver had too little time to write its newest checkpoint, or its end. A retry starts from what is completed.",
     "CKP220": "The answer of the store was lost. The result was read back.",
+    "CKP248": "The asset of a job has no events, because the job has no history yet. The line says why that may be.",
     "CKP250": "A savepoint was completed and published at its target.",
     "CKP251": "A savepoint was deleted on request.",
 }
@@ -305,6 +306,11 @@ def ended_after_stop(state: State, stop: Checkpoint, how: str) -> str:
         f"{title(state, state.scope)}: its driver {how} after savepoint {stop.target} was completed. {suspended}, and the savepoint is"
         f" whole. Look into the driver's log. To resume: {restore(state, f'chk-{stop.id}')}"
     )
+
+
+def no_events_yet(job: str, why: str) -> str:
+    """Say that a triggerer watches a job that has no history, and ``why`` that may be."""
+    return coded(f"The asset of job {job!r} has no events yet: {why}", "CKP248")
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------

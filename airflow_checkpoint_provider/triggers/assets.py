@@ -11,10 +11,11 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import NoConnection
-from airflow_checkpoint_provider.hooks.history import HistoryReader, readable
+from airflow_checkpoint_provider.hooks.history import HistoryReader, readable, why_unknown
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.triggers.checkpoint import RepeatedError
+from airflow_checkpoint_provider.text.messages import no_events_yet
+from airflow_checkpoint_provider.triggers.checkpoint import RepeatedError, Repetition
 from airflow_checkpoint_provider.triggers.threads import in_thread
 
 SENT = "checkpoint_events"  # in the state store of the asset: the checkpoints that have an event
@@ -75,7 +76,7 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         reader = CheckpointStorageHook(self.checkpoint_conn_id).get_history(self.job, "triggerer", self.item)
-        trouble = RepeatedError(self.log)
+        trouble, unknown = RepeatedError(self.log), Repetition()
         stored: SentEvents | None = None
         sent: SentEvents | None = None  # None: the checkpoints that exist now have no event
         while True:
@@ -85,15 +86,24 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
                 if sent is not None and sent != stored:
                     await self._store(sent)
                     stored = sent
-                state = await in_thread("poll", self.checkpoint_conn_id, _poll, reader)
+                state = await self._read(reader, unknown)
             except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client, and an error would end the trigger
                 trouble.warn(error, "polling again")
             else:
                 for checkpoint in readable(state, self.kinds):
                     if sent is not None and sent.lacks(state, checkpoint):
                         yield TriggerEvent(reader.event(checkpoint))  # type: ignore[no-untyped-call]
-                sent = SentEvents.of(state, self.kinds)
+                if sent is None or state.n >= 0:  # a history may be out of sight for a moment
+                    sent = SentEvents.of(state, self.kinds)
             await asyncio.sleep(self.poll_interval)
+
+    async def _read(self, reader: HistoryReader, unknown: Repetition) -> State:
+        """Return the state of the history. Say now and then if there is none: its name may be wrong."""
+        state = await in_thread("poll", self.checkpoint_conn_id, _poll, reader)
+        if state.n < 0 and unknown.due("no history"):
+            why = await in_thread("poll", self.checkpoint_conn_id, _why_unknown, reader)
+            self.log.warning("%s", no_events_yet(self.job, why))
+        return state
 
     async def _load(self) -> SentEvents | None:
         found = await self.asset_state_store.aget(SENT) if self.asset_state_store is not None else None
@@ -112,3 +122,12 @@ def _poll(reader: HistoryReader) -> State:
         if error.about.get("named"):
             raise
         return State()
+
+
+def _why_unknown(reader: HistoryReader) -> str:
+    """Return why there may be no history yet."""
+    try:
+        store = reader.coordinator.store
+    except NoConnection as error:
+        return error.message
+    return why_unknown(store, reader.history, 'an asset watches only a job with scope="job"')

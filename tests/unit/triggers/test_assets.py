@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
@@ -14,13 +15,18 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_checkpoint_provider.assets import checkpoint_asset
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.hooks import history
+from airflow_checkpoint_provider.hooks import checkpoint_storage, history
+from airflow_checkpoint_provider.hooks.history import HistoryReader
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.metadata import SINK, StateSnapshot
+from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.storage import Store, open_store
+from airflow_checkpoint_provider.triggers import assets
 from airflow_checkpoint_provider.triggers.assets import SENT, CompletedCheckpointTrigger
 from tests.support.acting import Job
+from tests.support.tasks import soon
+from tests.support.waiting import wait_until
 
 BOTH = ("checkpoint", "savepoint")
 
@@ -206,6 +212,60 @@ def test_history_that_was_deleted_and_begun_anew_is_watched(
     for _ in range(3):
         job.take()
     assert numbers(watched(kept, anew)) == [1]
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("gone", ["connection", "history"])
+def test_history_that_is_out_of_sight_for_a_moment_sends_no_event_twice(
+    job: Job, kept: AssetStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    folder, polls, poll = tmp_path / "checkpoints" / "jobs", list[State](), assets._poll
+
+    def polled(reader: HistoryReader) -> State:
+        polls.append(poll(reader))
+        return polls[-1]
+
+    monkeypatch.setattr(assets, "_poll", polled)
+
+    def comes_back() -> None:
+        with monkeypatch.context() as context:
+            if gone == "connection":
+                context.setattr(checkpoint_storage, "find_connection", lambda _: None)
+            else:
+                folder.rename(tmp_path / "away")
+            wait_until(lambda: all(state.n < 0 for state in polls[-3:]), say="the history is still seen")
+        if gone == "history":
+            (tmp_path / "away").rename(folder)
+        job.take()
+
+    for _ in range(3):
+        job.take()
+    assert numbers(watched(kept, lambda: soon(comes_back))) == [4]
+    assert json.loads(kept[SENT])["ids"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("scope", "item", "why"),
+    [
+        (None, None, "check the job id, or start the job first"),
+        ("day-1", None, 'its runs have histories of their own: an asset watches only a job with scope="job"'),
+        (None, "north", "has a history for each item under .*: write which one is meant as item="),
+    ],
+)
+def test_asset_of_a_job_without_a_history_says_why_it_has_no_events(
+    store: Store, kept: AssetStore, capsys: pytest.CaptureFixture[str], scope: str | None, item: str | None, why: str
+) -> None:
+    if scope or item:
+        Job(store, scope=scope, item=item).start()
+
+    def start() -> None:
+        job = Job(store)
+        job.start()
+        job.take()
+
+    assert numbers(watched(kept, start)) == [1]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "CKP248" in line]
+    assert re.search(f"The asset of job 'orders' has no events yet: .*{why}", line)
 
 
 def test_commit_is_an_event_when_readers_see_the_rows(job: Job, kept: AssetStore) -> None:
