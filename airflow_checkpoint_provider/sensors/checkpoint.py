@@ -44,7 +44,8 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
     :param after: with ``job``: count the checkpoints with a higher id than this checkpoint or savepoint: the output of the task
-        that triggered it, a pointer, or an id. By default the checkpoints of the job's newest launch count. (templated)
+        that triggered it, a pointer, or an id. It must be of the same job: each history counts its own ids. By default the checkpoints of
+        the job's newest launch count. (templated)
     :param count: with ``job``: the number of checkpoints to wait for.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator.
     :param deferrable: wait in the triggerer.
@@ -90,7 +91,8 @@ class CheckpointCompletedSensor(JobOperator, JournalSensor):
         if not self.by_job:
             request = hook.get_checkpoint(self.checkpoint, owner_of(ti))
             return CheckpointWait(self.checkpoint, request, Awaited.COMPLETED, self.log)
-        progress = hook.get_progress(self.history(ti), id_in(self.after, hook), owner_of(ti))
+        history = self.history(ti)
+        progress = hook.get_progress(history, id_in(self.after, history, hook), owner_of(ti))
         # The run that must still go on is the named run, or the run of a task of this DAG. After a clear it may be about to start again.
         run = self.run or (ti.run_id if self.job_task_id else None)
         run = None if run and self.cleared(context) else run

@@ -9,7 +9,8 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepo
 from airflow_checkpoint_provider.errors import InvalidConfig, RunFinished
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import JobProgress
-from airflow_checkpoint_provider.protocol.keys import Pointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.hooks.references import CheckpointReference
+from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger, Repetition
@@ -70,19 +71,34 @@ class ProgressWait:
             self._log.warning("%s; waiting for it", self._unknown)
 
 
-def id_in(after: Any, hook: CheckpointStorageHook) -> int | None:
-    """Return the id of the parameter ``after``; a savepoint's directory is opened for it. Raise ``InvalidConfig``."""
+def id_in(after: Any, history: History, hook: CheckpointStorageHook) -> int | None:
+    """Return the id of the parameter ``after``; a savepoint's directory is opened for it. Raise ``InvalidConfig``, also for a checkpoint of
+    another history: each history counts its own ids.
+    """
     if after is None:
         return None
-    value = after.get("id") if isinstance(after, Mapping) else after
-    number = 0 if str(value) == "0" else checkpoint_id(str(value))  # 0: all of them
+    number = 0 if str(after) == "0" else checkpoint_id(str(after))  # 0: all of them
     if number is not None:
         return number
-    if not isinstance(value, str):
+    if not isinstance(after.get("pointer") if isinstance(after, Mapping) else after, str):
         raise InvalidConfig(
             f"after={after!r}: write the output of a task that triggered a checkpoint, a pointer, or an id such as chk-7"
         )
-    pointer = pointer_of(value)
-    if isinstance(pointer, Pointer):
-        return pointer.id
-    return open_savepoint(pointer, hook.get_store_beside()).seal.id
+    prefix, number = _named_by(after, hook)
+    if prefix != history.prefix:
+        raise InvalidConfig(
+            f"after={after!r} is chk-{number} of {prefix}, and this task waits for checkpoints of {history.prefix}. Each history counts its"
+            " own ids: leave after= out, or write a checkpoint of the same job"
+        )
+    return number
+
+
+def _named_by(after: Mapping[str, Any] | str, hook: CheckpointStorageHook) -> tuple[str, int]:
+    """Return the prefix of the history of a checkpoint, and its id. Raise an error if the connection does not lead to it."""
+    if isinstance(after, str) and isinstance(pointer := pointer_of(after), SavepointPointer):
+        seal = open_savepoint(pointer, hook.get_store_beside()).seal
+        return History(seal.job, seal.scope or None, seal.item).prefix, seal.id
+    reference = CheckpointReference.of(after)
+    if reference.root is not None:
+        hook.get_store_at(reference.root)
+    return reference.prefix, reference.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ SINCE: list[tuple[tuple[Step, ...], Any, list[int]]] = [
     ((made, began_anew, made, made), None, [2, 3]),
     ((made, made, began_anew, made), 1, [2, 3]),
     ((made, made, made), "chk-1", [2, 3]),
-    ((made, made, made), {"job": "orders", "scope": "", "id": 2, "pointer": "…"}, [3]),
+    ((made, made, made), {"job": "orders", "scope": "", "id": 2, "pointer": "{uri}/jobs/orders/job/chk-2"}, [3]),
     ((saved, made, made), "{theirs}", [2, 3]),
     ((made, made, made), "{uri}/jobs/orders/job/chk-2", [3]),
     ((made, made, went_back), 0, []),
@@ -88,9 +89,12 @@ def test_sensor_counts_checkpoints_since_after(
 ) -> None:
     for step in steps:
         step(job)
+    savepoints = job.state.savepoints
+    places = {"uri": job.store.uri, "theirs": savepoints[0].target if savepoints else ""}
     if isinstance(after, str):
-        savepoints = job.state.savepoints
-        after = after.format(uri=job.store.uri, theirs=savepoints[0].target if savepoints else "")
+        after = after.format(**places)
+    elif isinstance(after, dict):
+        after = {**after, "pointer": after["pointer"].format(**places)}
     if counted:
         assert run(waits(after=after, count=len(counted)))["id"] == counted[-1]
     with pytest.raises(AirflowSensorTimeout):
@@ -275,7 +279,7 @@ def savepoint_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store fail twice while the sensor reads the savepoint that ``after`` names."""
     failures = [StoreUnavailable("503 slow down")] * 2
 
-    def id_in(after: Any, hook: Any) -> int:
+    def id_in(after: Any, history: Any, hook: Any) -> int:
         if failures:
             raise failures.pop()
         return 1
@@ -309,3 +313,35 @@ def test_invalid_count_is_refused(count: Any) -> None:
 def test_value_of_after_that_is_no_checkpoint_is_refused(job: Job, after: Any) -> None:
     with pytest.raises(AirflowFailException):
         run(waits(after=after))
+
+
+OTHERS: list[tuple[str, str | None, str | None]] = [
+    ("orders_v1", None, None),
+    ("orders", RUN, None),
+    ("orders", None, "north"),
+]
+
+
+@pytest.mark.parametrize("form", ["output", "pointer"])
+@pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
+@pytest.mark.parametrize(("name", "scope", "item"), OTHERS)
+def test_checkpoint_of_another_history_is_refused(
+    store: Store, job: Job, name: str, scope: str | None, item: str | None, kind: str, form: str
+) -> None:
+    """Its id may be higher than all ids here, so the sensor would wait for ever; or lower, so old checkpoints would count."""
+    other = Job(store, name, scope, item)
+    other.start()
+    number = other.save() if kind == "savepoint" else other.take()
+    pointer = other.checkpoint(number).target or str(other.coordinator.pointer(number))
+    after = {"job": name, "scope": scope or "", **({"item": item} if item else {}), "id": number, "pointer": pointer}
+    made(job, 2)
+    with pytest.raises(AirflowFailException, match=rf"is chk-1 of {other.keys.prefix}, and .*leave after= out"):
+        run(waits(after=after if form == "output" else pointer, timeout=600))
+
+
+def test_checkpoint_of_another_store_is_refused(job: Job, tmp_path: Path) -> None:
+    made(job, 2)
+    pointer = f"file://{tmp_path}/elsewhere/jobs/orders/job/chk-1"
+    for after in (pointer, {"job": "orders", "scope": "", "id": 1, "pointer": pointer}):
+        with pytest.raises(AirflowFailException, match="but connection 'checkpoint_default' leads to"):
+            run(waits(after=after, timeout=600))
