@@ -1,7 +1,8 @@
 """A streaming query that never ends, kept running, with a savepoint every hour. Runs in Airflow.
 
 Unpause both DAGs, and put files into the inbox (see ``jobs/clean_orders.py``). If the driver dies, the retry continues with the next
-batch: no order is lost or written twice. If all retries fail, the next run continues, too.
+batch: no order is lost or written twice. If all retries fail, the next run continues, too. After ten failed runs
+in a row, the DAG is paused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ with DAG(
     "clean_orders",
     schedule="@continuous",
     max_active_runs=1,
+    max_consecutive_failed_dag_runs=10,  # an error that no retry can mend fails each run at once; then the DAG is paused
     is_paused_upon_creation=True,
     params={"data": FOLDER},
     doc_md=__doc__,

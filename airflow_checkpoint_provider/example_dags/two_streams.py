@@ -24,6 +24,7 @@ with DAG(
     "new_customers",
     schedule="@continuous",
     max_active_runs=1,
+    max_consecutive_failed_dag_runs=10,  # an error that no retry can mend fails each run at once; then the DAG is paused
     is_paused_upon_creation=True,
     params={"data": FOLDER},
     doc_md=__doc__,

@@ -33,7 +33,7 @@ DEPLOYED = "clean_orders_application"
 with DAG(
     STREAM,
     schedule="@continuous",  # starts the next run, whatever has ended the one before
-    max_active_runs=1,
+    max_active_runs=1,  # and no limit of failed runs: it would pause this DAG, and a rollback could not start the old version
     is_paused_upon_creation=True,
     params={"data": Param(str(DATA), type="string", description="Folder with the inbox, and for the clean orders.")},
     doc_md=__doc__,

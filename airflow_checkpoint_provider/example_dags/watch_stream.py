@@ -1,7 +1,8 @@
 """A streaming query that tells you when it fails, gives up when it gets no further, and is looked after. Runs in Airflow.
 
 Unpause both DAGs, and put files into the inbox (see ``jobs/clean_orders.py``). Kill the driver: ``tell`` gets a text, and the retry
-continues. Pause the first DAG and end its run: half an hour later the second DAG fails, and ``tell`` gets that, too.
+continues. Pause the first DAG and end its run: half an hour later the second DAG fails, and ``tell`` gets that, too. If the first DAG has
+failed, it is paused: mend the cause, and unpause it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ with DAG(
     "watched_orders",
     schedule="@continuous",
     max_active_runs=1,
+    max_consecutive_failed_dag_runs=1,  # else the next run starts at once, and its tries are counted from one
     is_paused_upon_creation=True,
     params={"data": FOLDER},
     doc_md=__doc__,
