@@ -104,6 +104,7 @@ def of_state(state: State) -> Iterator[str]:
     yield printable(manual_restore.left_by_restore(state))
     yield from map(printable, summary_table.statistics(state, statistics.checkpoints(state)))
     yield printable(messages.nothing_to_stop(state))
+    yield printable(messages.queries_have_run(state, "file:///saved", [query.uid for query in state.queries]))
     yield from launch_messages.suspended(state)
     if state.closing:
         yield messages.closed(state, state.closing)

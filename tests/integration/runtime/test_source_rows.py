@@ -112,6 +112,8 @@ def test_begun_batch_whose_file_is_gone_is_refused_until_it_is_back(stream: Stre
     (stream.folder / "elsewhere").rename(stream.file(1))
     stream.run()
     assert rows_in(stream.out) == expected(3)
+    first, *refused_ones, last = stream.script.coordinator().state.launches
+    assert (first.further, {launch.further for launch in refused_ones}, last.further) == (True, {False}, False)
 
 
 def test_begun_batch_that_somebody_has_planted_reads_nothing_beside_the_source(stream: Stream) -> None:
