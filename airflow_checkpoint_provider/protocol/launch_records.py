@@ -55,9 +55,7 @@ class Launch(Ends):
     stop: str | None = None  # who asked it to stop, and why
     cause: str = added("")  # of its death, as that of an attempt
     adopted_index: Size | None = added(None)  # the map index of that try
-    further: bool = added(
-        False
-    )  # a later location of a query begins with batches that a driver of this launch has committed
+    further: bool = added(False)  # its driver has committed batches of a query, with which a later location begins
 
     @property
     def map_index(self) -> int | None:

@@ -52,10 +52,8 @@ def locate(state: State, command: c.LocateQuery) -> Decision:
 
 def _further(state: State, query: QueryRecord | None, command: c.LocateQuery) -> int:
     """Return the launch that has committed batches in the older location of a query; 0 for none. The older location is given up soon."""
-    if (
-        query is None or command.gone_back or command.committed <= query.newest.committed
-    ):  # the way back changes the numbers
-        return 0
+    if query is None or command.gone_back or command.committed <= query.newest.committed:
+        return 0  # also where the query went back, which changes the numbers
     attempt = state.attempt(file_set_epoch(query.newest.path))
     return attempt.launch if attempt else 0
 

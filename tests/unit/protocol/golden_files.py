@@ -304,6 +304,13 @@ def planned_through_a_connection() -> e.LaunchPlanned:
     return e.LaunchPlanned(launch=1, spec=spec, restore_point=None)
 
 
+def located_further() -> e.QueryLocated:
+    """Return the event of a location that begins with batches of the launch before."""
+    return e.QueryLocated(
+        uid="orders", path="query/orders/2-n0nce", taken_from="query/orders/1-n0nce", begun=8, committed=7, further=1
+    )
+
+
 def stub() -> bytes:
     names = {"job": "flights.delays", "scope": "scheduled__2026-11-20", "item": None}
     return Entry(inc="1ncarnation", n=0, nonce="", at="", by={}, events=(), stub=True, extra=names).to_bytes()
@@ -347,6 +354,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
         Beat(counter=41, at=at(3), epoch=2, earliest=(LOSS_ALLOWED,)).to_json()
     ),
     "events-connection": lambda: canonical([[planned_through_a_connection().to_json()]]),
+    "events-further": lambda: canonical([[located_further().to_json()]]),
     "events-kafka": lambda: canonical([[completed_behind_kafka().to_json()]]),
     "savepoint-claimed": lambda: canonical(
         ClaimLock(owner="s3://lake/checkpoints/jobs/orders/job", by="orders, task restore", at=at(4)).to_json()
