@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
 from airflow_checkpoint_provider.spark.stages.installed import is_installed
 from airflow_checkpoint_provider.spark.stages.leaves import every_node
+from airflow_checkpoint_provider.spark.stages.redaction import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-COLLECTIONS = (tuple, list, dict, set, frozenset)
 VALUES = {
     *(("datetime", name) for name in ("date", "datetime", "time", "timedelta", "timezone")),
     *(("numpy", "dtype"), ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar")),
@@ -82,12 +82,13 @@ class _Inspector(pickle.Unpickler):
 
 
 def captured(spark: SparkSession, plan: Any) -> Captured:
-    """Return what the Python functions of a plan have captured."""
+    """Return what the Python functions of a plan have captured. No digest of a secret is stored: it may be short, and change in each try."""
     values: dict[str, set[str]] = {}
     objects: set[str] = set()
+    secret = is_secret(spark)
     for command in dict.fromkeys(_commands(spark, plan)):
         for name, value in _captured_by(command):
-            if (text := _text(value)) is None:
+            if (text := _text(value)) is None or (text and secret(name)):
                 objects.add(name)
             elif text:
                 values.setdefault(name, set()).add(text)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from airflow_checkpoint_provider.spark.stages.plan import fingerprint
+from airflow_checkpoint_provider.spark.stages.plan import Plan, fingerprint
 from airflow_checkpoint_provider.spark.stages.plan_diff import difference
 
 Build = Callable[[SparkSession, Any], DataFrame]
@@ -123,3 +123,12 @@ def test_nothing_of_a_pickle_runs(spark: SparkSession) -> None:
             return (pytest.fail, ("it was called",))
 
     assert fingerprint(in_closure(spark, Trap()), {}).unseen == ("value of a Python function",)
+
+
+def test_secret_is_named_and_not_stored(spark: SparkSession) -> None:
+    def plan(api_token: str) -> Plan:
+        return fingerprint(spark.range(3).select(fn.udf(lambda x: (x, api_token), "string")("id")), {})
+
+    one, other = plan("of Monday"), plan("of Tuesday")
+    assert one == other, "a retry may have another token"
+    assert (one.captured, one.unseen) == ({}, ("api_token of a Python function",))
