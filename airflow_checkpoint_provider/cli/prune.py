@@ -17,7 +17,6 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, ope
 from airflow_checkpoint_provider.coordinator.garbage import Garbage
 from airflow_checkpoint_provider.coordinator.histories import FoundHistory
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import CheckpointError, StoreMisconfigured, as_checkpoint_error
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, CONDEMNED
@@ -79,12 +78,9 @@ def _waiting(store: Store, planned: Iterable[_Planned]) -> set[str]:
     """Return the prefixes of histories whose driver has not started yet, perhaps for days, while its task beats: it needs the restore point
     that nothing else keeps. A heartbeat that may not be read says nothing, so its history counts, too.
     """
-    histories = (history for history in planned if history.coordinator.state.starting())
-    drivers = {
-        tuple(beat_keys(history.coordinator.keys, history.coordinator.state)): history.prefix for history in histories
-    }
-    alive = Liveness(store).wait_for_each(drivers)
-    return {prefix for keys, prefix in drivers.items() if alive[keys] is not False}
+    found = (FoundHistory(history.coordinator.keys, history.coordinator.state) for history in planned)
+    starting = [history for history in found if history.state.starting()]
+    return {history.keys.prefix for history in starting} - locate.not_beating(store, starting, lambda: None)
 
 
 @dataclass(frozen=True)

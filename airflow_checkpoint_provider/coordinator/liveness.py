@@ -111,7 +111,7 @@ def _started(pid: int) -> str | None:
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
+    except (OSError, IndexError):
         return None if _exists(pid) else ""
     return "" if fields[0] in ("Z", "X") else fields[19]
 

@@ -189,18 +189,26 @@ def _is_left_by_its_owner(home: Store, savepoint: Savepoint, now: str) -> bool:
     try:
         savepoint_target.check_claim(savepoint.store, savepoint.pointer, DISPOSAL)
     except AlreadyClaimed as claimed:
-        root, begin, path = claimed.about["owner"].rpartition(f"/{JOBS}/")
-        with contextlib.suppress(InvalidName):
-            prefix = check_prefix(f"{begin}{path}".removeprefix("/"))
-            if root == home.uri:
-                owner = open_history(home, prefix).journal.catch_up()
-                if owner.n < 0 or owner.incarnation != (claimed.about["incarnation"] or owner.incarnation):
-                    _refuse_owner_of_another_host(home, claimed)
-                    return True
-                if owner.closed or _is_abandoned(owner, savepoint.pointer, claimed.about["at"], now):
-                    return True
+        owner = _owner_below(home, claimed)
+        if owner is None:
+            raise
+        if owner.n < 0 or owner.incarnation != (claimed.about["incarnation"] or owner.incarnation):
+            _refuse_owner_of_another_host(home, claimed)
+            return True
+        if owner.closed or _is_abandoned(owner, savepoint.pointer, claimed.about["at"], now):
+            return True
         raise
     return False
+
+
+def _owner_below(home: Store, claimed: AlreadyClaimed) -> State | None:
+    """Return the state of the history that owns a savepoint, if it belongs below the root of ``home``; None for any other owner."""
+    root, begin, path = claimed.about["owner"].rpartition(f"/{JOBS}/")
+    with contextlib.suppress(InvalidName):
+        prefix = check_prefix(f"{begin}{path}".removeprefix("/"))
+        if root == home.uri:
+            return open_history(home, prefix).journal.catch_up()
+    return None
 
 
 def _refuse_owner_of_another_host(home: Store, claimed: AlreadyClaimed) -> None:

@@ -1,8 +1,8 @@
 """A streaming query that never ends, kept running, with a savepoint every hour. Runs in Airflow.
 
 Unpause both DAGs, and put files into the inbox (see ``jobs/clean_orders.py``). If the driver dies, the retry continues with the next
-batch: no order is lost or written twice. If all retries fail, the next run continues, too. After ten failed runs
-in a row, the DAG is paused.
+batch: no order is lost or written twice. If all retries fail, the next run continues, too. After ten failed runs in a row, the DAG is
+paused.
 """
 
 from __future__ import annotations

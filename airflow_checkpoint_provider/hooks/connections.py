@@ -10,6 +10,8 @@ from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.errors import CheckpointError, StoreMisconfigured
 from airflow_checkpoint_provider.storage import Store
 
+SELDOM = 30.0  # seconds for which the answer to a question is good whose answer seldom changes: where a connection leads, which jobs there are
+
 
 class ConnectionUnreadable(CheckpointError, ConnectionError, code="CKP640"):
     """Airflow could not tell whether the connection exists.

@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, ope
 from airflow_checkpoint_provider.coordinator.entry import By
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointWasAborted, StoreUnavailable
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, where
+from airflow_checkpoint_provider.hooks.connections import SELDOM, ConnectionUnreadable, where
 from airflow_checkpoint_provider.hooks.references import reference
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History, items_folder, runs_folder
@@ -19,8 +19,6 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import not_attached
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text.messages import will_not_complete
-
-SELDOM = 30.0  # seconds for which a reader takes for granted that connection and history are the same as before
 
 
 def coordinator_at(store: Store, prefix: str, owner: str) -> Coordinator:
@@ -100,9 +98,8 @@ class HistoryReader:
         except StoreUnavailable:
             raise
         except CheckpointError:
-            self._coordinator = (
-                None  # at the next poll, the connection may have new keys, and the history may be another one
-            )
+            # At the next poll, the connection may have new keys, and the history may be another one
+            self._coordinator = None
             raise
 
     def _renew(self, known: Coordinator) -> None:

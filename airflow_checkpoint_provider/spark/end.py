@@ -106,10 +106,9 @@ class JobEnd:
         """Let the turns of attempts that did not finish count no longer, if the script has not come to their loop: values and frames
         follow the script. Keep those that the job says are kept.
         """
-        dropped, others = split_allowed(
-            [state.uid for state in self.loops.waiting.states()], self.allow_non_restored_state
-        )
-        self.loops.waiting.leave_out([*dropped, *undecided(others, self.allow_non_restored_state)])
+        uids = [state.uid for state in self.loops.waiting.states()]
+        dropped, _ = split_allowed(uids, self.allow_non_restored_state)
+        self.loops.waiting.leave_out([*dropped, *undecided(uids, self.allow_non_restored_state)])
 
     def _refuse_left_out_sinks(self) -> None:
         """Raise ``NonRestoredState`` if the script does not open a sink for which the restore point holds uncommitted rows."""

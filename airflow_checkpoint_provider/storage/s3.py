@@ -228,12 +228,17 @@ class S3Store(StoreBase):
 
     @contextmanager
     def _explained(self, doing: str, key: str) -> Iterator[None]:
+        """Raise errors of the client as errors of the store, with what to do about them."""
         try:
-            with explained(doing, self._root, key):
-                yield
-        except StoreDenied:
-            _made.pop(self.settings, None)  # keys may be renewed in a file: the next request reads it again
+            yield
+        except CheckpointError:  # also of the store that is copied from
             raise
+        except Exception as error:
+            error.args = (printable(str(error)),)  # a traceback shows it, too
+            explained = explain(error, doing, self._root, key)
+            if isinstance(explained, StoreDenied):
+                _made.pop(self.settings, None)  # keys may be renewed in a file: the next request reads it again
+            raise explained from error
 
     def _expect_etag(self, answer: Mapping[str, Any], doing: str, key: str) -> None:
         if not answer.get("ETag"):
@@ -343,18 +348,6 @@ def _ranges(size: int) -> Iterator[dict[str, str]]:
     step = max(COPIED_AT_ONCE, -(-size // MOST_PARTS))
     for start in range(0, size, step):
         yield {"CopySourceRange": f"bytes={start}-{min(start + step, size) - 1}"}
-
-
-@contextmanager
-def explained(doing: str, root: str, key: str) -> Iterator[None]:
-    """Raise errors of the client as errors of the store, with what to do about them."""
-    try:
-        yield
-    except CheckpointError:  # also of the store that is copied from
-        raise
-    except Exception as error:
-        error.args = (printable(str(error)),)  # a traceback shows it, too
-        raise explain(error, doing, root, key) from error
 
 
 @dataclass(frozen=True)

@@ -276,8 +276,12 @@ def next_start(state: State, application: str = "") -> str:
     is.
     """
     point = str(state.restore_point(application) or "nothing")
-    go_on = bool(state.queries) and not any(map(state.branch.goes_back, state.queries))
-    return f"{point}, and {QUERIES}" if go_on else point
+    return f"{point}, and {QUERIES}" if queries_go_on(state) else point
+
+
+def queries_go_on(state: State) -> bool:
+    """Return whether the next attempt has queries, and none of them goes back."""
+    return bool(state.queries) and not any(map(state.branch.goes_back, state.queries))
 
 
 def queries_have_run(state: State, saved: str, uids: Sequence[str]) -> str:

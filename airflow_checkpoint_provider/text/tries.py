@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, printable, short
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.tries import Tries, completed_newer
 from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, of_connection, title, typed_command
-from airflow_checkpoint_provider.text.messages import QUERIES, next_start
+from airflow_checkpoint_provider.text.messages import next_start, queries_go_on
 from airflow_checkpoint_provider.text.summary_table import last_sign
 from airflow_checkpoint_provider.text.units import (
     ago,
@@ -172,7 +172,7 @@ def _next(failed: FailedTask, state: State, tries: Tries, now: str) -> str:
         return (
             f"{over}attempt {attempt.epoch} has not recorded its end, and may still run. {after} continues from {start}"
         )
-    if start.endswith(QUERIES):
+    if queries_go_on(state):
         return f"{over}the next attempt continues from {start}"
     saved = max((one.completed_at for one in state.checkpoints_of(attempt.epoch)), default="") or attempt.at
     work = duration(between(saved, last_sign(state, attempt) or now))

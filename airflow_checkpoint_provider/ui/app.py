@@ -28,12 +28,12 @@ from airflow_checkpoint_provider.errors import (
     meaning,
     printable,
 )
-from airflow_checkpoint_provider.hooks.connections import ConnectionNotNamed, NoConnection
+from airflow_checkpoint_provider.hooks.connections import SELDOM, ConnectionNotNamed, NoConnection
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.keys import check_prefix
 from airflow_checkpoint_provider.ui import charts, connections, listing
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, HistoryReading, Polls
+from airflow_checkpoint_provider.ui.polling import EVERY, HistoryReading, Polls
 from airflow_checkpoint_provider.ui.threads import USER, in_thread
 from airflow_checkpoint_provider.ui.views.checkpoints import Values, checkpoint_row, files_page
 from airflow_checkpoint_provider.ui.views.commands import Commands

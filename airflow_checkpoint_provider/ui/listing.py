@@ -10,6 +10,7 @@ from dataclasses import replace
 from airflow_checkpoint_provider.coordinator.histories import NEWEST
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointNotFound, StoreUnavailable, meaning, printable
+from airflow_checkpoint_provider.hooks.connections import SELDOM
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.lifetime import last_moved
@@ -17,7 +18,7 @@ from airflow_checkpoint_provider.text.job_list import on_call
 from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.ui import connections
 from airflow_checkpoint_provider.ui.access import Viewer
-from airflow_checkpoint_provider.ui.polling import SELDOM, HistoryReading, Polls
+from airflow_checkpoint_provider.ui.polling import HistoryReading, Polls
 from airflow_checkpoint_provider.ui.threads import in_thread
 from airflow_checkpoint_provider.ui.views.jobs import BrokenRow, JobRow, JobsPage, Storage, job_row
 

@@ -35,7 +35,7 @@ from airflow_checkpoint_provider.errors import (
     StoreError,
     StoreUnavailable,
 )
-from airflow_checkpoint_provider.hooks.connections import where
+from airflow_checkpoint_provider.hooks.connections import SELDOM, where
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import INLINE, Seal
 from airflow_checkpoint_provider.protocol.state import State
@@ -45,7 +45,6 @@ from airflow_checkpoint_provider.text.job_list import at_work
 from airflow_checkpoint_provider.ui.threads import Turns
 
 EVERY = 3.0  # seconds for which an answer is good
-SELDOM = 30.0  # seconds for which an answer about older runs, or about the names of jobs and runs, is good
 FORGOTTEN = 60.0  # seconds after which an answer is kept no longer: a page of files holds many
 LIMIT = 3.0  # seconds for which the pages wait for one answer
 THREADS = 4  # for each connection: a store that hangs holds no others

@@ -21,11 +21,12 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
+from airflow_checkpoint_provider.hooks.connections import SELDOM
 from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from airflow_checkpoint_provider.ui import app, connections, listing
 from airflow_checkpoint_provider.ui.access import MOST_DAGS, Viewer
-from airflow_checkpoint_provider.ui.polling import EVERY, SELDOM, UNDER_WAY, Polls
+from airflow_checkpoint_provider.ui.polling import EVERY, UNDER_WAY, Polls
 from airflow_checkpoint_provider.ui.threads import USER
 from tests.support.faults import FaultyStore, served
 from tests.support.recorded import RUN, Recorded, second_attempt, shared_by_two_runs, three_stages
