@@ -30,6 +30,8 @@ class Origin(Record):
     earlier_stages: str = ""
     listed: str = ""
     generation: Size = 0
+    captured: dict[str, str] = added(factory=dict)
+    """Digests of the plain values that its Python functions have captured, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

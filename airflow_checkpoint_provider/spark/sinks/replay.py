@@ -7,6 +7,7 @@ stage are reused: same application and same plan, or a plan that shows all.
 from __future__ import annotations
 
 from airflow_checkpoint_provider.protocol.transactions import Origin
+from airflow_checkpoint_provider.spark.stages.captured import changed
 
 OPAQUE = "its plan calls Python or other code, or holds rows of the driver"
 REBUILT = "what it is built on was computed again"
@@ -14,13 +15,15 @@ REBUILT = "what it is built on was computed again"
 
 def difference(stored: Origin, now: Origin) -> str:
     """Return why the rows of the two writes may differ; empty if they are the same rows."""
-    changed = now.application != stored.application
+    new_application = now.application != stored.application
     if now.python and now.earlier_stages != stored.earlier_stages:
         return f"{OPAQUE}, and {REBUILT}"
     if now.plan != stored.plan:
-        return REBUILT if now.inputs != stored.inputs else "its plan changed"
-    if now.python and changed:
+        names = ", ".join(f"`{name}`" for name in changed(stored.captured, now.captured))
+        values = f": the value of {names} in a Python function" if names else ""
+        return REBUILT if now.inputs != stored.inputs else f"its plan changed{values}"
+    if now.python and new_application:
         return f"the application changed and {OPAQUE}, so equal rows cannot be proved"
-    if now.listed != stored.listed and (changed or now.generation != stored.generation):
-        return "its inputs moved, and " + ("the application changed" if changed else "the task was cleared")
+    if now.listed != stored.listed and (new_application or now.generation != stored.generation):
+        return "its inputs moved, and " + ("the application changed" if new_application else "the task was cleared")
     return ""

@@ -10,6 +10,7 @@ import functools
 import sys
 import sysconfig
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -56,15 +57,23 @@ def archives_elsewhere(folders: Sequence[str]) -> Iterator[tuple[str, dict[str, 
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether an imported module is Python's own or an installed one."""
+    """Tell whether an imported module is an installed one. Python's own are none: they hold what the script gives to them."""
+    if module in sys.stdlib_module_names:
+        return False
     file = getattr(sys.modules.get(module), "__file__", None)
     return bool(file) and _installed(Path(str(file)).parent)
 
 
 def modules_in(archive: Path) -> dict[str, bytes]:
-    """Return the modules of an archive by their names in it."""
-    with zipfile.ZipFile(archive) as opened:
-        return {name: opened.read(name) for name in opened.namelist() if name.endswith(".py")}
+    """Return the modules of an archive by their names in it; if it is damaged or encrypted, its content without a name.
+
+    Python passes over such an archive, but another one in its place is another program.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return {name: opened.read(name) for name in opened.namelist() if name.endswith(".py")}
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
+        return {"": archive.read_bytes()}
 
 
 def _path(folders: Sequence[str]) -> list[Path]:

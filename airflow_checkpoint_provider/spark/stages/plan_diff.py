@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_checkpoint_provider.errors import CheckpointError
+from airflow_checkpoint_provider.spark.stages.captured import changed
 from airflow_checkpoint_provider.spark.stages.plan import TREE, Plan
 from airflow_checkpoint_provider.spark.stages.redaction import Hide
 from airflow_checkpoint_provider.storage.base import Store
@@ -104,9 +105,8 @@ def _paths(old: list[str], new: list[str]) -> str:
 
 
 def _captured(old: Plan, new: Plan) -> str | None:
-    names = sorted(old.captured.keys() | new.captured.keys())
-    changed = [name for name in names if old.captured.get(name) != new.captured.get(name)]
-    return f"the value of `{_cut(changed[0], 40)}` in a Python function{_more(len(changed) - 1)}" if changed else None
+    names = changed(old.captured, new.captured)
+    return f"the value of `{_cut(names[0], 40)}` in a Python function{_more(len(names) - 1)}" if names else None
 
 
 def _line(old: Plan, new: Plan) -> str | None:

@@ -33,7 +33,7 @@ MOVED_HINT = (
     ". Its inputs moved, and the paths of a pattern and a schema that Spark infers are part of the plan: read the folder,"
     " and give the schema"
 )
-LITERAL_HINT = ". If a literal changes between tries, use job.started_at"
+TIME_HINT = ". If it is a time that changes in each try, use job.started_at"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def decide_reuse(
             False,
             f"the name of its column `{column}` is drawn anew by each driver. Give it a name: alias(), setOutputCol()",
         )
-    hint = "" if new_application or changed_stage else MOVED_HINT * moved + LITERAL_HINT
+    hint = "" if new_application or changed_stage else MOVED_HINT * moved + TIME_HINT
     return Verdict(False, f"its plan changed: {difference()}{hint}")
 
 

@@ -325,6 +325,7 @@ class Stages(StageRows):
             earlier_stages=digest_of_stages(self.states.handed_out.values()),
             listed=listed.digest,
             generation=self.attempt.run.generation,
+            captured=plan.captured,
         )
 
     def here(self) -> Origin:

@@ -20,6 +20,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from airflow_checkpoint_provider.errors import VersionMismatch, WrongUse
 from airflow_checkpoint_provider.spark import versions
 from airflow_checkpoint_provider.spark.stages.application import Application, digest, refuse_connect
+from airflow_checkpoint_provider.spark.stages.installed import modules_in
 from airflow_checkpoint_provider.spark.versions import check_versions
 from tests.support.drivers import started, submit
 
@@ -415,3 +416,21 @@ def test_connect_session_is_refused(spark: SparkSession) -> None:
     remote = ConnectSession(connection="sc://127.0.0.1:1")
     with pytest.raises(WrongUse, match="Spark Connect"):
         refuse_connect(remote)  # type: ignore[arg-type]  # what a user's `SparkSession` may turn out to be
+
+
+@pytest.mark.parametrize("damage", ["cut", "torn", "encrypted"])
+def test_archive_that_cannot_be_read_counts_as_a_whole(tmp_path: Path, damage: str) -> None:
+    """Python passes over it."""
+    path = tmp_path / "shared.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("packed_rules.py", "fee = 2")
+    content = path.read_bytes()
+    start = content.index(b"PK\x01\x02")
+    damaged = {
+        "cut": content[start + 4 :],
+        "torn": content[:45] + b"\xff" * 4 + content[49:],
+        "encrypted": content[:6] + b"\x01" + content[7 : start + 8] + b"\x01" + content[start + 9 :],
+    }[damage]
+    path.write_bytes(damaged)
+    assert zipfile.is_zipfile(path)
+    assert modules_in(path) == {"": damaged}

@@ -33,7 +33,7 @@ def test_lines_of_reused_and_recomputed_stages(golden: Golden) -> None:
             ),
             state_messages.stage_recomputed(
                 "clean",
-                "its plan changed: day >= 2026-11-20 → 2026-11-21. If a literal changes between tries, use job.started_at",
+                "its plan changed: day >= 2026-11-20 → 2026-11-21. If it is a time that changes in each try, use job.started_at",
             ),
             state_messages.stage_recomputed(
                 "clean",

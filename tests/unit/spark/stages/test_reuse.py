@@ -68,7 +68,7 @@ def judged(stored: StageDetail, requested: StageRequest, built: Plan) -> Verdict
     return decide_reuse(stored, requested, built, lambda: "`1` → `2`")
 
 
-HINT = ". If a literal changes between tries, use job.started_at"
+HINT = ". If it is a time that changes in each try, use job.started_at"
 KEEP = ', so equal rows cannot be proved. To keep them next time, set version="1"'
 
 
