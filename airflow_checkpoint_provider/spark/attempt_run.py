@@ -101,7 +101,14 @@ class AttemptRun(JobRun):
         self._files = KeptFiles(attempt, self.states, self.stages, self.checkpointer)
         self._frames = Frames(spark, attempt, self.states, self.stages)
         parts = LoopParts(
-            attempt, self.states, self._sinks, self.checkpointer, self._frames, application.digest, config.interval_s
+            attempt,
+            self.states,
+            self._sinks,
+            self.checkpointer,
+            self._frames,
+            application.digest,
+            config.interval_s,
+            settings.allow_non_restored_state,
         )
         self.loops = Loops(parts, self._check_call)
         self._unsaid = state_messages.not_paced(config)  # until there is a stage

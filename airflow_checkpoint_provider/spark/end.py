@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, split_allowed, undecided
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, split_allowed, undecided
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, NonRestoredState, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -75,7 +75,7 @@ class JobEnd:
         self.checkpointer.wait()
         self.attempt.writer.check_not_fenced()  # this also reads the new requests
         new = self.states.new(self.registered.hooks())
-        refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new, self.allow_non_restored_state)
+        self.loops.refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new)
         self._keep_or_drop_unclaimed()
         self.loops.save("end", ended=True)
         self._take_last_checkpoints()
@@ -96,7 +96,8 @@ class JobEnd:
         self._leave_out_turns()
         unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
         self._drop(unfinished, state_messages.unfinished_left_behind)
-        unclaimed = {state.uid: state for state in self.states.unclaimed()}
+        left = self.loops.left_by_turns
+        unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in left}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self._drop(dropped, state_messages.left_behind)
         if kept:

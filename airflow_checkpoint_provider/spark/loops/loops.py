@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import LOOP, ONCE, LoopDetail, Measures, StateSnapshot
@@ -47,6 +48,7 @@ class LoopParts:
     frames: Frames
     application: str
     interval_s: float
+    allow_non_restored_state: Allowed
 
 
 class Loops:
@@ -61,6 +63,10 @@ class Loops:
         self._held: Left = lambda: None  # whether the script has not left the open loop
         self._finished_files: set[str] = set()  # of states that turns before the newest barrier have computed
         self._restored_values = dict(parts.states.held_values or {})
+        self.left_by_turns: set[str] = (
+            set()
+        )  # uids of what restored turns of this application have left: no turn need use them again
+        self._left_by_others: set[str] = set()  # the same of turns of another application
         self._same = True  # the script has come to all restored turns so far as they were stored
         parts.sinks.before_write = self._note_write
 
@@ -195,7 +201,9 @@ class Loops:
         self._replay_values(loop, detail)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, loop.uid)))
         say(loop_messages.goes_on(loop.uid, loop.turns, loop.work_s, str(self._attempt.restored.point)))
-        if detail.application != self._parts.application:
+        same = detail.application == self._parts.application
+        (self.left_by_turns if same else self._left_by_others).update(detail.frames, detail.own_values)
+        if not same:
             say(loop_messages.other_application(loop.uid, loop.turns, self._again))
 
     def _replay_values(self, loop: Loop, detail: LoopDetail) -> None:
@@ -259,6 +267,7 @@ class Loops:
     def _barrier(self, loop: Loop) -> None:
         """Store the frames and the position of the loop, and begin the checkpoint that holds all of it."""
         self._attempt.writer.check_not_fenced()
+        self._check_names(loop)
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(self._frames.unsaved())
             loop.work_s += sum(one.rows.work_s for one in stored)  # Spark computes here what the turns have planned
@@ -270,6 +279,29 @@ class Loops:
                     self._frames.take_over(stored, cut=True)
                     self._take_over(loop, stored)
                 self._checkpointer.checkpoint(loop.barrier)
+
+    def _check_names(self, loop: Loop) -> None:
+        """Raise ``NonRestoredState`` if turns have changed a new state in place of a restored one: the corrected script would take them for
+        done, and what they have left would not be in its state.
+        """
+        changed = {loop.uid, *loop.own_values, *(frame.uid for frame in self._frames.unsaved(changed=True))}
+        new = {kind: changed.intersection(uids) for kind, uids in self._states.new(()).items()}
+        unclaimed = self._states.unclaimed_of_earlier_runs()
+        old = [
+            state for state in unclaimed if state.kind != ONCE or not loop.known.isdisjoint(map(canonical, state.value))
+        ]
+        self.refuse_wrong_names(old, new, f"turns of {loop.name}")
+
+    def refuse_wrong_names(
+        self, unclaimed: Iterable[StateSnapshot], new: Mapping[str, Collection[str]], turns: str | None = None
+    ) -> None:
+        """Raise ``NonRestoredState`` if the script may use one of the ``new`` states in place of one of an earlier run, or a new frame in
+        place of one that finished turns of another application have left.
+        """
+        allowed = self._parts.allow_non_restored_state
+        refuse_wrong_names([state for state in unclaimed if state.uid not in self.left_by_turns], new, allowed, turns)
+        others = [state for state in self._states.unclaimed() if state.frame and state.uid in self._left_by_others]
+        refuse_wrong_names(others, self._states.new_frames(), allowed)
 
     def _take_over(self, loop: Loop, stored: Sequence[StoredFrame]) -> None:
         """Let the states hold what the finished turns have left, and drop what only they needed."""

@@ -11,6 +11,8 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.assignment import check_kind, unclaimed
 from airflow_checkpoint_provider.protocol.metadata import (
     FILES,
+    FRAME,
+    KEYED,
     OF_RUN,
     QUERY,
     REGISTERED,
@@ -77,6 +79,7 @@ class States:
         default_factory=dict
     )  # uid -> newest file set of each stage, in the script's order
     dropped: set[str] = field(default_factory=set)  # uids of restored states that were dropped on purpose
+    begun_with: frozenset[str] = frozenset()  # uids of the states with which this attempt began
     # Path of a new stage's file set -> the snapshot that completes the stage's record in ``snapshots``
     _incomplete: dict[str, Snapshot] = field(default_factory=dict)
     _proofs: dict[str, FilesProof] = field(default_factory=dict)  # path of a frame's new file set -> its proof
@@ -108,7 +111,9 @@ class States:
             run_values = {uid: state.value for uid, state in kept.items() if state.kind == VALUE}
             run_objects = tuple(sorted(uid for uid, state in kept.items() if state.kind == REGISTERED))
         completed = b"" if elsewhere else _fingerprint(seal.states)
-        states = cls(run, kept, run_values, run_objects, dict(run_values), _completed=completed)
+        states = cls(
+            run, kept, run_values, run_objects, dict(run_values), begun_with=frozenset(kept), _completed=completed
+        )
         if any(state.loop and state.loop.turns for state in kept.values()):
             states.hold_values({uid: state.value for uid, state in kept.items() if state.kind == VALUE})
         return states
@@ -248,15 +253,23 @@ class States:
 
     def unfinished_values(self) -> tuple[str, ...]:
         """Return the values, frames and done items that earlier attempts of this run have made, and this attempt has not: no finished
-        attempt has them.
+        attempt has them. What turns that count have left is none of them: nobody runs these turns again.
         """
         finished = self.run_values.keys() | (self.claimed_values & self.values.keys())
+        left = self._left_by_turns()
         return tuple(
             uid
             for uid, state in self.snapshots.items()
-            if (state.kind == VALUE and uid not in finished)
-            or (state.kind in LASTING and not began_with(state) and uid not in self.claimed_loops)
+            if uid not in left
+            and (
+                (state.kind == VALUE and uid not in finished)
+                or (state.kind in LASTING and not began_with(state) and uid not in self.claimed_loops)
+            )
         )
+
+    def _left_by_turns(self) -> set[str]:
+        loops = [state.loop for state in self.snapshots.values() if state.loop and state.loop.turns]
+        return {uid for loop in loops for uid in (*loop.frames, *loop.own_values)}
 
     def unused_stages(self) -> tuple[str, ...]:
         """Return the uids of the restored stages that the script has not used so far."""
@@ -288,6 +301,13 @@ class States:
             **{kind: uids for kind, uids in lasting.items() if uids},
             VALUE: self.claimed_values - self.run_values.keys(),
             REGISTERED: self.object_states.keys() - {*self.run_objects, *hooks},
+        }
+
+    def new_frames(self) -> dict[str, Collection[str]]:
+        """Return the frames and tables that the script uses and with which this attempt did not begin, by kind."""
+        return {
+            kind: {uid for uid, its in self.claimed_loops.items() if its == kind} - self.begun_with
+            for kind in (FRAME, KEYED)
         }
 
     def drop(self, uids: Collection[str]) -> None:

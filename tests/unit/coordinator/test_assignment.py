@@ -182,7 +182,10 @@ def test_unclaimed_value_beside_a_new_one_is_refused_with_three_ways_out(allowed
     assert refused.value.permanent
     message = refused.value.message
     assert "did not use the restored value 'totals', and used the new value 'totalz'" in message
-    assert "If the name is wrong, write 'totals' in the script." in message
+    assert (
+        "write 'totals' in the script. If the state has another name now, restore it with --rename totals=totalz."
+        in message
+    )
     assert 'allow_non_restored_state={"totals": "keep"}. To drop it, set allow_non_restored_state=["totals"]' in message
 
 
