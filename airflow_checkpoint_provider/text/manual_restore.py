@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from airflow_checkpoint_provider.coordinator.restore import Restored
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.location.restored_files import ReadAgain
+from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, Retention
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.state import State
@@ -37,8 +39,7 @@ def restored(
     if running := [f"attempt {attempt.epoch}" for attempt in state.living()]:
         lines.append(labelled("fenced", f"{some(running)}; its later writes are refused"))
     if beyond := _abandoned(state, base):
-        text = f'{some(beyond)}. They stay listed, and can be restored by id; "latest" no longer means them'
-        lines.append(labelled("abandoned", text))
+        lines.append(labelled("abandoned", _what_becomes_of(beyond, state.config.retention)))
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension {suspension(state)}"))
     if claim:
@@ -90,11 +91,32 @@ def _content(checkpoint: Checkpoint, files: int | None) -> str:
     return f"{sealed(day_and_time(checkpoint.completed_at))}, {held}{verdict}"
 
 
-def _abandoned(state: State, base: Point | None) -> list[str]:
-    """Return the checkpoints of the current branch that are newer than the base."""
-    numbers = [checkpoint.id for checkpoint in state.retained if checkpoint.branch == state.branch.number]
-    below = base.id if base and base.id is not None and base.pointer is None else 0
-    return [f"chk-{number}" for number in sorted(numbers) if number > below]
+def _abandoned(state: State, base: Point | None) -> list[Checkpoint]:
+    """Return the checkpoints that are newer than the base, on whichever branch, in the order of their ids.
+
+    A job that starts where it would have started anyway leaves none behind.
+    """
+    if base == state.restore_point():
+        return []
+    newest_first = state.newest_first()
+    number = base.id if base and base.pointer is None else None
+    newer = itertools.takewhile(lambda checkpoint: checkpoint.id != number, newest_first)
+    return sorted(newer, key=lambda checkpoint: checkpoint.id)
+
+
+def _what_becomes_of(abandoned: Sequence[Checkpoint], retention: Retention) -> str:
+    """Say how long a person can still go to checkpoints that are not the newest any more: no policy deletes a savepoint."""
+    text = f'{some([f"chk-{checkpoint.id}" for checkpoint in abandoned])}. "latest" no longer means them'
+    deletable = [checkpoint for checkpoint in abandoned if not checkpoint.savepoint]
+    if not deletable or isinstance(retention, KeepAll):
+        return f"{text}. They stay listed, and can be restored by id"
+    which = "They" if len(deletable) == len(abandoned) else "The savepoints stay. The others"
+    until = "retention= deletes them"
+    if isinstance(retention, KeepLatest):
+        last = f"the last one after {plural(retention.count, 'newer checkpoint')}"
+        until = f"retention=KeepLatest({retention.count}) deletes them, {last}"
+    keep = "To keep them, set retention=KeepWithin(days=7) before the job starts"
+    return f"{text}. {which} can be restored by id until {until}. {keep}"
 
 
 def left_by_restore(state: State) -> str:
