@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.cli import locate
@@ -12,16 +13,17 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, ope
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness
 from airflow_checkpoint_provider.coordinator.releasing import refuse_living
-from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, JobAlreadyRunning
+from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidConfig, JobAlreadyRunning, StoreError
 from airflow_checkpoint_provider.file_sink import rewinding
-from airflow_checkpoint_provider.file_sink.log import FileSinkLog
+from airflow_checkpoint_provider.file_sink.log import FileSinkLog, SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import Aside
 from airflow_checkpoint_provider.file_sink.store_folder import StoreFolder
 from airflow_checkpoint_provider.location.files import location_at
-from airflow_checkpoint_provider.protocol import queries
+from airflow_checkpoint_provider.protocol import queries, wording
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.storage import Store
-from airflow_checkpoint_provider.text.units import plural, size
+from airflow_checkpoint_provider.text.units import plural, size, some
 
 REWOUND = ("FOLDER", "JOB", "QUERY", "TAKEN OUT", "BACK TO BATCH", "FILES", "BYTES")
 
@@ -83,14 +85,15 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
     found = sink.named(name)
     if back:
         found = [rewinding.to_put_back(found)]  # older folders can be put back after it
-    sink.jobs_at_rest(found)
+    jobs = sink.jobs_at_rest(found)
     lines = [_line(aside, sink, back=back) for aside in found]
+    afterwards = [_afterwards(FileSinkLog(sink.folder), found[0], jobs[0])] if back else []
     if approval.dry_run:
-        return _report(found, [*lines, DRY_RUN])
-    confirm(found[0].manifest.job, lines, approval)
+        return _report(found, [*lines, *afterwards, DRY_RUN])
+    confirm(found[0].manifest.job, [*lines, *afterwards], approval)
     jobs = sink.jobs_at_rest(found)  # once more: a person may have thought for long
     done = _put_back(sink, found[0], jobs[0]) if back else _delete(sink, found, jobs)
-    return _report(found, [*(lines if approval.yes else []), done])
+    return _report(found, [*(lines if approval.yes else []), done, *afterwards])
 
 
 def _at_rest(store: Store, job: str, item: str | None) -> Coordinator:
@@ -125,7 +128,43 @@ def _put_back(sink: RewoundSink, aside: Aside, job: Coordinator) -> str:
         sink.folder.delete_under(aside.name)
     since = f"; files that were written since are in {taken.name}" if taken else ""
     since += f"; {plural(len(others), 'file')} in {aside.name} that no manifest names stay there" if others else ""
-    return f"done: {sink.folder.uri} holds the rows again{since}. Restore a checkpoint that fits them before you start {aside.manifest.job}"
+    return f"done: {sink.folder.uri} holds the rows again{since}"
+
+
+def _afterwards(log: FileSinkLog, aside: Aside, job: Coordinator) -> str:
+    """Say which checkpoint fits the rows when they are put back. Without it, the next start is refused, also from the newest checkpoint.
+
+    Raises ``Refused`` if nothing was taken out yet.
+    """
+    rewinding.refuse_unfinished(log, aside)
+    name, fitting = aside.manifest.job, _fitting(job, rewinding.held_before(log, aside))
+    if not fitting:
+        return (
+            f"before you start {name}: no checkpoint that is still there fits the rows, so query '{aside.manifest.uid}' would be refused"
+            " (CKP401). --put-back once more takes them out again. To go on after them, start another job_id that writes to another path"
+        )
+    (newest, batch), others = fitting[0], dict.fromkeys(f"chk-{checkpoint.id}" for checkpoint, _ in fitting[1:])
+    command = wording.restore(job.state, f"chk-{newest.id}", "--rewind-sink")
+    also = f". Older ones that fit: {some([*others])}" if others else ""
+    return (
+        f"before you start {name}: `{command}`. chk-{newest.id} is the newest checkpoint that fits the rows. What came after its batch"
+        f" {batch} is moved aside again, and written once more{also}"
+    )
+
+
+def _fitting(job: Coordinator, files: Sequence[SinkFile]) -> list[tuple[Checkpoint, int]]:
+    """Return the checkpoints, each with its batch, at which the newest file of the sink was one of ``files``; that with most files first."""
+    place, found = {file.path: number for number, file in enumerate(files)}, list[tuple[int, Checkpoint, int]]()
+    for checkpoint in job.state.retained:
+        with suppress(Damaged, StoreError):  # nobody can restore one that cannot be read
+            queries_of = (snapshot.query for snapshot in job.contents(checkpoint)[0].states.values())
+            found += [
+                (place[query.newest_file], checkpoint, query.batch)
+                for query in queries_of
+                if query and query.newest_file in place
+            ]
+    found.sort(key=lambda each: (each[0], each[1].id), reverse=True)
+    return [(checkpoint, batch) for _, checkpoint, batch in found]
 
 
 def _delete(sink: RewoundSink, found: Sequence[Aside], jobs: Sequence[Coordinator]) -> str:

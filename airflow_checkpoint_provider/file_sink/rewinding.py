@@ -186,6 +186,12 @@ def to_put_back(asides: Sequence[Aside]) -> Aside:
     return next((aside for aside in asides if newest.name == f"{aside.name}{SINCE}"), newest)
 
 
+def held_before(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
+    """Return the files that a reader of the sink saw before, and sees again after they were put back. Raises ``Damaged``."""
+    keys = [aside.key(f"{ENTRIES}/{entry}") for entry in aside.manifest.entries]
+    return [file for key in keys for file in files_in(log.files_of.read(key)[0], f"{log.folder}/{key}")]
+
+
 def put_back(
     log: FileSinkLog, aside: Aside, by: str, at: str, check: Callable[[], object] = lambda: None
 ) -> Aside | None:
@@ -196,7 +202,7 @@ def put_back(
     out yet, and ``Damaged`` if a file is not there. In both cases nothing was changed.
     """
     refuse_unfinished(log, aside)
-    before, now, name = _before(log, aside), log.files(), f"{aside.name}{SINCE}"
+    before, now, name = held_before(log, aside), log.files(), f"{aside.name}{SINCE}"
     _refuse_missing(log, aside, before)
     _bring(log, aside)
     check()
@@ -217,7 +223,7 @@ def remove(log: FileSinkLog, aside: Aside) -> None:
     refuse_unfinished(log, aside)
     own = {file.name for file in aside.manifest.files}
     for other in all_aside(log.files_of):
-        if other.name != aside.name and own & {log.below(file) for file in _before(log, other)}:
+        if other.name != aside.name and own & {log.below(file) for file in held_before(log, other)}:
             raise Refused(
                 f"{other.name} was taken out before, and is put back together with files of {aside.name}. Put {aside.name} back, or delete"
                 f" {other.name} first. Nothing was deleted"
@@ -243,12 +249,6 @@ def refuse_unfinished(log: FileSinkLog, aside: Aside) -> None:
         raise Refused(
             f"the query '{aside.manifest.uid}' has begun to go back, and its sink {log.folder} still holds all rows. Nothing was changed"
         )
-
-
-def _before(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
-    """Return the files that a reader of the sink saw before."""
-    keys = [aside.key(f"{ENTRIES}/{entry}") for entry in aside.manifest.entries]
-    return [file for key in keys for file in files_in(log.files_of.read(key)[0], f"{log.folder}/{key}")]
 
 
 def _refuse_missing(log: FileSinkLog, aside: Aside, before: Iterable[SinkFile]) -> None:

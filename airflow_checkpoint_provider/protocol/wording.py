@@ -157,11 +157,22 @@ def _allows(state: State | None, where: str) -> str:
     return f"`{restore(state, where, '--rewind-sink')}`, or RestoreOperator(rewind_sink=True)"
 
 
-def _otherwise(state: State | None) -> str:
+def _otherwise(state: State | None, unless: str = "") -> str:
     return (
-        f"To keep them: `{restore(state, 'latest')}`. To have both: start another job_id from the checkpoint, and let it write to another"
-        " path"
+        f"To keep them: `{restore(state, 'latest')}`{unless}. To have both: start another job_id from the checkpoint, and let it write to"
+        " another path"
     )
+
+
+def _unless_put_back(state: State | None, uid: str) -> str:
+    """Return when the newest checkpoint does not fit a file sink: its query has gone back, and a person has put the rows back since.
+
+    Only the sink tells that, which is not read here.
+    """
+    query = state.query(uid) if state else None
+    if query is None or not query.newest.rewound:
+        return ""
+    return ", unless you have put rows back (`rewound --put-back`): that does not fit them, and is refused"
 
 
 def rows_are_deleted(state: State, uid: str, batch: int, at: str, lost: Iterable[Gap]) -> str:
@@ -179,7 +190,7 @@ def sink_is_ahead(uid: str, sink: str, saved: QueryDetail, state: State | None =
         return _table_is_ahead(uid, sink, saved, state, where)
     return (
         f"query '{uid}' cannot go back to batch {saved.batch}: its sink {sink} holds later batches. To move them out of it:"
-        f" {_allows(state, where)}. {_otherwise(state)}"
+        f" {_allows(state, where)}. {_otherwise(state, _unless_put_back(state, uid))}"
     )
 
 

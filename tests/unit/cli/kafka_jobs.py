@@ -13,16 +13,18 @@ from tests.support.acting import Job
 AT = "2026-11-20T14:05:00Z"
 
 
-def save(job: Job, *sources: str, uid: str = "clicks", sink: str = "kafka", path: str = "") -> None:
+def save(
+    job: Job, *sources: str, uid: str = "clicks", sink: str = "kafka", path: str = "", newest_file: str | None = None
+) -> None:
     """Complete a checkpoint of a query that reads on at the offsets ``sources``."""
     number = job.state.next_id
     job.coordinator.trigger(Request(token=f"barrier {number}"))
     detail = QueryDetail(
         location="query/clicks/1-abc", batch=number, begun=number, sink=sink, path=path,
-        sources={str(source): offsets for source, offsets in enumerate(sources)}, watermark_ms=0,
+        sources={str(source): offsets for source, offsets in enumerate(sources)}, watermark_ms=0, newest_file=newest_file,
     )  # fmt: skip
     clicks = StateSnapshot(uid=uid, kind="query", run="", query=detail)
-    job.coordinator.acknowledge(acknowledgement(number, clicks, inc=job.state.incarnation))
+    job.coordinator.acknowledge(acknowledgement(number, clicks, epoch=job.state.last_epoch, inc=job.state.incarnation))
     job.coordinator.complete(number)
 
 

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import put_claim
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, LocateQuery
+from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import LocalStore
@@ -436,7 +437,24 @@ def test_query_that_goes_back_too_far_names_the_whole_command(gone_on: Job, chec
     assert done.code == 3
     command = f"checkpoints --root {gone_on.store.uri[7:]} restore orders --from"
     assert f"To move them out of it: `{command} chk-3 --rewind-sink`, or" in done.err
-    assert f"To keep them: `{command} latest`." in done.err
+    assert f"To keep them: `{command} latest`. To have both" in done.err
+
+
+def test_refusal_after_a_way_back_says_that_the_newest_checkpoint_may_not_fit(
+    gone_on: Job, checkpoints: Command
+) -> None:
+    """Where a person has put the rows back that the query took out, the newest checkpoint is of another branch than the sink."""
+    assert checkpoints("restore", "orders", "--from", "chk-2", "--yes").code == 0
+    gone_on.start(try_number=2)
+    way = LocateQuery(
+        epoch=2, uid="clicks", path="query/clicks/2-def", taken_from="query/clicks/1-abc", begun=20, committed=20,
+        gone_back=GoneBack(batch=2),
+    )  # fmt: skip
+    gone_on.coordinator.journal.append(way)
+    gone_on.store.create(f"{gone_on.keys.file_set(way.path)}/commits/20", b"v1")
+    save(gone_on, "{}", sink="parquet", path="/data/out")
+    done = checkpoints("restore", "orders", "--from", "chk-3", "--yes")
+    assert "--from latest`, unless you have put rows back (`rewound --put-back`): that does not fit them" in done.err
 
 
 def test_restore_goes_on_if_the_source_reads_on_without_rows(gone_on: Job, checkpoints: Command) -> None:

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.storage import LocalStore
 from tests.support.acting import Job
 from tests.support.sinks import FOLDER, folder_in, named_by, saved_at, sink_in, way_back, write_batch
 from tests.unit.cli.conftest import Command
+from tests.unit.cli.kafka_jobs import save
 
 ALL = [f"day={batch}/part-0" for batch in range(4)]
 ASIDE = "_rewound-2-def"
@@ -67,11 +68,53 @@ def test_rows_are_put_back_while_no_query_runs(
     assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
     done = checkpoints(*command, "--yes")
     assert done.code == 0, done.err
-    assert f"files that were written since are in {ASIDE}-after. Restore a checkpoint that fits them" in done.lines[-1]
+    assert done.lines[-2].endswith(f"files that were written since are in {ASIDE}-after")
     assert named_by(sinks) == ALL
     assert [aside.name for aside in all_aside(folder_in(sinks))] == [f"{ASIDE}-after"]
     assert checkpoints(*command, "--yes").code == 0, "and back"
     assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
+
+
+def saved(job: Job, sinks: LocalStore, *days: int) -> None:
+    """Take checkpoints at which the newest file of the sink was that of these days, or there was none."""
+    for day in days:
+        newest = None if day < 0 else f"{sinks.uri}/{FOLDER}/day={day}/part-0"
+        save(job, uid="rows", sink="parquet", newest_file=newest)
+
+
+def test_rows_that_are_put_back_name_the_checkpoints_that_fit_them(
+    job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    """The newest checkpoint is of the other branch. One that fits is mostly older than the rows, so the sink must be rewound."""
+    saved(job, sinks, -1, 0, 2, 2, 20)
+    job.end("failed")
+    command = ("rewound", f"{tmp_path}/{FOLDER}", "--put-back")
+    root = f"--root {job.store.uri[7:]}"
+    fits = (
+        f"before you start orders: `checkpoints {root} restore orders --from chk-5 --rewind-sink`. chk-5 is the newest"
+    )
+    foreseen = checkpoints(*command, "--dry-run")
+    assert foreseen.lines[1].startswith(fits)
+    assert foreseen.lines[1].endswith(
+        "after its batch 5 is moved aside again, and written once more. Older ones that fit: chk-4, chk-3"
+    )
+    done = checkpoints(*command, "--yes")
+    assert done.lines[-1] == foreseen.lines[1]
+    again = checkpoints(*command, "--dry-run")
+    assert "--from chk-6 --rewind-sink`. chk-6 is" in again.lines[1], "the rows that were written since"
+    assert again.lines[1].endswith("Older ones that fit: chk-3")
+
+
+def test_rows_that_no_checkpoint_fits_are_put_back_with_a_warning(
+    job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    saved(job, sinks, 3, 20)
+    job.store.delete([job.keys.seal(2)])  # nobody can restore it
+    job.end("failed")
+    for how in ("--dry-run", "--yes"):
+        done = checkpoints("rewound", f"{tmp_path}/{FOLDER}", "--put-back", how)
+        assert done.code == 0
+        assert "no checkpoint that is still there fits the rows, so query 'rows' would be refused (CKP401)" in done.out
 
 
 def test_what_was_taken_out_is_deleted(job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command) -> None:

@@ -135,7 +135,8 @@ class CountingSink(StreamSink, ABC):
         )
         raise SinkMoved(
             f"query '{self.uid}' {begins}, but its sink {self.path} has {_batches(found)}: it would {effect}. Nothing was started."
-            " Write to another path, or restore the checkpoint with which these batches were written",
+            " Write to another path, or restore a checkpoint of the time when these batches were written:"
+            f" `{wording.restore(None, '…', '--rewind-sink')}`. It is mostly older than they are; what came after it is taken out",
             sink=found,
             checkpoint=committed,
         )
