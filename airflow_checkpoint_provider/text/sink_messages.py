@@ -243,8 +243,9 @@ def left_out(states: Sequence[StateSnapshot]) -> str:
 def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str], again: str) -> str:
     """Return the text of the error for a job that goes back to before the commits of other runs. ``again``: the command that allows it."""
     return (
-        f"sink '{uid}': {target} holds {plural(count, 'write')} of later runs ({some(runs)}) that the restored checkpoint does not hold. They"
-        f" would be there twice when those runs are run again. Nothing was computed. To take these rows out: `{again}`, or"
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of later runs ({some(runs)}) that the restored checkpoint does not hold. When"
+        ' those runs are run again, these rows would be there twice; with mode="overwrite", readers would see them until this run writes.'
+        f" Nothing was written. To take these rows out: `{again}`, or"
         " RestoreOperator(rewind_sink=True)"
     )
 

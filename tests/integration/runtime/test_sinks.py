@@ -268,7 +268,10 @@ def test_job_that_goes_back_is_refused_if_nobody_allows_to_take_rows_out(script:
     after_three_runs(script, out, rewind_sink=False)
     with (
         script.failing() as job,
-        pytest.raises(SinkMoved, match=r"2 writes of later runs.*restore job --from chk-1 --rewind-sink`"),
+        pytest.raises(
+            SinkMoved,
+            match=r"2 writes of later runs.*twice; with mode=.overwrite.*restore job --from chk-1 --rewind-sink`",
+        ),
     ):
         job.sink("report", FileSink(out))
     assert rows_of(script.spark, out) == [0, 1, 2]
