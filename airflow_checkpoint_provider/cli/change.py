@@ -95,8 +95,15 @@ def restore(
     coordinator.journal.foresee(command)
 
     def lines() -> list[str]:
-        again = going.read_again(names)
-        return manual_restore.restored(going.state, going.restored, claim=source.claim, rename=names, again=again)
+        return manual_restore.restored(
+            going.state,
+            going.restored,
+            claim=source.claim,
+            rename=names,
+            rewind_sink=source.rewind_sink,
+            back=going.going_back(names),
+            again=going.read_again(names),
+        )
 
     if approval.dry_run:
         return _report(found, base, lines(), DRY_RUN)

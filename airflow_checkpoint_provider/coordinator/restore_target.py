@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import renamed
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
@@ -41,6 +42,14 @@ def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Poin
             f"run {run!r} is not listed any more, so the checkpoint from which it started is unknown; name a checkpoint"
         )
     return listed.started_from, listed.rename
+
+
+@dataclass(frozen=True)
+class GoingBack:
+    """A query that goes back: its present name, and how the restore point holds it."""
+
+    uid: str
+    saved: QueryDetail
 
 
 class RestoreTarget:
@@ -116,13 +125,7 @@ class RestoreTarget:
 
         A query that the checkpoint does not hold is left to the driver: the script may not start it any more.
         """
-        restored = self.restored
-        if restored.point is None or restored.point.pointer is not None or restored.seal is None:
-            return  # batches of another history have other numbers
-        for snapshot in restored.seal.states.values():
-            query, saved = self.state.query(names.get(snapshot.uid, snapshot.uid)), snapshot.query
-            if query is None or saved is None or not (newest := self._newest_batch(query)) > saved.batch:
-                continue
+        for query, saved, newest in self._behind(names):
             self._refuse_deleted(query.uid, saved)
             if saved.batch == NOTHING:
                 raise NotSupportedYet(wording.cannot_be_rewound(query.uid, wording.BEGINS_ANEW, self.state))
@@ -131,6 +134,21 @@ class RestoreTarget:
             if saved.sink in (*FILE_SINKS, DELTA, ICEBERG) and not rewind_sink:
                 why = wording.sink_is_ahead(query.uid, saved.path, saved, self.state, self._where)
                 raise SinkMoved(f"{why}. Nothing was changed", sink=newest, checkpoint=saved.batch)
+
+    def going_back(self, names: Mapping[str, str]) -> list[GoingBack]:
+        """Return the queries that go back to a batch of the point."""
+        back = self._behind(names) if self._where != "latest" else ()
+        return [GoingBack(query.uid, saved) for query, saved, _ in back]
+
+    def _behind(self, names: Mapping[str, str]) -> Iterator[tuple[QueryRecord, QueryDetail, int]]:
+        """Yield the queries that have committed batches after the point, how it holds them, and the newest batch of each."""
+        restored = self.restored
+        if restored.point is None or restored.point.pointer is not None or restored.seal is None:
+            return  # batches of another history have other numbers
+        for snapshot in restored.seal.states.values():
+            query, saved = self.state.query(names.get(snapshot.uid, snapshot.uid)), snapshot.query
+            if query and saved and (newest := self._newest_batch(query)) > saved.batch:
+                yield query, saved, newest
 
     def _refuse_to_begin_anew(self) -> None:
         """Raise ``NotSupportedYet`` if the point is nothing, and a query of the running driver has committed a batch.

@@ -111,8 +111,14 @@ class RestoreOperator(JobOperator):
             return claim_before_restore(coordinator, now, wanted, utc_now())
 
         coordinator.journal.append(command)
+        names = target.names(self.rename)
         for line in manual_restore.restored(
-            target.state, target.restored, claim=claims, rename=target.names(self.rename)
+            target.state,
+            target.restored,
+            claim=claims,
+            rename=names,
+            rewind_sink=self.rewind_sink,
+            back=target.going_back(names),
         ):
             self.log.info("%s", line)
 

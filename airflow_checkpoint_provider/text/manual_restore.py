@@ -6,13 +6,16 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from airflow_checkpoint_provider.coordinator.restore import Restored
+from airflow_checkpoint_provider.coordinator.restore_target import GoingBack
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.location.restored_files import ReadAgain
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, Retention
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point
+from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS, ICEBERG
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import suspension, title
+from airflow_checkpoint_provider.protocol.transactions import SinkRecord
+from airflow_checkpoint_provider.protocol.wording import rewound, suspension, take_out, title
 from airflow_checkpoint_provider.text.units import day_and_time, headline, labelled, plural, sealed, size, some
 
 CODES = {"CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced."}
@@ -24,10 +27,12 @@ def restored(
     *,
     claim: bool = False,
     rename: Mapping[str, str] | None = None,
+    rewind_sink: bool = False,
+    back: Iterable[GoingBack] = (),
     again: Iterable[ReadAgain] = (),
 ) -> list[str]:
-    """Return the effects of a restore by hand. ``state`` is the state before it, ``restored`` the verified restore point, ``again`` the
-    files that queries read again.
+    """Return the effects of a restore by hand. ``state`` is the state before it, ``restored`` the verified restore point, ``back`` the
+    queries that go back, ``again`` the files that they read again.
     """
     base = restored.point
     chosen = restored.chosen
@@ -52,9 +57,59 @@ def restored(
         named = f"unless its script or task has restore={str(base)!r}"
         text = f"it lies outside of the root and of savepoint_roots. So the next start is refused (CKP409), {named}"
         lines.append(labelled("to name", text))
+    lines += [labelled("goes back", _query_goes_back(query)) for query in back]
+    lines += [_sink_is_ahead(sink, rewind=rewind_sink) for sink in _sinks_ahead(state, restored, rename or {})]
     lines += [labelled("missing", text) for text in _taken_out(state, restored)]
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return [*lines, *(line for query in again for line in _read_again(query))]
+
+
+def _query_goes_back(query: GoingBack) -> str:
+    """Say what happens to the rows that a query has written after the restore point. Its driver does it, when the query starts."""
+    saved = query.saved
+    if saved.sink in FILE_SINKS:
+        effect = f"The files of later batches in {saved.path} are moved aside; `{rewound(saved.path)}` lists them and can put them back"
+    elif saved.sink in (DELTA, ICEBERG):
+        command = take_out(saved.path, saved.newest_file)
+        by = f" with {command}" if command else ""
+        effect = f"Its table {saved.path} is not changed: take it back yourself{by}, or the query is refused (CKP401)"
+    else:
+        effect = f"Its sink, {saved.sink}, keeps the rows of later batches, and gets them a second time"
+    return f"query '{query.uid}', to batch {saved.batch}. {effect}"
+
+
+def _sink_is_ahead(sink: SinkRecord, *, rewind: bool) -> str:
+    """Return the line for a sink of ``job.sink`` in which later runs may have written. Only its driver can ask the target."""
+    rows = f"sink '{sink.uid}': rows that later runs have committed to {sink.target}"
+    if rewind:
+        effect = "are deleted for good when the script opens the sink, if it can tell them from others. To keep them, copy them first"
+        return labelled("deletes", f"{rows} {effect}")
+    effect = "If there are any, the driver refuses to open the sink (CKP401), late if the script opens it late"
+    return labelled("may refuse", f"{rows} stay. {effect}. With --rewind-sink it deletes them")
+
+
+def _sinks_ahead(state: State, restored: Restored, rename: Mapping[str, str]) -> list[SinkRecord]:
+    """Return the sinks whose newest transaction is younger than the restore point, as the driver counts them.
+
+    A run that starts again replaces its own rows. The numbers of ``job.txn``, whose target is their name, hold no rows.
+    """
+    entries = restored.chosen.checkpoint.states if restored.chosen else ()
+    held = {rename.get(entry.uid, entry.uid): entry.sink.version for entry in entries if entry.sink}
+    ahead = [sink for sink in state.sinks if sink.version > (held.get(sink.uid) or sink.closed)]
+    return [sink for sink in ahead if sink.target != sink.uid and not _of_own_run(state, restored, sink)]
+
+
+def _of_own_run(state: State, restored: Restored, sink: SinkRecord) -> bool:
+    """Return whether only the run that starts again has written since the restore point: the newest one, if it has not finished."""
+    run, point = state.runs[-1] if state.runs else None, restored.point
+    if state.of_one_run or run is None:
+        return state.of_one_run
+    within = point == run.started_from or (
+        restored.chosen is not None
+        and (point is None or point.pointer is None)
+        and state.run_of(max(restored.chosen.checkpoint.epochs)) == run
+    )
+    return within and run.outcome != "finished" and sink.run == run.key
 
 
 def _taken_out(state: State, restored: Restored) -> Iterator[str]:

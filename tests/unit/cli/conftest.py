@@ -10,11 +10,13 @@ from typing import NamedTuple
 import pytest
 
 from airflow_checkpoint_provider.cli.main import main
+from airflow_checkpoint_provider.protocol.commands import LocateQuery
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.text.units import NONE
 from tests.support.acting import Job
 from tests.support.recorded import RUN, Recorded, finished_and_running, three_stages
+from tests.unit.cli.kafka_jobs import save
 
 FLIGHTS, ORDERS = "flights_etl.delays", "etl.orders"
 
@@ -78,6 +80,18 @@ def job(store: LocalStore) -> Job:
     job = Job(store)
     job.start()
     job.complete(job.coordinator.trigger(Request(token="barrier 1", barrier="stage 'clean'")))
+    return job
+
+
+@pytest.fixture
+def gone_on(job: Job) -> Job:
+    """Return a job whose query has a checkpoint after offset 120 of ``clicks``, and has committed batches since."""
+    save(job, '{"clicks":{"0":120,"1":7}}', '{"logOffset":3}')
+    path = "query/clicks/1-abc"
+    job.coordinator.journal.append(
+        LocateQuery(epoch=1, uid="clicks", path=path, taken_from=None, begun=-1, committed=-1)
+    )
+    job.store.create(f"{job.keys.file_set(path)}/commits/9", b"v1")
     return job
 
 

@@ -16,7 +16,6 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import put_claim
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
-from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin, Retention
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, LocateQuery
 from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.keys import History, Keys, Pointer, SavepointPointer
@@ -96,64 +95,6 @@ def test_restore_ends_a_suspension(running: Recorded, checkpoints: Command) -> N
     )
     assert running.coordinator.journal.catch_up().suspended is None
     assert "still waits, it starts the driver within a minute" in done.lines[-1]
-
-
-# -- checkpoints that are left behind ------------------------------------------------------------------------------------
-
-
-def abandoned(checkpoints: Command, where: str) -> str:
-    """Return what a restore of ``orders`` says of the checkpoints that it leaves behind."""
-    done = checkpoints("restore", "orders", "--from", where, "--yes")
-    assert done.code == 0, done.err
-    return next((line.removeprefix("  abandoned   ") for line in done.lines if line.startswith("  abandoned")), "")
-
-
-def test_checkpoints_of_an_older_branch_are_abandoned_too(store: LocalStore, checkpoints: Command) -> None:
-    """A restore of "latest", as after each stop, opens a branch. The checkpoints from before it are still the newest of the job."""
-    job = Job(store)
-    job.start(retention=KeepAll())
-    for _ in range(3):
-        job.take()
-    assert abandoned(checkpoints, "latest") == ""
-    job.start(try_number=2, retention=KeepAll())
-    assert abandoned(checkpoints, "latest") == "", "the attempt has completed none"
-    job.start(try_number=3, retention=KeepAll())
-    job.take()
-    assert abandoned(checkpoints, "chk-4") == "", "that is the newest"
-    assert abandoned(checkpoints, "chk-1").startswith('chk-2, chk-3, chk-4. "latest" no longer means them.')
-    assert abandoned(checkpoints, "latest") == "", "they are abandoned already"
-    assert abandoned(checkpoints, "none").startswith("chk-1, chk-2, chk-3, chk-4.")
-
-
-@pytest.mark.parametrize(
-    ("retention", "becomes"),
-    [
-        (KeepAll(), "They stay listed, and can be restored by id"),
-        (KeepLatest(3), "until retention=KeepLatest(3) deletes them, the last one after 3 newer checkpoints."),
-        (KeepLatest(2) | KeepWithin(days=1), "until retention= deletes them. To keep them, set retention="),
-    ],
-)
-def test_abandoned_checkpoints_stay_as_long_as_the_policy_keeps_them(
-    store: LocalStore, checkpoints: Command, retention: Retention, becomes: str
-) -> None:
-    job = Job(store)
-    job.start(retention=retention)
-    for _ in range(3):
-        job.take()
-    assert becomes in abandoned(checkpoints, "chk-1")
-
-
-def test_abandoned_savepoints_stay(store: LocalStore, checkpoints: Command) -> None:
-    job = Job(store)
-    job.start()
-    job.take()
-    job.save()
-    assert abandoned(checkpoints, "chk-1").endswith("means them. They stay listed, and can be restored by id")
-    job.start(try_number=2)
-    job.take()
-    assert 'chk-2, chk-3. "latest" no longer means them. The savepoints stay. The others can' in abandoned(
-        checkpoints, "none"
-    )
 
 
 # -- savepoints ----------------------------------------------------------------------------------------------------------
@@ -368,18 +309,6 @@ def test_restore_is_refused_if_latest_moved_during_the_question(running: Recorde
 
 
 # -- rows of Kafka -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def gone_on(job: Job) -> Job:
-    """Return a job whose query has a checkpoint after offset 120 of ``clicks``, and has committed batches since."""
-    save(job, '{"clicks":{"0":120,"1":7}}', '{"logOffset":3}')
-    path = "query/clicks/1-abc"
-    job.coordinator.journal.append(
-        LocateQuery(epoch=1, uid="clicks", path=path, taken_from=None, begun=-1, committed=-1)
-    )
-    job.store.create(f"{job.keys.file_set(path)}/commits/9", b"v1")
-    return job
 
 
 GONE = "clicks-0 begins with offset 150, and the query reads on at 120: 30 offsets are gone"

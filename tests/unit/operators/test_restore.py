@@ -26,7 +26,9 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
 from airflow_checkpoint_provider.protocol.commands import CloseHistory
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import SavepointPointer
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.transactions import SinkDetail
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.support.tasks import OTHER, kill_in, run, trigger
@@ -53,6 +55,21 @@ def test_restore_fences_the_attempt_and_the_next_starts_from_the_point(job: Job)
     assert job.state.branch.reason == f"task {OTHER}.restore of run {RUN}"
     job.start(try_number=2)
     assert str(job.state.attempts[-1].restore_point) == "chk-1"
+
+
+def test_restore_logs_what_becomes_of_rows_in_sinks(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    held = SinkDetail(format="files", target="/data/report", version=1)
+    later = StateSnapshot(uid="report", kind="sink", run="later", sink=held)
+    job.complete(job.coordinator.trigger(Request(token="three")), later)
+    job.end()
+    run(restore("chk-1"))
+    assert (
+        "may refuse  sink 'report': rows that later runs have committed to /data/report stay" in capsys.readouterr().out
+    )
+    run(restore("chk-2", rewind_sink=True), dag_id="maintenance")
+    assert (
+        "deletes     sink 'report': rows that later runs have committed to /data/report are" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(("where", "start"), [("latest", "chk-2"), ("run-start", None), ("none", None), (1, "chk-1")])

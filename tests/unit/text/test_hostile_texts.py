@@ -15,6 +15,7 @@ import pytest
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.coordinator.older_runs import OlderRun
 from airflow_checkpoint_provider.coordinator.restore import Restored, candidates_at_start
+from airflow_checkpoint_provider.coordinator.restore_target import GoingBack
 from airflow_checkpoint_provider.errors import CheckpointError, StoreUnavailable
 from airflow_checkpoint_provider.location.restored_files import ReadAgain
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
@@ -23,7 +24,7 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch, Run
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot
-from airflow_checkpoint_provider.protocol.query_details import Edge
+from airflow_checkpoint_provider.protocol.query_details import Edge, QueryDetail
 from airflow_checkpoint_provider.protocol.state import Closing, State
 from airflow_checkpoint_provider.protocol.tries import Tries
 from airflow_checkpoint_provider.text import (
@@ -96,6 +97,10 @@ BEAT = Beat(
     queries=(QueryProgress(uid=HOSTILE, batch=7),),
 )
 ERROR = StoreUnavailable(HOSTILE)
+SAVED = [
+    QueryDetail(location="query/q/1-a", batch=7, begun=7, sink=sink, path=HOSTILE, sources={}, watermark_ms=0)
+    for sink in ("parquet", "delta", HOSTILE)
+]
 
 
 def values(hint: Any, state: State) -> list[Any]:
@@ -128,6 +133,7 @@ def values(hint: Any, state: State) -> list[Any]:
         StateEntry: [StateEntry(uid=HOSTILE, kind=HOSTILE, run=HOSTILE, batch=batch) for batch in (-1, 7)],
         StateSnapshot: [StateSnapshot(uid=HOSTILE, kind=HOSTILE, run=HOSTILE)],
         ReadAgain: [ReadAgain(HOSTILE, 2, (HOSTILE,), not_asked=True)],
+        GoingBack: [GoingBack(HOSTILE, saved) for saved in SAVED],
         Edge: [Edge(upstream=HOSTILE, path=HOSTILE, ahead=2)],
         OlderRun: [OlderRun(HOSTILE, (1,), 1, closed=True), OlderRun(HOSTILE, error=ERROR)],
         CheckpointConfig: [CheckpointConfig(interval=1)],
