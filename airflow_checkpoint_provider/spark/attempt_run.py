@@ -81,7 +81,7 @@ class AttemptRun(JobRun):
             AttemptWatch(self.attempt, self._stopped, observers).start()
             self._attach(settings.job, application)
         except BaseException as error:
-            self.attempt.end.failed(exit_code(error, task))
+            self.attempt.end.failed(exit_code(error))
             self.watchdog.stop()
             raise
 
@@ -158,12 +158,15 @@ class AttemptRun(JobRun):
             self.watchdog.stop()
 
     def fail(self, error: BaseException | None) -> None:
-        """End the attempt as *failed*. Raises ``SystemExit`` with code 3 if no retry can help, and ``Damaged`` if that was the cause."""
+        """End the attempt as *failed*. Raises ``Damaged`` if that was the cause.
+
+        Under a task, raises ``SystemExit`` with code 3 if no retry can help.
+        """
         try:
             self._end.fail(error)
         finally:
             self.watchdog.stop()
-        if isinstance(error, SystemExit) and exit_code(error, self._task) == 0:  # ``sys.exit(256)`` would be success
+        if isinstance(error, SystemExit) and exit_code(error) == 0:  # ``sys.exit(256)`` would be success
             raise SystemExit(int(ExitCode.FAILED))
 
     # -- the end from outside ----------------------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.damage import damage_of
 from airflow_checkpoint_provider.spark.attempt.memory import cause_of
-from airflow_checkpoint_provider.spark.attempt.settings import Launched
+from airflow_checkpoint_provider.spark.attempt.settings import Launched, script
 from airflow_checkpoint_provider.spark.attempt.start import tell_task
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.loops.loops import Loops
+from airflow_checkpoint_provider.spark.process.exits import exit_by
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
@@ -161,7 +162,7 @@ class JobEnd:
             )
 
     def fail(self, error: BaseException | None) -> None:
-        """End the attempt as *failed*. Raise ``SystemExit`` with code 3 if no retry can help.
+        """End the attempt as *failed*. Under a task, raise ``SystemExit`` with code 3 if no retry can help.
 
         Raise ``Damaged`` from ``error`` if a damaged file of a checkpoint has caused it.
         """
@@ -174,7 +175,7 @@ class JobEnd:
         self.checkpointer.close()
         damage = damage_of(error, self.attempt, self.states.complete_records())
         cause = damage or error
-        self.attempt.end.failed(exit_code(cause, self.launched), cause_of(error, self.spark, self.kills))
+        self.attempt.end.failed(exit_code(cause), cause_of(error, self.spark, self.kills))
         self.checkpointer.close_objects()
         if isinstance(cause, CheckpointError):
             refuse_retry(cause, self.launched)
@@ -185,9 +186,13 @@ class JobEnd:
 def refuse_retry(error: CheckpointError, launched: Launched | None) -> None:
     """Tell the task about an error that no retry can mend, and raise ``SystemExit`` with code 3.
 
-    Return if a retry may help, or if there is no task that would retry.
+    Return if a retry may help. Return also without a task: the script may catch the error. A script that does not ends with code 3, too.
     """
-    if launched is None or not error.permanent:
+    if not error.permanent:
+        return
+    if launched is None:
+        if script():  # a notebook or a REPL goes on
+            exit_by(error, ExitCode.REFUSED)
         return
     traceback.print_exception(error)
     with contextlib.suppress(CheckpointError):
@@ -195,10 +200,10 @@ def refuse_retry(error: CheckpointError, launched: Launched | None) -> None:
     raise SystemExit(int(ExitCode.REFUSED))
 
 
-def exit_code(error: BaseException | None, launched: Launched | None) -> int:
+def exit_code(error: BaseException | None) -> int:
     """Return the exit code of a driver whose script ends with ``error``."""
     if isinstance(error, CheckpointError):
-        return ExitCode.REFUSED if launched and error.permanent else ExitCode.FAILED
+        return ExitCode.REFUSED if error.permanent else ExitCode.FAILED
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     code = error.code if isinstance(error, SystemExit) else None

@@ -1,4 +1,4 @@
-"""End the driver's process from any thread. Runs in the Spark driver."""
+"""End the driver's process from any thread, or by the code of its error. Runs in the Spark driver."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from types import TracebackType
 from typing import NoReturn
 
 from airflow_checkpoint_provider.spark.process.log import marked
@@ -20,6 +21,18 @@ def leave(code: int, line: str) -> NoReturn:
     printer.start()
     printer.join(PRINT_TIMEOUT)
     os._exit(code)
+
+
+def exit_by(error: BaseException, code: int) -> None:
+    """Let the process exit with ``code`` if ``error`` leaves the script: Python itself would exit with 1. A script may still catch it."""
+    print_error = sys.excepthook
+
+    def end(kind: type[BaseException], raised: BaseException, trace: TracebackType | None) -> None:
+        print_error(kind, raised, trace)
+        if raised is error:
+            raise SystemExit(code)  # Python ends with this code
+
+    sys.excepthook = end
 
 
 def _print_last(line: str) -> None:

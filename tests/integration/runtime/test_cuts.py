@@ -11,6 +11,7 @@ import pytest
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, Checkpoint
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.text.units import plural
 from tests.integration.runtime.chains import (
     COLUMNS,
@@ -122,7 +123,7 @@ def test_fork_of_an_unaligned_checkpoint_is_refused(chain: Home) -> None:
     pointer = str(chain.coordinator().keys.pointer(chain.store.uri, unaligned(chain).id))
     chain.env |= {"CHAIN_IN": str(source(chain)), "CHAIN_FORKS": pointer}
     refused = chain.run()
-    assert refused.code == 1, refused.log
+    assert refused.code == ExitCode.REFUSED, refused.log
     assert "The checkpoint is unaligned: 'second' had yet to read" in refused.log
     assert "[CKP401]" in refused.log
     assert not written(chain.out / "0" / "first")

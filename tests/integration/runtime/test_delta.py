@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.cli import change
 from airflow_checkpoint_provider.errors import SinkMoved
 from airflow_checkpoint_provider.location.files import Location
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import History
 from airflow_checkpoint_provider.protocol.query_details import DELTA, delta_version
 from airflow_checkpoint_provider.spark.queries.writer import TABLES
@@ -305,7 +306,7 @@ def test_fork_of_an_unaligned_savepoint_of_tables_is_refused(chained: Home) -> N
     assert in_flight(chained, taken)
     chained.env |= {"CHAIN_IN": str(source(chained)), "CHAIN_FORKS": taken.target or ""}
     refused = chained.run()
-    assert refused.code == 1, refused.log
+    assert refused.code == ExitCode.REFUSED, refused.log
     assert "'second' had yet to read" in refused.log
     assert "no savepoint holds copies of a table" in refused.log
     del chained.env["CHAIN_FORKS"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, WrongUse
+from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, StoreUnavailable, WrongUse
 from airflow_checkpoint_provider.spark import CheckpointedJob
 from tests.integration.runtime.conftest import Broken, Launch, Script
 from tests.support.launches import Launches
@@ -53,11 +53,14 @@ def test_sys_exit_inside_the_block_ends_the_attempt_by_its_code(
     assert how(script) == [ended]
 
 
-@pytest.mark.parametrize(("error", "code"), [(Broken, 1), (KeyboardInterrupt, 130)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(Broken(), 1), (KeyboardInterrupt(), 130), (WrongUse("twice"), 3), (StoreUnavailable("it is down"), 1)],
+)
 def test_exception_fails_the_attempt_and_a_retry_continues_the_run(
-    script: Script, error: type[BaseException], code: int
+    script: Script, error: BaseException, code: int
 ) -> None:
-    with pytest.raises(error), script.attempt():
+    with pytest.raises(type(error)), script.attempt():
         raise error
     assert how(script) == [("failed", code)]
     began = script.coordinator().state.runs[0].started_at

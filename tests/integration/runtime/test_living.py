@@ -123,7 +123,7 @@ def test_session_stopped_inside_the_block_fails_the_attempt(tmp_path: Path) -> N
     text = home.script.read_text()
     home.script.write_text(text.replace('        print("RESULT"', '        job.spark.stop()\n        print("RESULT"'))
     ended = home.run()
-    assert ended.code == 1
+    assert ended.code == ExitCode.REFUSED
     assert "spark.stop() was called inside `with CheckpointedJob()`: call it after the block" in ended.log
     assert [attempt.outcome for attempt in home.coordinator().state.attempts] == ["failed"]
 
