@@ -48,8 +48,9 @@ class Gap:
         if self.earliest is None:
             return f"{name} is not there, or the source does not name it (the query reads on at offset {self.offset})"
         if self.offset < self.earliest:
-            lost = self.earliest - self.offset
-            return f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} offsets are gone"
+            gone = self.earliest - self.offset
+            lost = "1 offset is" if gone == 1 else f"{gone} offsets are"
+            return f"{name} begins with offset {self.earliest}, and the query reads on at {self.offset}: {lost} gone"
         return (
             f"{name} ends before offset {self.latest}, and the query reads up to {self.offset}: the topic was created again, or has lost its"
             " newest rows"

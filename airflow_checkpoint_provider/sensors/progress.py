@@ -13,6 +13,7 @@ from airflow_checkpoint_provider.hooks.references import CheckpointReference
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer, checkpoint_id, pointer_of
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
+from airflow_checkpoint_provider.text.units import plural
 from airflow_checkpoint_provider.triggers.checkpoint import ProgressTrigger, Repetition
 
 
@@ -61,7 +62,7 @@ class ProgressWait:
     def missed(self) -> str:
         unknown = f" ({self._unknown})" if self._unknown and not self._completed else ""
         job = f"job {self._progress.history.job!r}{unknown}"
-        return f"{job} has completed {self._completed} of {self._count} checkpoints"
+        return f"{job} has completed {self._completed} of {plural(self._count, 'checkpoint')}"
 
     def _warn_if_unknown(self) -> None:
         """Log once that the history does not exist yet; the job may be about to start."""

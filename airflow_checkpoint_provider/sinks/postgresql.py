@@ -402,13 +402,14 @@ class PostgresTable:
     def take_out(self, names: Collection[str]) -> None:
         """Delete the rows of committed transactions of this sink. Raises ``NotSupportedYet`` if nothing tells them from others."""
         end = f"update {self._commits} set outcome = '{REPLACED}' where transaction = ? and outcome = '{COMMITTED}' returning run, mode, rows"
+        named = "1 transaction" if len(names) == 1 else f"{len(names)} transactions"
         with self._transactions() as database:
             database.rows(f"select 1 from {self._commits} where transaction = ? for update", self._lock)
             for name in sorted(names):
                 for run, mode, rows in database.rows(end, name):
                     if not self._delete(database, f"{run} {name}", mode) and rows:
                         raise NotSupportedYet(
-                            f"{self._shown}: nothing tells which rows of {self._given} are those of {len(names)} transactions. Delete them, and"
+                            f"{self._shown}: nothing tells which rows of {self._given} are those of {named}. Delete them, and"
                             f" set their outcome in {self._commits} to '{REPLACED}'; with run_column= the sink does that"
                         )
 

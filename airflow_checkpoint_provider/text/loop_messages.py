@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.protocol.metadata import LoopDetail
-from airflow_checkpoint_provider.text.units import coded, duration, plural, some
+from airflow_checkpoint_provider.text.units import coded, duration, fitting, plural, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP160": "A loop goes on after its finished turns, with what they have left.",
@@ -25,7 +25,8 @@ def goes_on(uid: str, turns: int, work_s: float, restored: str) -> str:
 def begins_anew(uid: str, turns: int, why: str) -> str:
     """Say that finished turns are run again; ``why`` names the change."""
     return coded(
-        f"loop '{uid}': its {plural(turns, 'turn')} are run again. {why[:1].upper()}{why[1:].rstrip('.')}.", "CKP161"
+        f"loop '{uid}': its {plural(turns, 'turn')} {fitting(turns, 'are')} run again. {why[:1].upper()}{why[1:].rstrip('.')}.",
+        "CKP161",
     )
 
 
@@ -47,8 +48,9 @@ def not_done_again(uid: str, items: Sequence[str]) -> str:
 
 def other_application(uid: str, turns: int, again: str) -> str:
     """Say that the application has changed since turns were run. ``again`` is the command with which the run starts over."""
+    were, they, are, them = (fitting(turns, word) for word in ("were", "They", "are", "them"))
     text = (
-        f"loop '{uid}': the application changed since its {plural(turns, 'turn')} were run. They are kept, as the state of a query is."
-        f" To run them again: {again}"
+        f"loop '{uid}': the application changed since its {plural(turns, 'turn')} {were} run. {they} {are} kept, as the state of a query is."
+        f" To run {them} again: {again}"
     )
     return coded(text, "CKP163")

@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.query_details import DELTA, FILE_SINKS
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkRecord
 from airflow_checkpoint_provider.protocol.wording import rewound, suspension, take_out, title
-from airflow_checkpoint_provider.text.units import day_and_time, headline, labelled, plural, sealed, size, some
+from airflow_checkpoint_provider.text.units import day_and_time, fitting, headline, labelled, plural, sealed, size, some
 
 CODES = {"CKP104": "A restore set the checkpoint from which the next attempt starts. Running attempts are fenced."}
 
@@ -128,16 +128,12 @@ def _taken_out(state: State, restored: Restored) -> Iterator[str]:
 def _read_again(query: ReadAgain) -> Iterator[str]:
     """Yield the missing files that a query reads again, and whether some sources were not asked."""
     if query.gone:
-        files = f"{len(query.gone)} of the {plural(query.asked, 'file')} that query '{query.uid}' reads again {_are(len(query.gone))} gone"
+        files = f"{len(query.gone)} of the {plural(query.asked, 'file')} that query '{query.uid}' reads again {fitting(len(query.gone), 'are')} gone"
         effect = "The query will be refused (CKP405), unless its source has ignoreMissingFiles=true"
         yield labelled("gone", f"{files}, as this host sees them: {some(query.gone)}. {effect}")
     if query.not_asked:
         text = f"whether the sources of query '{query.uid}' have all rows that it reads again. Its driver asks, before it changes the sink"
         yield labelled("not asked", text)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _content(checkpoint: Checkpoint, files: int | None) -> str:

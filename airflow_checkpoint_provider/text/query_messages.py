@@ -65,13 +65,14 @@ def adopted(uid: str, uri: str, state: State) -> str:
 
 def reads_again(uid: str, edge: Edge) -> str:
     """Say that rows will be doubled, because the checkpoint was taken at least once."""
-    text = f"query '{uid}' had read {plural(edge.ahead, 'file')} of '{edge.upstream}' that are not in the checkpoint (mode=\"at_least_once\")."
+    text = f"query '{uid}' had read {plural(edge.ahead, 'file')} of '{edge.upstream}' that the checkpoint does not hold"
+    text += ' (mode="at_least_once").'
     return coded(f"{text} '{edge.upstream}' writes their rows again, and '{uid}' reads them twice", "CKP125")
 
 
 def rescaled(uid: str, before: int, after: int, rows: str) -> str:
     """Say that the state of a query has another number of partitions. ``rows`` describes the content of its stores."""
-    text = f"query '{uid}' has its state in {after} partitions, {before} before. Spark reads the same rows: {rows}"
+    text = f"query '{uid}' has its state in {plural(after, 'partition')}, {before} before. Spark reads the same rows: {rows}"
     return coded(text, "CKP125")
 
 

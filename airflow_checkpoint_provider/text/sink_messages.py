@@ -8,7 +8,7 @@ from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.transactions import SinkDetail, Transaction
-from airflow_checkpoint_provider.text.units import coded, plural, size, some
+from airflow_checkpoint_provider.text.units import coded, fitting, plural, size, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP150": "The rows of a write are committed: readers of the sink see them.",
@@ -43,7 +43,7 @@ def write_skipped(uid: str, held: Transaction) -> str:
 def write_repeated(uid: str, held: Transaction, why: str) -> str:
     """Say why a write that the restore point holds is done again."""
     return coded(
-        f"sink '{uid}': write {held.write + 1} of this run is done again: {why}. Its {plural(held.rows, 'row')} are replaced",
+        f"sink '{uid}': write {held.write + 1} of this run is done again: {why}. Its {plural(held.rows, 'row')} {fitting(held.rows, 'are')} replaced",
         "CKP152",
     )
 
@@ -59,7 +59,8 @@ def leftovers_aborted(uid: str, count: int) -> str:
 def leftovers_unknown(uid: str, history: str, count: int, error: CheckpointError) -> str:
     """Say that leftovers stay, because the journal of their history cannot be read."""
     return coded(
-        f"sink '{uid}': {plural(count, 'transaction')} of {history} stay prepared, because its journal cannot be read: {error.message}",
+        f"sink '{uid}': {plural(count, 'transaction')} of {history} {fitting(count, 'stay')} prepared, because its journal cannot be read:"
+        f" {error.message}",
         "CKP153",
     )
 
@@ -162,8 +163,8 @@ def one_driver_only(uid: str, target: str) -> str:
 def rows_without_column(uid: str, target: str, count: int) -> str:
     """Return the text of the error for rows of the run that were written before the sink had its column."""
     return (
-        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run without run_column, and the run is computed again. They would be"
-        " there twice. Nothing was computed. Remove these rows, and give the sink another uid"
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run without run_column, and the run is computed again. The rows would"
+        " be there twice. Nothing was computed. Remove them, and give the sink another uid"
     )
 
 
@@ -253,7 +254,8 @@ def sink_is_ahead(uid: str, target: str, count: int, runs: Sequence[str], again:
 def taken_out(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
     """Say which rows a job has taken out of a sink, because it goes back."""
     return coded(
-        f"sink '{uid}': {plural(count, 'write')} of later runs ({some(runs)}) were taken out of {target}, because the job goes back",
+        f"sink '{uid}': {plural(count, 'write')} of later runs ({some(runs)}) {fitting(count, 'were')} taken out of {target}, because the job"
+        " goes back",
         "CKP159",
     )
 
@@ -261,8 +263,8 @@ def taken_out(uid: str, target: str, count: int, runs: Sequence[str]) -> str:
 def rows_stand(uid: str, target: str, count: int) -> str:
     """Return the text of the error for a run that would append its rows a second time."""
     return (
-        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run, and the run is computed again. They would be there twice. Nothing"
-        ' was computed. Remove these rows, and clear the task again. With run_column=..., or mode="overwrite", a sink replaces the rows that'
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run, and the run is computed again. The rows would be there twice. Nothing"
+        ' was computed. Remove them, and clear the task again. With run_column=..., or mode="overwrite", a sink replaces the rows that'
         " it writes from then on"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import printable
-from airflow_checkpoint_provider.text.units import coded, plural, some
+from airflow_checkpoint_provider.text.units import coded, fitting, plural, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads the rows that are there.",
@@ -20,9 +20,7 @@ def left_out(uid: str, what: str) -> str:
 
 def replaced(uid: str, files: Sequence[str]) -> str:
     """Say which files have another content than they had when the query first read them."""
-    what = (
-        f"{plural(len(files), 'file')} that it reads again changed since it found them, and it reads their new content"
-    )
+    what = f"{plural(len(files), 'file')} that it reads again changed since it found {fitting(len(files), 'them')}, and it reads the new content"
     return coded(f"query '{uid}': {what}: {some(files)}", "CKP140")
 
 

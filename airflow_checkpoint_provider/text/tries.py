@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.text.units import (
     day_and_time,
     driver_ended,
     duration,
+    fitting,
     headline,
     labelled,
     plural,
@@ -51,7 +52,7 @@ def stuck(state: State, tries: Tries) -> str:
 
 def in_a_row(state: State, tries: Tries) -> str:
     """Return how many tries got no further: ``3 tries in a row have completed no newer checkpoint than chk-4``."""
-    have = f"{plural(len(tries.stuck), 'try')} in a row {'has' if len(tries.stuck) == 1 else 'have'}"
+    have = f"{plural(len(tries.stuck), 'try')} in a row {fitting(len(tries.stuck), 'have')}"
     point = state.restore_point(tries.newest.spec.application)
     nothing = f"no newer checkpoint than {point}" if point else "no checkpoint"
     return f"{have} completed {nothing}{', and committed no newer batch' if state.queries else ''}"

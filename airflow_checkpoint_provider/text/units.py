@@ -23,6 +23,7 @@ ENDED = {
     "suspended": "was suspended",
     "lost": "was lost",
 }
+_FOR_ONE = {"are": "is", "were": "was", "have": "has", "stay": "stays", "They": "It", "they": "it", "them": "it"}
 TONES = {
     "running": "good",
     "finished": "good",
@@ -119,6 +120,11 @@ def value_text(value: Any) -> str:
 def plural(count: int, thing: str) -> str:
     several = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
     return f"{count} {thing if count == 1 else several}"
+
+
+def fitting(count: int, several: str) -> str:
+    """Return the form of a word that fits so many things: ``is`` instead of ``are`` for one."""
+    return _FOR_ONE[several] if count == 1 else several
 
 
 def some(names: Sequence[str], at_most: int = 10) -> str:

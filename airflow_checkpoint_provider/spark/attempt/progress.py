@@ -38,9 +38,10 @@ def working(uid: str, elapsed: float, now: Tasks | None, parts: PartsProgress | 
         return f"stage '{uid}': {parts} are done after {after}"
     if now is None:
         return f"stage '{uid}': working for {after}, Spark has not planned its tasks yet"
+    planned = f"{units.plural(now.total, 'task')} planned so far {units.fitting(now.total, 'are')} done after {after}"
     if now.done >= now.total:
-        return f"stage '{uid}': all {now.total} tasks planned so far are done after {after}; Spark continues"
-    return f"stage '{uid}': {now.fraction:.0%} of the {now.total} tasks planned so far are done after {after}"
+        return f"stage '{uid}': the {planned}; Spark continues"
+    return f"stage '{uid}': {now.fraction:.0%} of the {planned}"
 
 
 def _minutes(seconds: float) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.protocol.transactions import Transaction
+from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +115,7 @@ class OpenSink(ABC):
 
     def take_out(self, names: Collection[str]) -> None:
         """Take the rows of committed transactions out, because the job goes back. Called only for those that ``later`` returned."""
-        raise NotSupportedYet(f"the rows of {len(names)} transactions cannot be taken out of this sink")
+        raise NotSupportedYet(f"the rows of {plural(len(names), 'transaction')} cannot be taken out of this sink")
 
     def taken_out(self, transactions: Sequence[Transaction]) -> Collection[str]:
         """Return the names of those committed transactions that ``take_out`` has taken out since. Empty if the target does not say."""

@@ -212,7 +212,7 @@ def test_at_least_once_doubles_what_a_query_had_read_ahead(chain: Home) -> None:
     assert edge.ahead
     (fork,) = forked(chain, [taken])
     assert (
-        f"query 'second' had read {plural(edge.ahead, 'file')} of 'first' that are not in the checkpoint"
+        f"query 'second' had read {plural(edge.ahead, 'file')} of 'first' that the checkpoint does not hold"
         in newest_log(chain)
     )
     twice = [row for row, times in fork["second"].items() if times == 2]

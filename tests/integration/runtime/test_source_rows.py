@@ -241,7 +241,7 @@ def test_file_that_was_replaced_is_named_and_read_as_it_is(stream: Stream, capsy
     stream.run()
     (told,) = [line for line in capsys.readouterr().out.splitlines() if "[CKP140]" in line]
     assert (
-        f"1 file that it reads again changed since it found them, and it reads their new content: file://{stream.file(1)}"
+        f"1 file that it reads again changed since it found it, and it reads the new content: file://{stream.file(1)}"
         in told
     )
     assert rows_in(stream.out) == sorted([*range(ROWS), 7])

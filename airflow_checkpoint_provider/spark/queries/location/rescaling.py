@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.location.rescaling import PARTITIONS, copy_logs
 from airflow_checkpoint_provider.spark.s3a import spark_uri
 from airflow_checkpoint_provider.spark.versions import minor_release
 from airflow_checkpoint_provider.text import query_messages
+from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,7 @@ class Rescaling:
             return False
         if position.begun != position.committed:
             raise WrongUse(
-                f"query '{self._uid}' has state in {self._stored} partitions, and batch {position.begun} has begun with that number."
+                f"query '{self._uid}' has state in {plural(self._stored, 'partition')}, and batch {position.begun} has begun with that number."
                 f" Nothing was started. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain. Then start it with"
                 f" {self._partitions}"
             )
@@ -83,7 +84,7 @@ class Rescaling:
         batch = max(position.committed, 0)
         if self.needed(location, Position(batch, batch)):
             raise NotSupportedYet(
-                f"query '{self._uid}' has state in {self._stored} partitions in {location.uri}, and is taken over only with that number."
+                f"query '{self._uid}' has state in {plural(self._stored, 'partition')} in {location.uri}, and is taken over only with that number."
                 f" Nothing was changed. Start the job once with {PARTITIONS}={self._stored}, and stop it with --drain. Then start it with"
                 f" {self._partitions}"
             )
@@ -105,7 +106,7 @@ class Rescaling:
         after = self._rows(own, batch)
         if before != after:
             raise Damaged(
-                f"query '{self._uid}': in {self._partitions} partitions its state is not the same: {_told(after)}, before"
+                f"query '{self._uid}': in {plural(self._partitions, 'partition')} its state is not the same: {_told(after)}, before"
                 f" {_told(before)}. Nothing was started. Set {PARTITIONS} to {self._stored} again"
             )
         return query_messages.rescaled(self._uid, self._stored, self._partitions, _told(after))
@@ -134,10 +135,12 @@ class Rescaling:
 
     def _refused(self, why: str) -> NotSupportedYet:
         return NotSupportedYet(
-            f"query '{self._uid}' cannot continue with {self._partitions} partitions instead of {self._stored}: {why}. Nothing was"
+            f"query '{self._uid}' cannot continue with {plural(self._partitions, 'partition')} instead of {self._stored}: {why}. Nothing was"
             f" started. Set {PARTITIONS} to {self._stored} again"
         )
 
 
 def _told(rows: Rows) -> str:
-    return "; ".join(f"{store}: {number} rows, digest {digest}" for store, (number, digest) in sorted(rows.items()))
+    return "; ".join(
+        f"{store}: {plural(number, 'row')}, digest {digest}" for store, (number, digest) in sorted(rows.items())
+    )

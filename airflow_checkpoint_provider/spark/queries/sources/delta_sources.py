@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.spark.queries.sources.file_sources import IGNOR
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_paths import AT_MOST, SourcePaths, shown
 from airflow_checkpoint_provider.spark.queries.sources.sources import Leaf
-from airflow_checkpoint_provider.text.units import plural
+from airflow_checkpoint_provider.text.units import fitting, plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ class DeltaSources:
         gone = [shown(path) for path, changed in self._paths.changed(files) if changed is None]
         if gone:
             remedy = f"{newer} To continue without their rows, set the conf {IGNORED_CONF}=true"
-            counted = f"{len(gone)} of the {plural(len(files), 'file')} that it reads again were deleted: "
+            counted = f"{len(gone)} of the {plural(len(files), 'file')} that it reads again {fitting(len(gone), 'were')} deleted: "
             yield Loss(where, gone, remedy, ignores_missing(self._spark, {}), counted)
 
     def _gap(self, table: DeltaTable, first: DeltaOffset) -> str:

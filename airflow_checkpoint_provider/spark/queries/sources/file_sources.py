@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_paths import AT_MOST, Below, SourcePaths, shown
 from airflow_checkpoint_provider.spark.queries.sources.sources import FILES, Leaf
-from airflow_checkpoint_provider.text.units import plural
+from airflow_checkpoint_provider.text.units import fitting, plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +102,7 @@ class FileSources:
             f"{newer}{_cleaned(leaf.options)} Put the files back, and start the job again. To continue without their rows, set"
             f' .option("{IGNORED}", "true") on the source',
             ignores_missing(self._spark, leaf.options),
-            f"{len(missing)} of the {plural(asked, 'file')} that it reads again {'is' if len(missing) == 1 else 'are'} gone: ",
+            f"{len(missing)} of the {plural(asked, 'file')} that it reads again {fitting(len(missing), 'are')} gone: ",
         )
 
 

@@ -14,9 +14,10 @@ from airflow_checkpoint_provider.spark.attempt.progress import Tasks, working
         (60, None, "working for 1 min, Spark has not planned its tasks yet"),
         (60, Tasks(0, 200), "0% of the 200 tasks planned so far are done after 1 min"),
         (180, Tasks(84, 200), "42% of the 200 tasks planned so far are done after 3 min"),
-        (180, Tasks(200, 200), "all 200 tasks planned so far are done after 3 min; Spark continues"),
+        (180, Tasks(1, 1), "the 1 task planned so far is done after 3 min; Spark continues"),
+        (180, Tasks(200, 200), "the 200 tasks planned so far are done after 3 min; Spark continues"),
     ],
-    ids=["no tasks yet", "none is done", "some are done", "all are done"],
+    ids=["no tasks yet", "none is done", "some are done", "the only one is done", "all are done"],
 )
 def test_line_says_what_is_done_and_estimates_no_time_left(elapsed: float, now: Tasks | None, line: str) -> None:
     assert working("orders", elapsed, now) == f"stage 'orders': {line}"
