@@ -149,7 +149,7 @@ def _list_cells(data: dict[str, Any]) -> list[str]:
     kind, total = kind_named(data["kind"]), data["total_bytes"]
     return [
         f"chk-{data['id']}",
-        "savepoint" if kind.savepoint else kind.name.replace("_", " "),
+        kind.words,
         "stop" if kind.suspends else data["origin"],
         data["run"],
         str(data["attempt"]),

@@ -291,9 +291,9 @@ class _Dialogue:
 
     def queued(self) -> Report:
         """Return the row of a request that waits in the queue."""
-        kind = self._wanted.kind.name
-        data = {"id": None, "kind": kind, "state": "queued", "pointer": None}
-        row = [NONE, kind, "queued", NONE]
+        kind = self._wanted.kind
+        data = {"id": None, "kind": kind.name, "state": "queued", "pointer": None}
+        row = [NONE, kind.words, "queued", NONE]
         return Report(REQUESTED, [row], data, table(REQUESTED, [row]), plain=())
 
     def report(self, before: Sequence[str] = (), after: str = "") -> Report:
@@ -302,7 +302,7 @@ class _Dialogue:
         assert found
         made = entry(self._coordinator.store, replace(self._found, state=self.state), found)
         pointer = made["pointer"]
-        row = [f"chk-{made['id']}", made["kind"], made["state"], pointer or NONE]
+        row = [f"chk-{made['id']}", kind_named(found.kind).words, made["state"], pointer or NONE]
         lines = [*before, *table(REQUESTED, [row]), *filter(None, [after])]
         return Report(REQUESTED, [row], made, lines, plain=[[pointer]] if pointer else ())
 

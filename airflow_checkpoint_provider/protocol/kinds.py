@@ -35,6 +35,11 @@ class Kind:
         """Return whether its completion aborts older pending checkpoints. A plain savepoint does not belong to their sequence."""
         return not self.savepoint or self.suspends
 
+    @property
+    def words(self) -> str:
+        """Return its name for people: one for all savepoints, because another word says that the job was stopped."""
+        return "savepoint" if self.savepoint else self.name.replace("_", " ")
+
 
 CHECKPOINT = Kind("checkpoint")
 FULL_CHECKPOINT = Kind("full_checkpoint", full=True)

@@ -70,8 +70,9 @@ class Row:
         sizes = (NONE if count is None else size(count) for count in (self.new_bytes, self.total_bytes))
         states = NONE if self.states is None else f"{self.states}/{self.states}"
         barrier, at = self.position or self.barrier or NONE, clock(self.at or "") or NONE
-        kind = "savepoint, stop" if kind_named(self.kind).suspends else self.kind.replace("_", " ")
-        return (f"chk-{self.id}", str(self.attempt), kind, self.state, barrier, at, *times, *sizes, states, self.note)
+        kind = kind_named(self.kind)
+        words = f"{kind.words}, stop" if kind.suspends else kind.words
+        return (f"chk-{self.id}", str(self.attempt), words, self.state, barrier, at, *times, *sizes, states, self.note)
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _cost(state: State, checkpoint: Checkpoint) -> Cost:
 
 def _kind(checkpoint: Checkpoint) -> str:
     kind = kind_named(checkpoint.kind)
-    words = [kind.name.replace("_", " ")]
+    words = [kind.words, "stop"] if kind.suspends else [kind.words]
     words += [f"'{checkpoint.request.name}'"] if checkpoint.request.name else []
     words += ["pinned"] if checkpoint.request.pinned else []
     words += ["gated"] if checkpoint.request.gated else []

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.hooks.references import HistoryReference
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, RETAINED, Checkpoint
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.events import Request
+from airflow_checkpoint_provider.protocol.kinds import kind_named
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import INLINE
 from airflow_checkpoint_provider.protocol.state import State
@@ -275,7 +276,7 @@ def _no_start(reading: HistoryReading) -> str:
 
 
 def _queued(request: Request) -> str:
-    return f"{request.kind.replace('_', ' ')}, requested by {request.owner or request.origin}"
+    return f"{kind_named(request.kind).words}, requested by {request.owner or request.origin}"
 
 
 def _statistics(state: State) -> Statistics:
