@@ -34,7 +34,7 @@ WORTH_SAYING = 0.1  # seconds in the queue, as in Flink
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP133": "The driver stopped with a savepoint. The job is suspended until a restore.",
     "CKP134": "The savepoint of a stop was aborted. The job continues.",
-    "CKP200": "A checkpoint was completed.",
+    "CKP200": "A checkpoint or savepoint was completed. The line of a savepoint ends with its target.",
     "CKP203": "The driver acknowledged a gated checkpoint. Its finalize task completes it.",
     "CKP204": "The job has reached its end and waits until its gated checkpoints are finalized.",
     "CKP205": "A checkpoint was triggered. The driver takes it at its next barrier.",
@@ -46,7 +46,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP213": "The driver had too little time to write its newest checkpoint, or its end. A retry starts from what is completed.",
     "CKP220": "The answer of the store was lost. The result was read back.",
     "CKP248": "The asset of a job has no events, because the job has no history yet. The line says why that may be.",
-    "CKP250": "A savepoint was completed and published at its target.",
+    "CKP250": "A task has waited for a savepoint. It is completed, and published at its target.",
     "CKP251": "A savepoint was deleted on request.",
 }
 
@@ -250,7 +250,7 @@ def goes_on(state: State, checkpoint: Checkpoint) -> str:
 
 
 def savepoint_line(checkpoint: Checkpoint) -> str:
-    """Say that a savepoint is completed and published."""
+    """Say that a savepoint is completed and published, in the log of the task that has asked for it."""
     held = f"{plural(len(checkpoint.states), 'state')}, {size(checkpoint.bytes)}"
     return coded(f"chk-{checkpoint.id} is a savepoint at {checkpoint.target}: {held}", "CKP250")
 
