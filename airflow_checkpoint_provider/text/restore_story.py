@@ -359,12 +359,17 @@ def _continuation(
 
 
 def _not_stored(attempt: AttemptRecord | None, restored: Restored, seen: StoryFacts) -> str:
-    """Return the time between the chosen checkpoint and the last sign of the attempt before."""
+    """Return the time between the chosen checkpoint, or the start of the attempt before, and the last sign of that attempt.
+
+    Before its start nothing was computed: the job may have waited for days.
+    """
     chosen = restored.chosen
     last = (attempt and attempt.ended_at) or (seen.beat.at if seen.beat else "")
     if chosen is None or attempt is None or attempt.outcome == "finished" or not last:
         return ""
-    return f". Not stored: {duration(between(chosen.checkpoint.completed_at, last))} since {restored.point}"
+    sealed_at = chosen.checkpoint.completed_at
+    since = f"since {restored.point}" if sealed_at >= attempt.at else f"of attempt {attempt.epoch}"
+    return f". Not stored: {duration(between(max(sealed_at, attempt.at), last))} {since}"
 
 
 # -- told again --------------------------------------------------------------------------------------------------------

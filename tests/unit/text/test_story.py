@@ -42,6 +42,17 @@ def test_story_of_a_retry_after_a_driver_failed(golden: Golden) -> None:
     golden("retry_after_failure", story(recorded))
 
 
+def test_time_in_which_nothing_ran_is_not_work_that_is_not_stored() -> None:
+    """The job waited for hours before the second attempt, and that completed nothing."""
+    recorded = Recorded()
+    three_stages(recorded)
+    recorded.ended("02:51:07", "failed", 1)
+    recorded.started("09:00:00", try_number=2)
+    recorded.ended("09:00:05", "failed", 1)
+    recorded.launched("09:30:00", try_number=3)
+    assert story(recorded)[-1].endswith("Not stored: 5.0 s of attempt 2")
+
+
 def test_story_of_a_retry_with_nothing_completed(golden: Golden) -> None:
     recorded = Recorded()
     recorded.started("22:00:20")
