@@ -161,6 +161,7 @@ class Coordinator:
             bytes=sum(entry.bytes for entry in states),
             states=states,
             acknowledged=tuple(seal.applications),
+            barrier=seal.barrier,
             epoch=self.epoch,
             finalize=finalize,
         )

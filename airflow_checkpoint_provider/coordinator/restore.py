@@ -289,6 +289,7 @@ def _as_listed(savepoint: Savepoint) -> Checkpoint:
             bytes=savepoint.bytes,
             metadata_bytes=savepoint.metadata_bytes,
             states=state_entries(seal),
+            barrier=seal.barrier,
         ),
     )
 

@@ -77,6 +77,7 @@ class Completion(Record):
     status: Status = RETAINED
     commits_confirmed: bool = added(False)  # every participant was told
     published: bool = added(False)  # a savepoint: its ``_metadata`` lies at its target
+    barrier: str = added("")  # where the script was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,11 @@ class Checkpoint(Shared):
         if self.abort_cause:
             return ABORTED
         return self.completion.status if self.completion else PENDING
+
+    @property
+    def barrier(self) -> str:
+        """Return where the script was; empty if that is not known, as of a requested checkpoint that was not completed."""
+        return (self.completion and self.completion.barrier) or self.request.barrier
 
     @property
     def completed_at(self) -> str:

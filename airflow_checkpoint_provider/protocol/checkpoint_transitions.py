@@ -144,6 +144,7 @@ def complete(state: State, event: e.CheckpointCompleted) -> State:
         metadata_bytes=event.metadata_bytes,
         file_sets=numbers,
         states=tuple(entry.listed for entry in event.states),
+        barrier=event.barrier,
     )
     completed = replace(checkpoint, completion=completion, abort_cause=None, extra=merged_extra(checkpoint, event))
     state = replace(

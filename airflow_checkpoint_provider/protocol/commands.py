@@ -164,8 +164,8 @@ class Trigger(Command):
 class Complete(Command):
     """The command to complete a checkpoint. ``digest`` and ``metadata_bytes`` are those of the seal as it was read back.
 
-    ``acknowledged`` are the applications whose acknowledgements the seal holds. ``finalize``: the sender may complete
-    a gated checkpoint.
+    ``acknowledged`` are the applications whose acknowledgements the seal holds, ``barrier`` is where the script was. ``finalize``: the
+    sender may complete a gated checkpoint.
     """
 
     id: int
@@ -174,6 +174,7 @@ class Complete(Command):
     metadata_bytes: int
     states: tuple[StateEntry, ...]
     acknowledged: tuple[str, ...]
+    barrier: str = ""
     epoch: int | None = None
     finalize: bool = False
 

@@ -281,6 +281,7 @@ class CheckpointCompleted(Event):
     states: tuple[StateEntry, ...]
     subsumed: tuple[Number, ...] = ()
     suspended: str = added("")  # by whom: a stop-savepoint completes and suspends in one entry
+    barrier: str = added("")  # where the script was: the request of a task or a person does not know it
 
 
 @dataclass(frozen=True, kw_only=True)

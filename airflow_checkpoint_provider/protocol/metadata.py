@@ -354,6 +354,7 @@ class Acknowledgement(Record):
     run_values: dict[str, Any] = field(default_factory=dict)  # the values with which the run began
     run_objects: tuple[str, ...] = added(factory=tuple)  # uids of the registered objects' states with which it began
     unused: tuple[Uid, ...] = added(factory=tuple)  # stages that the script had not used yet
+    barrier: str = added("")  # where the script was
     versions: Versions = field(default_factory=Versions)
     v: int = VERSION
 
@@ -381,6 +382,11 @@ class Seal(Record):
     def states(self) -> dict[str, StateSnapshot]:
         """Return all states by uid."""
         return {state.uid: state for ack in self.applications.values() for state in ack.states}
+
+    @property
+    def barrier(self) -> str:
+        """Return where the script was; empty if no acknowledgement says it."""
+        return next((ack.barrier for ack in self.applications.values() if ack.barrier), "")
 
     def to_bytes(self) -> bytes:
         return checked(self)

@@ -98,7 +98,7 @@ def checkpoint_line(checkpoint: Checkpoint, took: float | None = None) -> str:
     in_flight = f"; unaligned, {size(checkpoint.in_flight_bytes)} in flight" if checkpoint.in_flight_bytes else ""
     place = f"; target {checkpoint.target}" if checkpoint.target else ""
     return coded(
-        f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.request.barrier)}: {held}{time}{in_flight}{place}",
+        f"chk-{checkpoint.id} completed at {at_barrier(checkpoint.barrier)}: {held}{time}{in_flight}{place}",
         "CKP200",
     )
 
@@ -135,7 +135,7 @@ def aborted(state: State, checkpoint: Checkpoint, *, effect: bool = True) -> lis
     detail = f": {cause.details}" if cause.details else ""
     lines = [headline(f"ABORTED chk-{checkpoint.id} of {title(state)}: {why}", "CKP201")]
     if missing:
-        lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.request.barrier)}{detail}"))
+        lines.append(labelled("missing", f"{', '.join(missing)} at {at_barrier(checkpoint.barrier)}{detail}"))
     elif detail:
         lines.append(labelled("details", cause.details))
     if effect:

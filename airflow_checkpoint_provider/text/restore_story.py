@@ -322,7 +322,7 @@ def _name(candidate: Candidate) -> str:
 
 def _why_unsealed(candidate: Candidate) -> str:
     checkpoint = candidate.checkpoint
-    return f"{checkpoint.reason or checkpoint.status} at {at_barrier(checkpoint.request.barrier)}"
+    return f"{checkpoint.reason or checkpoint.status} at {at_barrier(checkpoint.barrier)}"
 
 
 def _verified(candidate: Candidate, now: str) -> str:
@@ -353,7 +353,7 @@ def _continuation(
         states = [state.uid for state in chosen.checkpoint.states if state.kind not in OF_RUN]
         origin = f"with {', '.join(states)} of {restored.point}" if states else f"from {restored.point}"
         return f"{origin}; stages belong to their run and are computed"
-    after = at_barrier(chosen.checkpoint.request.barrier or stages[-1].measures.barrier)
+    after = at_barrier(chosen.checkpoint.barrier or stages[-1].measures.barrier)
     stored = f"Stored: {work.in_words(stages)}; reused where the program and its inputs did not change"
     return f"after {after}. {stored}{_not_stored(attempt, restored, seen)}"
 
@@ -412,9 +412,7 @@ def _since(state: State, launch: Launch, attempt: AttemptRecord | None) -> Itera
         yield labelled("reused", work.in_words(stages))
     aborted = [checkpoint for checkpoint in checkpoints if checkpoint.status == ABORTED]
     for checkpoint in aborted[-SHOWN_REJECTED:]:
-        yield labelled(
-            "aborted", f"chk-{checkpoint.id} at {at_barrier(checkpoint.request.barrier)}: {checkpoint.abort_cause}"
-        )
+        yield labelled("aborted", f"chk-{checkpoint.id} at {at_barrier(checkpoint.barrier)}: {checkpoint.abort_cause}")
     if len(aborted) > SHOWN_REJECTED:
         yield labelled("", f"and {len(aborted) - SHOWN_REJECTED} older ones")
     yield labelled("ended", _ending(state, launch, attempt))

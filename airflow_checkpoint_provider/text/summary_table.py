@@ -196,7 +196,7 @@ def row(state: State, checkpoint: Checkpoint) -> Row:
         attempt=epoch,
         kind=checkpoint.kind,
         state=_state(state, checkpoint),
-        barrier=checkpoint.request.barrier or None,
+        barrier=checkpoint.barrier or None,
         at=checkpoint.completed_at or None,
         sync_s=sum(entry.measures.sync_s for entry in checkpoint.states if entry.new) if completed else None,
         async_s=_async_s(checkpoint) if completed else None,

@@ -156,7 +156,7 @@ def _newest(state: State, now: str) -> str:
     if found is None:
         return f"{point}, of another history" if point else "none is completed"
     age = ago(between(found.completed_at, now))
-    where = at_barrier(found.request.barrier)
+    where = at_barrier(found.barrier)
     return f"chk-{found.id}, completed {day_and_time(found.completed_at)} at {where}, {age} ago"
 
 

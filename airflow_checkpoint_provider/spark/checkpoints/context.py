@@ -89,7 +89,7 @@ class CheckpointContext:
         served = self.gated_checkpoints.deadlines.keys() | self.savepoints.taken
         return tuple(checkpoint for checkpoint in self.attempt.journal.state.pending if checkpoint.id not in served)
 
-    def acknowledgement(self, number: int, records: Records) -> Acknowledgement:
+    def acknowledgement(self, number: int, records: Records, barrier: str) -> Acknowledgement:
         """Return this attempt's acknowledgement of checkpoint ``number``."""
         return Acknowledgement(
             inc=self.attempt.journal.state.incarnation,
@@ -102,6 +102,7 @@ class CheckpointContext:
             run_values=self.states.run_values,
             run_objects=self.states.run_objects,
             unused=self.states.unused_stages(),
+            barrier=barrier,
             versions=self.versions,
         )
 

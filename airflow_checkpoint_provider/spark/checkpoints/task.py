@@ -82,7 +82,7 @@ class CheckpointTask:
         if not self._stop:
             self._take_checkpoints(snapshots)
         self._begin_step()
-        self._context.savepoints.serve(self.requests, snapshots, stop=self._stop is not None)
+        self._context.savepoints.serve(self.requests, snapshots, self._barrier, stop=self._stop is not None)
         return snapshots.newest
 
     def _take_checkpoints(self, snapshots: BarrierSnapshots) -> None:
@@ -230,7 +230,7 @@ class CheckpointTask:
     def _complete(self, number: int, records: Records) -> TakenCheckpoint | AbandonedCheckpoint:
         began, context = time.monotonic(), self._context
         context.registered.expect_outcome(number)
-        acknowledgement = context.acknowledgement(number, records)
+        acknowledgement = context.acknowledgement(number, records, self._barrier)
         counted = self._acknowledge(acknowledgement)
         if counted is None:
             return AbandonedCheckpoint()
@@ -278,7 +278,7 @@ class CheckpointTask:
                     if records is None:
                         continue
                     self._context.registered.expect_outcome(checkpoint.id)
-                    if self._acknowledge(self._context.acknowledgement(checkpoint.id, records)):
+                    if self._acknowledge(self._context.acknowledgement(checkpoint.id, records, self._barrier)):
                         self._context.gated_checkpoints.acknowledged(checkpoint)
 
     def _condemn_retired(self) -> None:

@@ -77,7 +77,7 @@ def test_savepoint_holds_the_states_of_its_barrier_and_needs_no_history(
         job.checkpoint()
         stage(job, "third")
     pointer = place(script, number)
-    assert f"chk-{number} completed at a barrier" in capsys.readouterr().out
+    assert f"chk-{number} completed at stage 'second'" in capsys.readouterr().out
     assert script.checkpoint(number).published
     shutil.rmtree(script.root)
     opened = open_checkpoint(pointer, script.spark)

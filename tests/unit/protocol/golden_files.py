@@ -298,6 +298,17 @@ def completed_behind_kafka() -> e.CheckpointCompleted:
     return e.CheckpointCompleted(id=7, digest="d1gest", metadata_bytes=9, bytes=41, states=(orders,))
 
 
+def at_a_barrier() -> Acknowledgement:
+    """Return the acknowledgement of a checkpoint at a barrier."""
+    return replace(Acknowledgement.from_bytes(golden("acknowledgement")), barrier="part 3 of 6 of stage 'scores'")
+
+
+def completed_at_a_barrier() -> e.CheckpointCompleted:
+    """Return the event of a checkpoint at a barrier."""
+    barrier = at_a_barrier().barrier
+    return e.CheckpointCompleted(id=7, digest="d1gest", metadata_bytes=9, bytes=0, states=(), barrier=barrier)
+
+
 def planned_through_a_connection() -> e.LaunchPlanned:
     """Return the event of a launch whose task names a connection."""
     spec = replace(launch("scheduled__2026-11-20").spec, connection="checkpoints_of_team_a")
@@ -346,6 +357,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-loops": lambda: with_loops().to_bytes(),
     "acknowledgement-keyed": lambda: with_keyed().to_bytes(),
     "acknowledgement-parts": lambda: with_parts().to_bytes(),
+    "acknowledgement-barrier": lambda: at_a_barrier().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
@@ -353,6 +365,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "heartbeat-loss-allowed": lambda: canonical(
         Beat(counter=41, at=at(3), epoch=2, earliest=(LOSS_ALLOWED,)).to_json()
     ),
+    "events-barrier": lambda: canonical([[completed_at_a_barrier().to_json()]]),
     "events-connection": lambda: canonical([[planned_through_a_connection().to_json()]]),
     "events-further": lambda: canonical([[located_further().to_json()]]),
     "events-kafka": lambda: canonical([[completed_behind_kafka().to_json()]]),

@@ -77,7 +77,7 @@ def test_outcome_of_a_finalized_checkpoint_is_logged_once(
     capsys.readouterr()
     manual.on_watch()
     manual.on_watch()
-    assert capsys.readouterr().out.count(f"chk-{number} completed at a barrier") == 1
+    assert capsys.readouterr().out.count(f"chk-{number} completed at here") == 1
     assert manual.deadlines == {}
 
 

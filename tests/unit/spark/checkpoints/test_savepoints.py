@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import StoreDenied, StoreUnavailable
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import CheckpointCompleted
-from airflow_checkpoint_provider.protocol.kinds import PERIODIC, STORE_FAILED
+from airflow_checkpoint_provider.protocol.kinds import PERIODIC, STORE_FAILED, is_savepoint
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Turn
 from airflow_checkpoint_provider.spark.state.snapshot import BarrierSnapshots
 from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.text import summary_table
 from tests.support.acknowledgements import acknowledgement
 from tests.support.causes import cause_of
 from tests.support.faults import Fault, FaultyStore, served
@@ -113,7 +115,7 @@ def test_stop_is_not_taken_where_the_script_does_not_wait(running: Driver, targe
     snapshot = Recording("counts")
     pinned = BarrierSnapshots((snapshot,), running.checkpointer._writers)
     serving = running.checkpointer.savepoints
-    serving.serve(frozenset({running.listed(number).request.token}), pinned, stop=False)
+    serving.serve(frozenset({running.listed(number).request.token}), pinned, "here", stop=False)
     serving.wait_begun()
     assert (running.listed(number).status, snapshot.places, snapshot.discarded) == (PENDING, [], 1)
 
@@ -138,7 +140,7 @@ def test_savepoint_that_was_aborted_meanwhile_is_not_copied(running: Driver, tar
     snapshot = Recording("counts")
     running.task().abort(number, "changed my mind")
     serving = running.checkpointer.savepoints
-    serving.serve(frozenset({token}), BarrierSnapshots((snapshot,), running.checkpointer._writers), stop=False)
+    serving.serve(frozenset({token}), BarrierSnapshots((snapshot,), running.checkpointer._writers), "here", stop=False)
     serving.wait_begun()
     assert (snapshot.places, snapshot.discarded) == ([], 1)
 
@@ -148,7 +150,21 @@ def test_completed_savepoint_is_logged(
 ) -> None:
     number = ask(running, target)
     barrier(running, Recording("counts"))
-    assert f"chk-{number} " in capsys.readouterr().out
+    assert f"chk-{number} completed at here: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "full_checkpoint", "savepoint", "suspend_savepoint"])
+def test_requested_checkpoint_says_at_which_barrier_it_was_taken(
+    running: Driver, target: MemoryStore, kind: str
+) -> None:
+    number = running.asked(kind, **({"folder": target.uri} if is_savepoint(kind) else {}))
+    before = running.listed(number)
+    with pytest.raises(Left) if before.suspends else contextlib.nullcontext():
+        barrier(running, Recording("counts"))
+    made = running.listed(number)
+    assert (made.status, before.barrier, made.barrier) == (RETAINED, "", "here")
+    assert summary_table.row(running.task().state, made).barrier == "here"
+    assert running.coordinator.read_seal(made).barrier == "here", "for a savepoint without its journal"
 
 
 # -- savepoints that fail ----------------------------------------------------------------------------------------------
