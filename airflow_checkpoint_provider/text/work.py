@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
-from airflow_checkpoint_provider.protocol.metadata import OF_RUN, StateEntry
+from airflow_checkpoint_provider.protocol.metadata import OF_RUN, ONCE, StateEntry
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.units import brief, duration, some
 
 
 def own_stages(states: Iterable[StateEntry], run: str) -> list[StateEntry]:
-    """Return the stages of a run in the order in which they were computed. Another run computes its stages anew."""
-    stages = [state for state in states if state.kind in OF_RUN and state.run == run]
-    return sorted(stages, key=lambda stage: (stage.measures.checkpoint, stage.uid))
+    """Return the stages of a run, and its loops, in the order in which they were computed. Another run computes its stages anew, and of a
+    history's items only its own count.
+    """
+    own = [state for state in states if state.run == run]
+    work = [state for state in own if state.kind in OF_RUN or (state.kind == ONCE and state.measures.work_s)]
+    return sorted(work, key=lambda stage: (stage.measures.checkpoint, stage.uid))
 
 
 def written_once(stages: Iterable[StateEntry]) -> int:

@@ -15,7 +15,7 @@ from airflow_checkpoint_provider.protocol.events import BY_DRIVER, LaunchSpec, R
 from airflow_checkpoint_provider.protocol.file_records import File, FileSet
 from airflow_checkpoint_provider.protocol.keys import History, Keys, file_set_path
 from airflow_checkpoint_provider.protocol.launch_records import Launch
-from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import Acknowledgement, LoopDetail, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore, Store
 from tests.support.garbage import retire
@@ -180,6 +180,14 @@ class Recorded:
         measures = Measures(barrier=f"stage '{uid}'", work_s=work_s, sync_s=sync_s, new_bytes=file_set.bytes)
         self.states[uid] = StateSnapshot(uid=uid, kind="stage", run=self._run, file_sets=(file_set,), measures=measures)
         return self.completed(f"stage '{uid}'", triggered, completed)
+
+    def item_done(self, uid: str, triggered: str, completed: str, *, work_s: float) -> int:
+        """An item of ``job.once`` is done. Its end is a checkpoint."""
+        barrier = f"item 1 of loop '{uid}'"
+        measures = Measures(barrier=barrier, work_s=work_s)
+        loop = LoopDetail(application="a", path=file_set_path(uid, self.state.last_epoch, "loop"), turns=1)
+        self.states[uid] = StateSnapshot(uid=uid, kind="once", run=self._run, value=["d"], measures=measures, loop=loop)
+        return self.completed(barrier, triggered, completed)
 
     def value(self, uid: str, value: Any, kind: str = "value") -> None:
         self.states[uid] = StateSnapshot(

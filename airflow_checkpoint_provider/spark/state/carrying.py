@@ -26,7 +26,8 @@ def of_next_run(state: StateSnapshot, run: str) -> StateSnapshot | None:
     if state.frame:
         return _newest(state, state.frame, run)
     if state.kind == ONCE and state.loop:
-        return replace(state, run=run, loop=before_the_run(state.loop, len(state.value)))
+        measures = replace(state.measures, work_s=0.0)  # a retry counts the work of its own run
+        return replace(state, run=run, measures=measures, loop=before_the_run(state.loop, len(state.value)))
     return state
 
 

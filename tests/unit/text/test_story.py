@@ -9,7 +9,7 @@ from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import Pointer
 from airflow_checkpoint_provider.storage.memory import named
-from airflow_checkpoint_provider.text import restore_story
+from airflow_checkpoint_provider.text import restore_story, summary_table
 from tests.support.recorded import Recorded, at, second_attempt, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -195,6 +195,18 @@ def test_story_of_the_next_run_of_a_job(golden: Golden) -> None:
     recorded.ended("22:10:03")
     recorded.launched("23:00:20", run="scheduled__2026-11-21")
     golden("next_run_of_job", story(recorded))
+
+
+def test_items_that_the_run_has_done_are_work_that_is_stored_and_saved() -> None:
+    recorded = Recorded(job="etl.orders", scope="")
+    recorded.started("22:00:20", run="monday")
+    recorded.stage("clean", "22:10:00", "22:10:02", work_s=540, kib=4)
+    recorded.item_done("days", "22:11:00", "22:11:01", work_s=25)
+    recorded.ended("22:11:02", "failed", 1)
+    recorded.started("22:20:00", try_number=2, run="monday")
+    assert "Stored: 9 min 25 s of work (clean 9 min, days 25 s)" in story(recorded)[-1]
+    recorded.ended("22:21:00")
+    assert summary_table.summarize(recorded.state, "monday").saved_s == 565
 
 
 def test_story_of_the_next_run_with_registered_objects(golden: Golden) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
@@ -28,6 +30,12 @@ def test_of_the_items_of_a_history_the_list_counts() -> None:
     assert carried.loop
     assert carried.value == ["mon", ["tue", 1]]
     assert (carried.loop.began, carried.loop.turns, carried.loop.frames) == (2, 0, {})
+
+
+def test_work_of_the_items_of_other_runs_is_not_that_of_the_next_run() -> None:
+    carried = of_next_run(replace(DAYS, measures=replace(DAYS.measures, work_s=25.0)), "day-2")
+    assert carried
+    assert carried.measures == DAYS.measures
 
 
 @pytest.mark.parametrize("state", [RANK, stage("clean")])
