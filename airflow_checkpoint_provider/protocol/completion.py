@@ -42,7 +42,7 @@ def complete(state: State, command: c.Complete) -> Decision:
         subsumed=subsumed_by(state, checkpoint),
         suspended=_suspended_by(checkpoint),
         metadata_bytes=command.metadata_bytes,
-        barrier=command.barrier,
+        barrier="" if checkpoint.request.barrier else command.barrier,
     )
     return (completed,)
 

@@ -19,7 +19,7 @@ SHOWN = 5  # items in a line
 def goes_on(uid: str, turns: int, work_s: float, restored: str) -> str:
     """Say that a loop goes on after turns that an earlier attempt has run."""
     done = f"{plural(turns, 'turn')} of {restored}, {duration(work_s)} of work not run again"
-    return coded(f"loop '{uid}': goes on with turn {turns + 1}; {done}", "CKP160")
+    return coded(f"loop '{uid}': goes on after turn {turns}; {done}", "CKP160")
 
 
 def begins_anew(uid: str, turns: int, why: str) -> str:

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.errors import InvalidConfig, ItemsChanged
 from airflow_checkpoint_provider.protocol.metadata import digest
 from airflow_checkpoint_provider.protocol.records import canonical, cut, refuse_deep
 from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE
+from airflow_checkpoint_provider.text.units import fitting, plural
 
 DIGITS = 8  # of the digest of an item. A list that somebody has changed is noticed; nobody has a reason to forge one
 LARGEST_ITEM = 4 * 1024  # bytes of JSON: each checkpoint holds all done items of a history
@@ -59,9 +60,9 @@ def skip_finished(uid: str, items: Iterator[Any], finished: str, again: str) -> 
             return turn
         if item_digest(item_json(uid, item)) != finished[turn * DIGITS : (turn + 1) * DIGITS]:
             raise ItemsChanged(
-                f"loop '{uid}': item {turn + 1} is {shown(item)} now, and was another one when its turn was run. {turns} turns are"
-                " finished. A list may get longer; its beginning must stay. Give the loop the items that it had, or let the run start"
-                f" over: {again}"
+                f"loop '{uid}': item {turn + 1} is {shown(item)} now, and was another one when its turn was run."
+                f" {plural(turns, 'turn')} {fitting(turns, 'are')} finished. A list may get longer; its beginning must stay. Give the loop"
+                f" the items that it had, or let the run start over: {again}"
             )
     return turns
 

@@ -72,7 +72,7 @@ def test_retry_goes_on_at_the_first_turn_that_is_not_finished(script: Script, ca
         assert second.run(job) == sum(range(6))
     assert (second.turns, second.called) == ([3, 4, 5], 0)
     said = capsys.readouterr().out
-    assert "loop 'count': goes on with turn 4; 3 turns of chk-3" in said
+    assert "loop 'count': goes on after turn 3; 3 turns of chk-3" in said
     assert "turn 3 of loop 'count'" in said
 
 
@@ -581,7 +581,7 @@ def test_example_ranks_airports(
     with script.attempt(checkpointing=DAILY) as job:
         example["main"](job, str(source), str(out))
     assert len(steps) == 11 + 2
-    assert "loop 'pagerank': goes on with turn 11; 10 turns of chk-2" in capsys.readouterr().out
+    assert "loop 'pagerank': goes on after turn 10; 10 turns of chk-2" in capsys.readouterr().out
     ranks = {row["id"]: row["rank"] for row in script.spark.read.parquet(str(out)).collect()}
     assert sum(ranks.values()) == pytest.approx(5)
     assert ranks["JFK"] == pytest.approx(ranks["LGA"])
