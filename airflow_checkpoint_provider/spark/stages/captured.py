@@ -13,14 +13,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
-from airflow_checkpoint_provider.spark.stages.installed import is_installed
-from airflow_checkpoint_provider.spark.stages.pickled import Class, Function, Inspector, StandIn, Texts, code_name
+from airflow_checkpoint_provider.spark.stages.pickled import Inspector, StandIn, Texts, code_name, is_of_library
 from airflow_checkpoint_provider.spark.stages.redaction import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNKNOWN = "an object"
+WHOLE = "a captured function"
+"""The name for the functions and classes of one pickle, each with what it holds: so values do not change places."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Captured:
 def captured(spark: SparkSession, plan: Any) -> Captured:
     """Return what the Python functions of a plan have captured. No digest of a secret is stored: it may be short, and change in each try."""
     secret = is_secret(spark)
-    read = cache(lambda command: list(captured_by(command, secret)))
+    read = cache(lambda command: sorted(captured_by(command, secret), key=repr))
     values: dict[str, list[str]] = {}
     objects: set[str] = set()
     for number, command in enumerate(_commands(spark, plan)):
@@ -49,7 +50,8 @@ def captured(spark: SparkSession, plan: Any) -> Captured:
 
 def changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Return the names of the values that differ."""
-    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return [name for name in names if name != WHOLE] or names
 
 
 def _commands(spark: SparkSession, plan: Any) -> Iterator[bytes]:
@@ -80,16 +82,18 @@ def captured_by(command: bytes, secret: Callable[[str], bool]) -> Iterator[tuple
     except Exception:  # noqa: BLE001  # another shape can fail anywhere, and the stage must go on
         found = [(UNKNOWN, StandIn())]
     for name, value in found:
-        yield name, texts.of(value) if code_name(value) or not secret(name) else None
+        yield name, texts.of(value) if name == WHOLE or not secret(name) else None
 
 
 def _found(inspector: Inspector) -> Iterator[tuple[str, Any]]:
     whole = inspector.load()
     function = whole[0] if isinstance(whole, tuple) else whole
-    if not code_name(function):
+    if code_name(function):
+        yield WHOLE, function
+    else:
         yield function.name if function.plain else UNKNOWN, function
-    holders: tuple[Function | type[Class], ...] = (*inspector.functions, *inspector.classes)
-    for holder in holders:
-        held = list(holder.held())
-        # What a library holds may differ in each driver: a folder of its own, for example
-        yield from [(holder.module, StandIn())] if held and is_installed(holder.module) else held
+    for holder in inspector.holders:
+        if is_of_library(holder):
+            yield from [(holder.module, StandIn())] if any(holder.held()) else []
+        else:
+            yield from ((name, value) for name, value in holder.held() if not code_name(value))

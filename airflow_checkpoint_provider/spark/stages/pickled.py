@@ -12,8 +12,12 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from airflow_checkpoint_provider.spark.stages.installed import is_installed
+
 PICKLER = "pyspark.cloudpickle"
-PLAIN = (bool, int, float, str, bytes, bytearray, type(None))
+LONG = 100  # a text or bytes of more is given by a digest
+LONG_TYPES = (str, bytes, bytearray)
+PLAIN = (bool, int, float, *LONG_TYPES, type(None))
 VALUES = {
     *(
         ("builtins", name)
@@ -26,6 +30,7 @@ VALUES = {
     *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
     *(
         ("_collections", "_tuplegetter"),
+        ("dataclasses", "_HAS_DEFAULT_FACTORY_CLASS"),
         ("decimal", "Decimal"),
         ("functools", "partial"),
         ("numpy", "dtype"),
@@ -34,6 +39,29 @@ VALUES = {
     *((PICKLER, name) for name in ("_make_dict_items", "_make_dict_keys", "_make_dict_values", "dynamic_subimport")),
 }
 """The classes and functions whose results are values: their arguments say all."""
+
+
+PYTHONS_OWN = {
+    *(
+        "__abstractmethods__",
+        "__annotate_func__",
+        "__annotations__",
+        "__annotations_cache__",
+        "__dataclass_fields__",
+        "_abc_impl",
+    ),
+    *(
+        "__dataclass_params__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__module__",
+        "__orig_bases__",
+        "__parameters__",
+    ),
+    *("__qualname__", "__slots__", "__static_attributes__", "__type_params__", "__weakref__"),
+}
+"""The attributes that Python itself gives to classes. They follow from the code, which belongs to the application."""
 
 
 class StandIn:
@@ -66,7 +94,7 @@ class StandIn:
 
 
 class Class(StandIn):
-    """A class that was pickled by value. ``data`` are its attributes, or the members of an enumeration."""
+    """A class that was pickled by value. ``data`` are its bases and attributes, or the members of an enumeration."""
 
     data: dict[str, Any]
 
@@ -95,12 +123,11 @@ class Function(StandIn):
 
 
 class Inspector(pickle.Unpickler):
-    """Reads one pickle. ``functions`` and ``classes`` are those that it holds by value."""
+    """Reads one pickle. ``holders`` are the functions and classes that it holds by value."""
 
     def __init__(self, command: bytes) -> None:
         super().__init__(io.BytesIO(command))
-        self.functions: list[Function] = []
-        self.classes: list[type[Class]] = []
+        self.holders: list[Function | type[Class]] = []
 
     def find_class(self, module: str, name: str) -> Any:
         if not module.startswith(PICKLER):
@@ -110,7 +137,9 @@ class Inspector(pickle.Unpickler):
             "_class_setstate": _set_class,
             "_function_setstate": self._set_function,
             "_make_function": Function,
-            "_make_skeleton_class": lambda _, name, bases, named, *__: self._class(named.get("__module__"), name, {}),
+            "_make_skeleton_class": lambda _, name, bases, named, *__: self._class(
+                named.get("__module__"), name, {"__bases__": bases}
+            ),
             "_make_skeleton_enum": lambda _, name, __, members, module, *___: self._class(
                 module, name, members, plain=True
             ),
@@ -119,13 +148,13 @@ class Inspector(pickle.Unpickler):
 
     def _class(self, module: str, name: str, members: dict[str, Any], *, plain: bool = False) -> type[Class]:
         made = type(name, (Class,), {"module": module, "name": name, "plain": plain, "data": dict(members)})
-        self.classes.append(made)
+        self.holders.append(made)
         return made
 
     def _set_function(self, function: Function, state: Any) -> None:
         function.attributes, function.state = state
         function.module, function.name = function.state["__module__"], function.state["__qualname__"]
-        self.functions.append(function)
+        self.holders.append(function)
 
 
 def _stand_in(module: str, name: str) -> type[StandIn]:
@@ -133,11 +162,21 @@ def _stand_in(module: str, name: str) -> type[StandIn]:
 
 
 def _set_class(made: type[Class], state: Any) -> None:
-    """Keep the attributes that the script gave to a class. Python's own, and those of ``Enum``, begin and end with an underscore."""
+    """Keep the attributes that the script gave to a class. Those of ``Enum`` begin and end with an underscore."""
     attributes, _ = state
+    of_enum = made.plain
     made.data.update(
-        (name, value) for name, value in attributes.items() if not (name[0] == name[-1] == "_" or name == "_abc_impl")
+        (name, value)
+        for name, value in attributes.items()
+        if name not in PYTHONS_OWN and not (of_enum and name[0] == name[-1] == "_")
     )
+
+
+def is_of_library(value: Any) -> bool:
+    """Tell whether a function or class that was pickled by value is of an installed package. What it holds may differ in each driver: a
+    folder of its own, for example.
+    """
+    return is_installed(value.module)
 
 
 def code_name(value: Any) -> str | None:
@@ -149,7 +188,8 @@ def code_name(value: Any) -> str | None:
 
 
 class Texts:
-    """Gives texts to values: equal texts to equal values, and to a collection a short one. Functions, classes and modules have their names.
+    """Gives texts to values: equal texts to equal values, and to large ones a digest. The text of a function or class has its name and what
+    it holds; its code belongs to the application.
 
     :param secret: tells whether a name is that of a secret. What holds a secret has no text.
     """
@@ -166,18 +206,28 @@ class Texts:
             return None
 
     def _of(self, value: Any) -> str | None:
-        if isinstance(value, PLAIN):  # Python prints no int of more than 4,300 digits
-            return (
-                f"{type(value).__name__} {value:x}" if isinstance(value, int) else f"{type(value).__name__} {value!r}"
-            )
+        if isinstance(value, int):  # Python prints none of more than 4,300 digits
+            return f"{type(value).__name__} {value:x}"
+        if isinstance(value, PLAIN) and not (isinstance(value, LONG_TYPES) and len(value) > LONG):
+            return f"{type(value).__name__} {value!r}"
         if id(value) not in self._known:
-            self._known[id(value)] = None  # for one that holds itself
-            self._known[id(value)] = self._of_others(value)
+            name = code_name(value)
+            self._known[id(value)] = f"code {name}" if name else None  # for one that holds itself
+            self._known[id(value)] = self._of_code(name, value) if name else self._of_others(value)
         return self._known[id(value)]
 
-    def _of_others(self, value: Any) -> str | None:
-        if name := code_name(value):
+    def _of_code(self, name: str, value: Any) -> str:
+        """Return the text of a function, a class or a module. What has no text in it is named by itself."""
+        if not (isinstance(value, Function) or (isinstance(value, type) and issubclass(value, Class))) or is_of_library(
+            value
+        ):
             return f"code {name}"
+        held = [(key, None if self._secret(key) and not code_name(one) else self._of(one)) for key, one in value.held()]
+        return _joined(f"code {name}", [f"{key} {text or 'no text'}" for key, text in held]) or ""
+
+    def _of_others(self, value: Any) -> str | None:
+        if isinstance(value, PLAIN):
+            return _joined(type(value).__name__, [repr(value)])
         if isinstance(value, StandIn):
             items = self._of_items(value.items, ordered=value.name == "OrderedDict")
             return _joined(f"{value.module}.{value.name}", [*map(self._of, value.args), items]) if value.plain else None

@@ -15,12 +15,13 @@ import sys
 import types
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from airflow_checkpoint_provider.spark.stages.captured import captured_by
+from airflow_checkpoint_provider.spark.stages.captured import WHOLE, captured_by
 
 PICKLER: Any = importlib.import_module("pyspark.cloudpickle")  # it has no types
 OF_A_SCRIPT = types.ModuleType("of_a_script")
@@ -31,20 +32,26 @@ class Color(enum.Enum):
     RED = 1
 
 
-def read(function: Callable[..., Any]) -> dict[str, str | None]:
-    """Return name and text of what a function has captured, as PySpark pickles it for its workers."""
+def texts_of(function: Callable[..., Any]) -> list[tuple[str, str | None]]:
+    """Return names and texts of what a function has captured, as PySpark pickles it for its workers."""
     script = sys.modules[__name__]
     PICKLER.register_pickle_by_value(script)  # as the main script is
     try:
         pickled = PICKLER.dumps((function, None))
     finally:
         PICKLER.unregister_pickle_by_value(script)
-    return dict(captured_by(pickled, lambda name: "token" in name))
+    return sorted(captured_by(pickled, lambda name: "token" in name), key=repr)
+
+
+def read(function: Callable[..., Any]) -> dict[str, str | None]:
+    """Return the texts by name, without that of the whole function."""
+    return {name: text for name, text in texts_of(function) if name != WHOLE}
 
 
 def text(value: Any) -> str | None:
-    """Return the text of a captured value."""
-    return read(lambda: value)["value"]
+    """Return the text of a captured value; that of the whole function if the value is a function, a class or a module."""
+    found = dict(texts_of(lambda: value))
+    return found.get("value", found[WHOLE])
 
 
 def keys(*names: str) -> Any:
@@ -167,6 +174,61 @@ def test_attributes_of_classes_and_functions_of_the_script_are_compared() -> Non
     changed = {name for name in one if one[name] != other[name]}
     assert {"Base.tax", "Limits.low", "Mode.A", "inner.rate"} <= changed
     assert not {"Config.rate", "Config.gross"} & changed
+
+
+def rated(rate: int) -> Callable[[int], int]:
+    return lambda x: x * rate
+
+
+def ruled(rate: int) -> type:
+    class Rule:
+        def apply(self) -> int:
+            return rate
+
+    return Rule
+
+
+@pytest.mark.parametrize("made", [rated, ruled])
+def test_values_belong_to_the_functions_and_classes_that_hold_them(made: Callable[[int], Any]) -> None:
+    a, b = made(7), made(19)
+    assert text([a, b, a]) != text([a, b, b])
+    assert text({"DE": a, "FR": b}) != text({"DE": b, "FR": a})
+    one, same = {"DE": a, "FR": b}, {"FR": b, "DE": a}
+
+    def of(nets: Any) -> list[tuple[str, str | None]]:
+        return texts_of(lambda: nets)
+
+    assert of(one) == of(same)
+
+    def chosen(first: Any, second: Any) -> Any:
+        return lambda: (first, second)
+
+    assert texts_of(chosen(a, b)) != texts_of(chosen(b, a))
+    assert texts_of(chosen(a, b)) == texts_of(chosen(made(7), made(19)))
+
+
+def test_bases_and_private_attributes_of_classes_are_compared() -> None:
+    def texts(base: type, rate: int) -> list[tuple[str, str | None]]:
+        rule = type("Rule", (base,), {"__rates__": (rate,), "_rate_": rate})
+        return texts_of(lambda: rule)
+
+    assert texts(Decimal, 7) == texts(Decimal, 7)
+    assert texts(Decimal, 7) != texts(Decimal, 8)
+    assert texts(Decimal, 7) != texts(Fraction, 7)
+
+
+def test_function_that_calls_itself_is_read() -> None:
+    def factorial(n: int) -> int:
+        return n * factorial(n - 1) if n else 1
+
+    assert texts_of(factorial) == texts_of(factorial)
+    assert None not in dict(texts_of(factorial)).values()
+
+
+def test_large_text_is_read_once() -> None:
+    large = "a" * 10**5
+    assert len(text([large] * 1000) or "") < 100
+    assert text(large) != text(large[1:])
 
 
 def test_member_of_an_enumeration_is_a_value() -> None:
