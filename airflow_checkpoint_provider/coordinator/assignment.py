@@ -94,49 +94,49 @@ def refuse_wrong_names(
     unclaimed_states: Iterable[StateSnapshot],
     new: Mapping[str, Collection[str]],
     allowed: Allowed,
-    turns: str | None = None,
+    loop: str | None = None,
 ) -> None:
     """Raise ``NonRestoredState`` if an unclaimed state and a new one of its kind may be the same state under two names.
 
     :param unclaimed_states: of earlier runs, or of turns that are not run again.
     :param new: the uids that this run uses and the history did not have, by kind.
-    :param turns: what has changed the new states, if it is not stored yet; None at the end of the script.
+    :param loop: the loop whose turns are not stored yet; None at the end of the script.
     """
     undecided = [state for state in unclaimed_states if _fate(state.uid, allowed) is None]
     by_kind = {kind: [state.uid for state in undecided if state.kind == kind] for kind, uids in new.items() if uids}
     pairs = [(kind_in_words(kind), missing, sorted(new[kind])) for kind, missing in by_kind.items() if missing]
     if pairs:
-        raise _non_restored(pairs, turns)
+        raise _non_restored(pairs, loop)
 
 
-def _non_restored(pairs: Sequence[tuple[str, Sequence[str], Sequence[str]]], turns: str | None) -> NonRestoredState:
+def _non_restored(pairs: Sequence[tuple[str, Sequence[str], Sequence[str]]], loop: str | None) -> NonRestoredState:
     """Return the error. ``pairs`` are a kind in words, the uids that the script has not used, and the new ones."""
     uids = [uid for _, missing, _ in pairs for uid in missing]
-    found = ", and ".join(_pair(*pair, turns) for pair in pairs)
+    found = ", and ".join(_pair(*pair, loop) for pair in pairs)
     kept = json.dumps(dict.fromkeys(uids, KEEP), ensure_ascii=False)
     ended = (
-        f"The attempt ended before it stored these turns, and the corrected script runs them. If the script uses {_quoted(uids)} later, move"
+        f"The attempt ended before it stored turns of {loop}, and the corrected script runs them. If the script uses {_quoted(uids)} later, move"
         f" {'them' if len(uids) > 1 else 'it'} before the loop, or allow it as below."
-        if turns
+        if loop
         else "The attempt ended before its last checkpoint. Its stages and checkpoints are kept, and the corrected script reuses them."
     )
-    renames = [f"--rename {old}={new}" for _, missing, names in pairs for old, new in zip(missing, names, strict=False)]
+    (_, missing, new), *others = pairs
+    known = not others and len(missing) == len(new) == 1  # of several, nobody knows which belong together
+    rename = f"{missing[0]}={new[0]}" if known else "OLD=NEW"
     return NonRestoredState(
         f"The script {found}. Is that a wrong name? {ended} If the name is wrong, write {_quoted(uids)} in the script. If the state has"
-        f" another name now, restore it with {' '.join(renames)}. To keep"
+        f" another name now, restore it with --rename {rename}. To keep"
         f" {_quoted(uids)} unused, set allow_non_restored_state={kept}. To drop {'them' if len(uids) > 1 else 'it'}, set"
         f" allow_non_restored_state={json.dumps(uids, ensure_ascii=False)}",
         uid=uids[0],
     )
 
 
-def _pair(kind: str, missing: Sequence[str], new: Sequence[str], turns: str | None) -> str:
+def _pair(kind: str, missing: Sequence[str], new: Sequence[str], loop: str | None) -> str:
     old_ones, new_ones = (f"{kind}{'s' * (len(uids) > 1)} {_quoted(uids)}" for uids in (missing, new))
     begin = "begin without restored states" if len(new) > 1 else "begins without a restored state"
-    if turns:
-        return (
-            f"has not used the restored {old_ones} so far, and {turns} have changed the new {new_ones}, which {begin}"
-        )
+    if loop:
+        return f"has not used the restored {old_ones} so far, and used the new {new_ones}, which {begin}"
     return f"did not use the restored {old_ones}, and used the new {new_ones}, which {begin}"
 
 
@@ -219,6 +219,7 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
             writes=_keys(loop.writes, rename),
             writes_before=_keys(loop.writes_before, rename),
             own_values=tuple(rename.get(uid, uid) for uid in loop.own_values),
+            opened=tuple(rename.get(uid, uid) for uid in loop.opened),
         )
     query = state.query
     if query is not None:

@@ -141,8 +141,8 @@ class LoopDetail(Provenance):
     """What the finished turns of a loop have left in this run. A retry begins with it at the first turn that is not finished.
 
     ``path`` is new at each barrier of the loop, and names no files: what the script builds after the turns is built on it. ``values`` of
-    the loop are those at its barrier, ``own_values`` the uids of those that its turns have set. Of a loop over the items of a history,
-    ``began`` is the number of those that earlier runs have done.
+    the loop are those at its barrier, ``own_values`` the uids of those that its turns have set, ``opened`` the uids of what the script has
+    opened inside of a turn. Of a loop over the items of a history, ``began`` is the number of those that earlier runs have done.
     """
 
     path: FileSetPath
@@ -153,6 +153,7 @@ class LoopDetail(Provenance):
     writes: dict[str, Size] = field(default_factory=dict)  # uid of a sink -> the writes of the run to it
     writes_before: dict[str, Size] = field(default_factory=dict)  # the same before the first turn
     own_values: tuple[str, ...] = ()
+    opened: tuple[Uid, ...] = added(factory=tuple)
 
 
 @dataclass(frozen=True, kw_only=True)

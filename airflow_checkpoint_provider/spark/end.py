@@ -97,7 +97,7 @@ class JobEnd:
         self._leave_out_turns()
         unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
         self._drop(unfinished, state_messages.unfinished_left_behind)
-        left = self.loops.left_by_turns
+        left = self.loops.opened_in_turns
         unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in left}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self._drop(dropped, state_messages.left_behind)

@@ -63,10 +63,8 @@ class Loops:
         self._held: Left = lambda: None  # whether the script has not left the open loop
         self._finished_files: set[str] = set()  # of states that turns before the newest barrier have computed
         self._restored_values = dict(parts.states.held_values or {})
-        self.left_by_turns: set[str] = (
-            set()
-        )  # uids of what restored turns of this application have left: no turn need use them again
-        self._left_by_others: set[str] = set()  # the same of turns of another application
+        self.opened_in_turns: set[str] = set()  # uids of what finished turns have opened: no turn need open them again
+        self._left_by_others: set[str] = set()  # uids of the other frames that turns of another application have left
         self._same = True  # the script has come to all restored turns so far as they were stored
         parts.sinks.before_write = self._note_write
 
@@ -134,7 +132,7 @@ class Loops:
                 continue
             items.refuse_many(loop.uid, loop.known)
             self._say_skipped(loop)
-            loop.begin_turn(item, body)
+            loop.begin_turn(item, body, self._states.opened())
             self._attempt.activity.turn = f"turn {loop.turns + 1} of {loop.name}"
             return item
         self._end(loop)
@@ -196,14 +194,15 @@ class Loops:
         if not detail.turns:
             return
         loop.own_values, loop.writes_before = set(detail.own_values), dict(detail.writes_before)
+        loop.opened = set(detail.opened)
+        self.opened_in_turns |= loop.opened
         self._sinks.pass_over(detail.writes)
         self._frames.pass_over(detail.frames)
         self._replay_values(loop, detail)
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, loop.uid)))
         say(loop_messages.goes_on(loop.uid, loop.turns, loop.work_s, str(self._attempt.restored.point)))
-        same = detail.application == self._parts.application
-        (self.left_by_turns if same else self._left_by_others).update(detail.frames, detail.own_values)
-        if not same:
+        if detail.application != self._parts.application:
+            self._left_by_others |= detail.frames.keys() - loop.opened
             say(loop_messages.other_application(loop.uid, loop.turns, self._again))
 
     def _replay_values(self, loop: Loop, detail: LoopDetail) -> None:
@@ -229,6 +228,8 @@ class Loops:
         """Note that the present turn is finished, and store what it has left if that is due."""
         now = time.monotonic()
         loop.in_turn, loop.turns, loop.work_s = False, loop.turns + 1, loop.work_s + now - loop.turn_began
+        loop.opened |= self._states.opened() - loop.open_before
+        self.opened_in_turns |= loop.opened
         if loop.lasts:
             loop.done.append(json.loads(loop.body))
             loop.known.add(loop.body)
@@ -281,25 +282,27 @@ class Loops:
                 self._checkpointer.checkpoint(loop.barrier)
 
     def _check_names(self, loop: Loop) -> None:
-        """Raise ``NonRestoredState`` if turns have changed a new state in place of a restored one: the corrected script would take them for
-        done, and what they have left would not be in its state.
+        """Raise ``NonRestoredState`` if the script has opened a new state in place of a restored one: the corrected script would take the
+        turns for done, and what they have read or changed would not be its state. What turns open may have names of their own.
         """
-        changed = {loop.uid, *loop.own_values, *(frame.uid for frame in self._frames.unsaved(changed=True))}
-        new = {kind: changed.intersection(uids) for kind, uids in self._states.new(()).items()}
+        new = {
+            kind: set(uids) - self.opened_in_turns
+            for kind, uids in self._states.new(self._states.object_states).items()
+        }
         unclaimed = self._states.unclaimed_of_earlier_runs()
         old = [
             state for state in unclaimed if state.kind != ONCE or not loop.known.isdisjoint(map(canonical, state.value))
         ]
-        self.refuse_wrong_names(old, new, f"turns of {loop.name}")
+        self.refuse_wrong_names(old, new, loop.name)
 
     def refuse_wrong_names(
-        self, unclaimed: Iterable[StateSnapshot], new: Mapping[str, Collection[str]], turns: str | None = None
+        self, unclaimed: Iterable[StateSnapshot], new: Mapping[str, Collection[str]], loop: str | None = None
     ) -> None:
         """Raise ``NonRestoredState`` if the script may use one of the ``new`` states in place of one of an earlier run, or a new frame in
         place of one that finished turns of another application have left.
         """
         allowed = self._parts.allow_non_restored_state
-        refuse_wrong_names([state for state in unclaimed if state.uid not in self.left_by_turns], new, allowed, turns)
+        refuse_wrong_names([state for state in unclaimed if state.uid not in self.opened_in_turns], new, allowed, loop)
         others = [state for state in self._states.unclaimed() if state.frame and state.uid in self._left_by_others]
         refuse_wrong_names(others, self._states.new_frames(), allowed)
 
@@ -335,6 +338,7 @@ class Loops:
             writes=self._sinks.counts(),
             writes_before=loop.writes_before,
             own_values=tuple(sorted(loop.own_values & self._states.values.keys())),
+            opened=tuple(sorted(loop.opened)),
         )
         value = list(loop.done) if loop.lasts else {"turns": loop.turns}
         measures = Measures(barrier=loop.barrier, work_s=loop.work_s)

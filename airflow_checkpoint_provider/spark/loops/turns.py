@@ -39,6 +39,8 @@ class Loop:
     at_barrier: set[str] = field(default_factory=set)  # uids of what it had built at the newest barrier
     writes_before: dict[str, int] = field(default_factory=dict)
     own_values: set[str] = field(default_factory=set)  # uids of the values that its turns have set
+    opened: set[str] = field(default_factory=set)  # uids of the states that the script has opened inside of its turns
+    open_before: frozenset[str] = frozenset()  # the states that the script had opened when the present turn began
     effects: bool = False  # since the newest barrier, a turn has changed a value or a frame, or has written to a sink
     skipped: list[str] = field(default_factory=list)  # items of a history that were done before
 
@@ -55,8 +57,9 @@ class Loop:
     def earlier_stages(self) -> str:
         return digest_of_stages(self.before.values())
 
-    def begin_turn(self, item: Any, body: bytes) -> None:
-        """Note that the script runs the turn of ``item`` now."""
+    def begin_turn(self, item: Any, body: bytes, opened: frozenset[str]) -> None:
+        """Note that the script runs the turn of ``item`` now. ``opened`` are the states that it has opened before."""
+        self.open_before = opened
         self.item, self.body, self.in_turn, self.turn_began = item, body, True, time.monotonic()
 
     @property

@@ -236,10 +236,13 @@ class States:
 
     # -- the script does not use a state -----------------------------------------------------------------------------
 
+    def opened(self) -> frozenset[str]:
+        """Return the uids of the values, frames, loops and objects that the script has used so far."""
+        return frozenset(self.claimed_values | self.claimed_loops.keys() | self.object_states.keys())
+
     def unclaimed(self) -> tuple[StateSnapshot, ...]:
         """Return the restored states that the script has not used so far."""
-        claimed = self.handed_out.keys() | self.claimed_values | self.claimed_queries | self.object_states.keys()
-        claimed |= self.claimed_loops.keys()
+        claimed = self.handed_out.keys() | self.claimed_queries | self.opened()
         return tuple(self.snapshots[uid] for uid in unclaimed(self.snapshots, claimed))
 
     def unclaimed_of_earlier_runs(self) -> tuple[StateSnapshot, ...]:
@@ -269,7 +272,7 @@ class States:
 
     def _left_by_turns(self) -> set[str]:
         loops = [state.loop for state in self.snapshots.values() if state.loop and state.loop.turns]
-        return {uid for loop in loops for uid in (*loop.frames, *loop.own_values)}
+        return {uid for loop in loops for uid in (*loop.frames, *loop.own_values, *loop.opened)}
 
     def unused_stages(self) -> tuple[str, ...]:
         """Return the uids of the restored stages that the script has not used so far."""

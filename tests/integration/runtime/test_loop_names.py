@@ -15,11 +15,18 @@ from tests.integration.runtime.looping import added, numbers, total
 
 
 def run(
-    job: CheckpointedJob, days: Sequence[str], frame: str = "sums", value: str = "seen", loop: str = "days"
+    job: CheckpointedJob,
+    days: Sequence[str],
+    *,
+    frame: str = "sums",
+    value: str = "seen",
+    loop: str = "days",
+    rate: str = "rate",
 ) -> list[int]:
-    sums, seen = job.frame(frame, lambda: numbers(job)), job.value(value, 0)
+    sums, seen, step = job.frame(frame, lambda: numbers(job)), job.value(value, 0), job.value(rate, 1)
+    step.set(step.get())
     for _ in job.once(loop, days):
-        added(sums, 1)
+        added(sums, step.get())
         seen.set(seen.get() + 1)
     return [total(sums), seen.get()]
 
@@ -27,12 +34,13 @@ def run(
 @pytest.mark.parametrize(
     ("wrong", "found"),
     [
-        ({"frame": "sum"}, "frame 'sums' so far, and turns of loop 'days' have changed the new frame 'sum'"),
+        ({"frame": "sum"}, "frame 'sums' so far, and used the new frame 'sum', which begins"),
         (
             {"frame": "sum", "value": "sen"},
-            "'sum', which begins without a restored state, and has not used the restored value 'seen' so far",
+            ", and has not used the restored value 'seen' so far, and used the new value",
         ),
-        ({"loop": "dayz"}, "'days' so far, and turns of loop 'dayz' have changed the new "),
+        ({"loop": "dayz"}, "'days' so far, and used the new lasting loop 'dayz'"),
+        ({"rate": "rte"}, "value 'rate' so far, and used the new value 'rte'"),
     ],
 )
 def test_turn_that_changes_a_state_under_a_wrong_name_is_not_stored(
@@ -73,26 +81,46 @@ def test_name_that_is_corrected_between_two_attempts_loses_no_turn(script: Scrip
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_states_that_finished_turns_have_left_stay(
+def test_states_that_finished_turns_have_opened_stay(
     script: Script, capsys: pytest.CaptureFixture[str], allowed: bool
 ) -> None:
-    def turns(job: CheckpointedJob, numbers_of_turns: list[int]) -> None:
-        for number in job.iterate("rank", numbers_of_turns):
-            job.value(f"seen-{number}", 0).set(number)
+    def turns(job: CheckpointedJob, items: list[int], crash: int = 0) -> None:
+        for number in job.iterate("rank", items, every=1):
             if number == 1:
+                job.value("rate", 1).get()
                 added(job.frame("sums", lambda: numbers(job)), 1)
+            job.value(f"seen-{number}", 0).set(number)
+            if number == crash:
+                raise Broken
 
-    for _ in ("first run", "next run"):
+    for items, crash in (([1, 2, 3], 2), ([1, 2, 3, 4], 4)):  # the second run has a value of its own
         with script.failing() as job:
-            turns(job, [1, 2])
-            raise Broken
+            turns(job, items, crash)
         capsys.readouterr()
-        with script.attempt(allow_non_restored_state=allowed) as job:  # the first two turns are not run again
-            turns(job, [1, 2, 3])
+        with script.attempt(allow_non_restored_state=allowed) as job:  # turns before the crash are not run again
+            turns(job, items)
         assert "this run did not use" not in capsys.readouterr().out
     with script.attempt(allow_non_restored_state=True) as job:
         assert total(job.frame("sums", lambda: numbers(job))) == 2
-        assert [job.value(f"seen-{number}", 0).get() for number in (1, 2, 3)] == [1, 2, 3]
+        assert [job.value(f"seen-{number}", 0).get() for number in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+
+def test_states_that_turns_of_another_application_have_opened_stay(script: Script) -> None:
+    def turns(job: CheckpointedJob) -> None:
+        for day in job.once("days", ["mon"]):
+            job.value(f"seen-{day}", 0).set(1)
+            added(job.frame("sums", lambda: numbers(job)), 1)
+
+    with script.failing() as job:
+        turns(job)
+        raise Broken
+    script.change("mended")
+    with script.attempt() as job:
+        turns(job)
+        job.frame("late", lambda: numbers(job))
+    with script.attempt(allow_non_restored_state="keep") as job:
+        turns(job)
+        assert [total(job.frame("sums", lambda: numbers(job))), job.value("seen-mon", 0).get()] == [1, 1]
 
 
 def test_frame_gets_its_new_name_by_a_restore(script: Script) -> None:

@@ -303,6 +303,26 @@ def at_a_barrier() -> Acknowledgement:
     return replace(Acknowledgement.from_bytes(golden("acknowledgement")), barrier="part 3 of 6 of stage 'scores'")
 
 
+def with_opened_in_turns() -> Acknowledgement:
+    """Return the acknowledgement of a loop whose turns have opened a value."""
+    ack = Acknowledgement.from_bytes(golden("acknowledgement-loops"))
+    states = (
+        replace(state, loop=replace(state.loop, opened=("seen-1",))) if state.loop else state for state in ack.states
+    )
+    return replace(ack, states=tuple(states))
+
+
+def with_captured() -> Acknowledgement:
+    """Return the acknowledgement of a sink whose writes have Python functions with values."""
+    ack = Acknowledgement.from_bytes(golden("acknowledgement-sinks"))
+    (state,) = ack.states
+    assert state.sink
+    written = tuple(
+        replace(one, origin=replace(one.origin, captured={"rate": "d1gest"})) for one in state.sink.transactions
+    )
+    return replace(ack, states=(replace(state, sink=replace(state.sink, transactions=written)),))
+
+
 def completed_at_a_barrier() -> e.CheckpointCompleted:
     """Return the event of a checkpoint at a barrier."""
     barrier = at_a_barrier().barrier
@@ -358,6 +378,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-keyed": lambda: with_keyed().to_bytes(),
     "acknowledgement-parts": lambda: with_parts().to_bytes(),
     "acknowledgement-barrier": lambda: at_a_barrier().to_bytes(),
+    "acknowledgement-opened": lambda: with_opened_in_turns().to_bytes(),
+    "acknowledgement-captured": lambda: with_captured().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
