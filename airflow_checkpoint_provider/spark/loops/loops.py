@@ -190,12 +190,12 @@ class Loops:
         self._states.handed_out[loop.uid] = held.identity
         loop.done, loop.began = (list(held.value), detail.began) if loop.lasts else ([], 0)
         loop.known = set(map(canonical, loop.done))
+        loop.opened = set(detail.opened)
+        self.opened_in_turns |= loop.opened
         loop.turns, loop.digests, loop.work_s = detail.turns, detail.items, held.measures.work_s
         if not detail.turns:
             return
         loop.own_values, loop.writes_before = set(detail.own_values), dict(detail.writes_before)
-        loop.opened = set(detail.opened)
-        self.opened_in_turns |= loop.opened
         self._sinks.pass_over(detail.writes)
         self._frames.pass_over(detail.frames)
         self._replay_values(loop, detail)
@@ -284,6 +284,7 @@ class Loops:
     def _check_names(self, loop: Loop) -> None:
         """Raise ``NonRestoredState`` if the script has opened a new state in place of a restored one: the corrected script would take the
         turns for done, and what they have read or changed would not be its state. What turns open may have names of their own.
+        Registered objects have no state before their first barrier, and are compared at the end.
         """
         new = {
             kind: set(uids) - self.opened_in_turns

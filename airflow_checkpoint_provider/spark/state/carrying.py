@@ -46,8 +46,11 @@ def _newest(state: StateSnapshot, frame: FrameDetail, run: str) -> StateSnapshot
 
 
 def before_the_run(loop: LoopDetail, done: int) -> LoopDetail:
-    """Return the detail of a history's items as the run has begun with it: earlier runs have done ``done`` of them."""
-    return LoopDetail(application=loop.application, path=loop.path, began=done)
+    """Return the detail of a history's items as the run has begun with it: earlier runs have done ``done`` of them.
+
+    What their turns have opened stays in use, though no turn opens it again.
+    """
+    return LoopDetail(application=loop.application, path=loop.path, began=done, opened=loop.opened)
 
 
 def began_with(state: StateSnapshot) -> bool:

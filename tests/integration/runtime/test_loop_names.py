@@ -105,22 +105,24 @@ def test_states_that_finished_turns_have_opened_stay(
         assert [job.value(f"seen-{number}", 0).get() for number in (1, 2, 3, 4)] == [1, 2, 3, 4]
 
 
-def test_states_that_turns_of_another_application_have_opened_stay(script: Script) -> None:
-    def turns(job: CheckpointedJob) -> None:
-        for day in job.once("days", ["mon"]):
+def test_states_that_items_of_the_history_have_opened_stay(script: Script) -> None:
+    def turns(job: CheckpointedJob, days: list[str]) -> None:
+        for day in job.once("days", days):
             job.value(f"seen-{day}", 0).set(1)
             added(job.frame("sums", lambda: numbers(job)), 1)
 
     with script.failing() as job:
-        turns(job)
+        turns(job, ["mon"])
         raise Broken
     script.change("mended")
     with script.attempt() as job:
-        turns(job)
+        turns(job, ["mon"])  # the turn of another application is not run again
         job.frame("late", lambda: numbers(job))
+    with script.attempt() as job:
+        turns(job, ["mon", "tue"])
     with script.attempt(allow_non_restored_state="keep") as job:
-        turns(job)
-        assert [total(job.frame("sums", lambda: numbers(job))), job.value("seen-mon", 0).get()] == [1, 1]
+        assert total(job.frame("sums", lambda: numbers(job))) == 2
+        assert [job.value(f"seen-{day}", 0).get() for day in ("mon", "tue")] == [1, 1]
 
 
 def test_frame_gets_its_new_name_by_a_restore(script: Script) -> None:

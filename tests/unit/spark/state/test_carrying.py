@@ -25,11 +25,13 @@ def test_frame_begins_with_its_newest_rows() -> None:
 
 
 def test_of_the_items_of_a_history_the_list_counts() -> None:
-    carried = of_next_run(DAYS, "day-2")
+    assert DAYS.loop
+    carried = of_next_run(replace(DAYS, loop=replace(DAYS.loop, opened=("seen-mon",))), "day-2")
     assert carried
     assert carried.loop
     assert carried.value == ["mon", ["tue", 1]]
     assert (carried.loop.began, carried.loop.turns, carried.loop.frames) == (2, 0, {})
+    assert carried.loop.opened == ("seen-mon",), "no turn opens it again"
 
 
 def test_work_of_the_items_of_other_runs_is_not_that_of_the_next_run() -> None:
