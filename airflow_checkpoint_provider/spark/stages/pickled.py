@@ -39,28 +39,11 @@ VALUES = {
     *((PICKLER, name) for name in ("_make_dict_items", "_make_dict_keys", "_make_dict_values", "dynamic_subimport")),
 }
 """The classes and functions whose results are values: their arguments say all."""
-
-
 PYTHONS_OWN = {
-    *(
-        "__abstractmethods__",
-        "__annotate_func__",
-        "__annotations__",
-        "__annotations_cache__",
-        "__dataclass_fields__",
-        "_abc_impl",
-    ),
-    *(
-        "__dataclass_params__",
-        "__dict__",
-        "__doc__",
-        "__firstlineno__",
-        "__module__",
-        "__orig_bases__",
-        "__parameters__",
-    ),
-    *("__qualname__", "__slots__", "__static_attributes__", "__type_params__", "__weakref__"),
-}
+    "__abstractmethods__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dataclass_fields__", "__dataclass_params__",
+    "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__", "__slots__",
+    "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl",
+}  # fmt: skip
 """The attributes that Python itself gives to classes. They follow from the code, which belongs to the application."""
 
 
@@ -218,9 +201,8 @@ class Texts:
 
     def _of_code(self, name: str, value: Any) -> str:
         """Return the text of a function, a class or a module. What has no text in it is named by itself."""
-        if not (isinstance(value, Function) or (isinstance(value, type) and issubclass(value, Class))) or is_of_library(
-            value
-        ):
+        by_value = isinstance(value, Function) or (isinstance(value, type) and issubclass(value, Class))
+        if not by_value or is_of_library(value):
             return f"code {name}"
         held = [(key, None if self._secret(key) and not code_name(one) else self._of(one)) for key, one in value.held()]
         return _joined(f"code {name}", [f"{key} {text or 'no text'}" for key, text in held]) or ""
