@@ -100,17 +100,7 @@ class AttemptRun(JobRun):
         self.stages = Stages(spark, attempt, self.states, self.checkpointer, application)
         self._files = KeptFiles(attempt, self.states, self.stages, self.checkpointer)
         self._frames = Frames(spark, attempt, self.states, self.stages)
-        parts = LoopParts(
-            attempt,
-            self.states,
-            self._sinks,
-            self.checkpointer,
-            self._frames,
-            application.digest,
-            config.interval_s,
-            settings.allow_non_restored_state,
-        )
-        self.loops = Loops(parts, self._check_call)
+        self.loops = self._loops(settings, application)
         self._unsaid = state_messages.not_paced(config)  # until there is a stage
         self._progress = Progress(spark, attempt, self.checkpointer.protection)
         self._end = JobEnd(
@@ -128,6 +118,19 @@ class AttemptRun(JobRun):
             allow_non_restored_state=settings.allow_non_restored_state,
             kills=self._kills,
         )
+
+    def _loops(self, settings: Settings, application: Application) -> Loops:
+        parts = LoopParts(
+            attempt=self.attempt,
+            states=self.states,
+            sinks=self._sinks,
+            checkpointer=self.checkpointer,
+            frames=self._frames,
+            application=application.digest,
+            interval_s=settings.config.interval_s,
+            allow_non_restored_state=settings.allow_non_restored_state,
+        )
+        return Loops(parts, self._check_call)
 
     def _attach(self, job: str, application: Application) -> None:
         """Copy the states if they lie elsewhere, which may take long. Then the script begins."""

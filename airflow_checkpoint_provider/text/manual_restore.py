@@ -47,21 +47,24 @@ def restored(
         lines.append(labelled("abandoned", _what_becomes_of(beyond, state.config.retention)))
     if state.suspended:
         lines.append(labelled("lifted", f"the suspension {suspension(state)}"))
-    if claim:
-        lines.append(
-            labelled(
-                "claimed", "the savepoint belongs to this job, which deletes it when its retention no longer keeps it"
-            )
-        )
-    if restored.outside:
-        named = f"unless its script or task has restore={str(base)!r}"
-        text = f"it lies outside of the root and of savepoint_roots. So the next start is refused (CKP409), {named}"
-        lines.append(labelled("to name", text))
+    lines += _of_savepoint(restored, claim=claim)
     lines += [labelled("goes back", _query_goes_back(query)) for query in back]
     lines += [_sink_is_ahead(sink, rewind=rewind_sink) for sink in _sinks_ahead(state, restored, rename or {})]
     lines += [labelled("missing", text) for text in _taken_out(state, restored)]
     lines += [labelled("renamed", f"'{old}' is now called '{new}'") for old, new in (rename or {}).items()]
     return [*lines, *(line for query in again for line in _read_again(query))]
+
+
+def _of_savepoint(restored: Restored, *, claim: bool) -> Iterator[str]:
+    """Yield what becomes of a restored savepoint, and what the next start must name."""
+    if claim:
+        yield labelled(
+            "claimed", "the savepoint belongs to this job, which deletes it when its retention no longer keeps it"
+        )
+    if restored.outside:
+        named = f"unless its script or task has restore={str(restored.point)!r}"
+        text = f"it lies outside of the root and of savepoint_roots. So the next start is refused (CKP409), {named}"
+        yield labelled("to name", text)
 
 
 def _query_goes_back(query: GoingBack) -> str:

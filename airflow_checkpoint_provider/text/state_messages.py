@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.protocol.config import CheckpointConfig
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Run
 from airflow_checkpoint_provider.protocol.metadata import StateEntry, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.text.units import batch, coded, day_and_time, duration, plural, size, some
+from airflow_checkpoint_provider.text.units import batch, coded, day_and_time, duration, fitting, plural, size, some
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP120": "A stage was not computed again. Its stored rows were used.",
@@ -225,7 +225,7 @@ def too_many_modules(computed: str, limit: int, folder: str) -> str:
 def handed_on(states: Sequence[StateSnapshot]) -> str:
     """Say which restored states the script did not use and the next checkpoints still contain."""
     uids = ", ".join(f'"{state.uid}"' for state in states)
-    drop = f"To drop {'it' if len(states) == 1 else 'them'}, set allow_non_restored_state=[{uids}]"
+    drop = f"To drop {fitting(len(states), 'them')}, set allow_non_restored_state=[{uids}]"
     return coded(f"{_unused(states)} kept: {_named(states)}. {drop}", "CKP426")
 
 

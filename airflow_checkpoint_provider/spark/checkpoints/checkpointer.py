@@ -218,7 +218,7 @@ class Checkpointer:
         if declined:
             self._in_flight = self._thread.submit(task.decline, declined, number)
         else:
-            self._in_flight = self._thread.submit(task.run, BarrierSnapshots(pinned, self._writers))
+            self._in_flight = self._thread.submit(task.run, BarrierSnapshots(pinned, self._writers, barrier))
         return declined
 
     def _number_for_objects(self, task: CheckpointTask) -> int | None:

@@ -46,7 +46,7 @@ class Savepoints:
         self._late: set[int] = set()  # ids of savepoints that were given up: a call of the store did not return in time
         self.taken: set[int] = set()  # ids of savepoints that have begun and not ended
 
-    def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, barrier: str, *, stop: bool) -> None:
+    def serve(self, requests: frozenset[str], snapshots: BarrierSnapshots, *, stop: bool) -> None:
         """Start the savepoints of ``requests`` with the states of this barrier, in the order of their ids, a stop last.
 
         ``stop``: the script waits at this barrier, so a savepoint that stops the job may be taken. The snapshots are discarded after the
@@ -60,9 +60,7 @@ class Savepoints:
                 self._expire(savepoint, "the copy of an earlier savepoint has not returned")
             elif savepoint.id not in self.taken and (stop or not stops):
                 self.taken.add(savepoint.id)
-                self._begun.append(
-                    self._thread.submit(self._stop if stops else self._take, savepoint, snapshots, barrier)
-                )
+                self._begun.append(self._thread.submit(self._stop if stops else self._take, savepoint, snapshots))
         # ``wait_begun`` raises errors. The rest is dropped here: an attempt may reach barriers for months.
         self._begun = [begun for begun in self._begun if not begun.done() or begun.exception()]
         self._begun.append(self._thread.submit(snapshots.discard))
@@ -100,10 +98,10 @@ class Savepoints:
 
     # -- one savepoint -----------------------------------------------------------------------------------------------
 
-    def _take(self, savepoint: Checkpoint, snapshots: BarrierSnapshots, barrier: str) -> None:
+    def _take(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         try:
             with self._or_aborted(savepoint):
-                self._copy_and_complete(savepoint, snapshots, barrier)
+                self._copy_and_complete(savepoint, snapshots)
         finally:
             self.taken.discard(savepoint.id)
 
@@ -121,7 +119,7 @@ class Savepoints:
                 traceback.print_exc()
             self._abort(savepoint, *copies.abort_reason(error, savepoint))
 
-    def _copy_and_complete(self, savepoint: Checkpoint, snapshots: BarrierSnapshots, barrier: str) -> None:
+    def _copy_and_complete(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         began = time.monotonic()
         deadline = began + savepoint.timeout_s
         with self._watched(savepoint, deadline):
@@ -134,7 +132,9 @@ class Savepoints:
                 records = self._copy(savepoint, snapshots, deadline)
                 self._refuse_unwanted(savepoint)
                 in_time = functools.partial(copies.in_time, self._attempt, savepoint.id, deadline)
-                self._attempt.writer.acknowledge(self._acknowledgement(savepoint.id, records, barrier), in_time)
+                self._attempt.writer.acknowledge(
+                    self._acknowledgement(savepoint.id, records, snapshots.barrier), in_time
+                )
             state = self._attempt.writer.complete(savepoint.id)
             say(messages.checkpoint_line(state.checkpoint(savepoint.id) or savepoint, time.monotonic() - began))
             self.publish()
@@ -214,17 +214,17 @@ class Savepoints:
             return True
         return False
 
-    def _stop(self, savepoint: Checkpoint, snapshots: BarrierSnapshots, barrier: str) -> None:
+    def _stop(self, savepoint: Checkpoint, snapshots: BarrierSnapshots) -> None:
         """Take the savepoint of a stop. Try until its outcome is known: the script must not go on if the suspension may have been written."""
         deadline = time.monotonic() + savepoint.timeout_s
-        self._take(savepoint, snapshots, barrier)
+        self._take(savepoint, snapshots)
         while self._status(savepoint) == PENDING and not self._closing.wait(RETRY_PAUSE):
             if time.monotonic() > deadline:
                 raise CommitStateUnknown(
                     f"the store did not answer whether the job was stopped with {savepoint.target}; run `checkpoints show` to see it"
                 )
             self.taken.add(savepoint.id)
-            self._take(savepoint, snapshots, barrier)
+            self._take(savepoint, snapshots)
 
     def stop(self, savepoint: Checkpoint, barrier: str) -> None:
         """End the process if the savepoint was completed; log it if it was aborted. Called by the script's own thread."""

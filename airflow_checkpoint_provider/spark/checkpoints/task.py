@@ -82,7 +82,7 @@ class CheckpointTask:
         if not self._stop:
             self._take_checkpoints(snapshots)
         self._begin_step()
-        self._context.savepoints.serve(self.requests, snapshots, self._barrier, stop=self._stop is not None)
+        self._context.savepoints.serve(self.requests, snapshots, stop=self._stop is not None)
         return snapshots.newest
 
     def _take_checkpoints(self, snapshots: BarrierSnapshots) -> None:

@@ -305,7 +305,7 @@ class Loops:
         allowed = self._parts.allow_non_restored_state
         refuse_wrong_names([state for state in unclaimed if state.uid not in self.opened_in_turns], new, allowed, loop)
         others = [state for state in self._states.unclaimed() if state.frame and state.uid in self._left_by_others]
-        refuse_wrong_names(others, self._states.new_frames(), allowed)
+        refuse_wrong_names(others, self._states.new_in_attempt(), allowed)
 
     def _take_over(self, loop: Loop, stored: Sequence[StoredFrame]) -> None:
         """Let the states hold what the finished turns have left, and drop what only they needed."""

@@ -82,7 +82,7 @@ def captured_by(command: bytes, secret: Callable[[str], bool]) -> Iterator[tuple
     except Exception:  # noqa: BLE001  # another shape can fail anywhere, and the stage must go on
         found = [(UNKNOWN, StandIn())]
     for name, value in found:
-        yield name, texts.of(value) if name == WHOLE or not secret(name) else None
+        yield name, texts.under(name, value)
 
 
 def _found(inspector: Inspector) -> Iterator[tuple[str, Any]]:

@@ -181,12 +181,15 @@ class Texts:
         self._secret = secret
         self._known: dict[int, str | None] = {}
 
-    def of(self, value: Any) -> str | None:
-        """Return the text of a value, which stays alive as long as this object; None if it is not plain, or cannot be read."""
+    def under(self, name: str, value: Any) -> str | None:
+        """Return the text of a named value, which stays alive as long as this object; None if it is secret or not plain, or cannot be read."""
         try:
-            return self._of(value)
+            return self._under(name, value)
         except Exception:  # noqa: BLE001  # nested too deeply, for example; the stage must go on
             return None
+
+    def _under(self, name: Any, value: Any) -> str | None:
+        return None if isinstance(name, str) and self._secret(name) and not code_name(value) else self._of(value)
 
     def _of(self, value: Any) -> str | None:
         if isinstance(value, int):  # Python prints none of more than 4,300 digits
@@ -204,7 +207,7 @@ class Texts:
         by_value = isinstance(value, Function) or (isinstance(value, type) and issubclass(value, Class))
         if not by_value or is_of_library(value):
             return f"code {name}"
-        held = [(key, None if self._secret(key) and not code_name(one) else self._of(one)) for key, one in value.held()]
+        held = [(key, self._under(key, one)) for key, one in value.held()]
         return _joined(f"code {name}", [f"{key} {text or 'no text'}" for key, text in held]) or ""
 
     def _of_others(self, value: Any) -> str | None:
@@ -220,11 +223,7 @@ class Texts:
 
     def _of_items(self, items: Iterable[tuple[Any, Any]], *, ordered: bool = False) -> str | None:
         """Return the text of a dict. Its order does not count, as it does not for Python: rows of a table come in any order."""
-        texts = []
-        for key, value in items:
-            if isinstance(key, str) and self._secret(key) and not code_name(value):
-                return None
-            texts.append(_joined("", [self._of(key), self._of(value)]))
+        texts = [_joined("", [self._of(key), self._under(key, value)]) for key, value in items]
         return _joined("dict", texts, ordered=ordered)
 
 

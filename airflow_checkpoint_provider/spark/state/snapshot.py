@@ -128,10 +128,10 @@ class ProvedSnapshot:
 
 
 class BarrierSnapshots:
-    """The snapshots of one barrier, for every checkpoint and savepoint that is taken of it."""
+    """The snapshots of one barrier, for every checkpoint and savepoint that is taken of it. ``barrier`` is its name."""
 
-    def __init__(self, snapshots: Sequence[Snapshot], writers: Executor) -> None:
-        self._snapshots, self._writers = snapshots, writers
+    def __init__(self, snapshots: Sequence[Snapshot], writers: Executor, barrier: str) -> None:
+        self._snapshots, self._writers, self.barrier = snapshots, writers, barrier
         self._written: Records | None = None
         self.newest: Mapping[str, StateSnapshot] | None = None
         """The states in the newest completed checkpoint, perhaps none; None if no checkpoint has completed."""

@@ -11,8 +11,6 @@ from typing import Any
 from airflow_checkpoint_provider.coordinator.assignment import check_kind, unclaimed
 from airflow_checkpoint_provider.protocol.metadata import (
     FILES,
-    FRAME,
-    KEYED,
     OF_RUN,
     QUERY,
     REGISTERED,
@@ -296,22 +294,19 @@ class States:
         :param hooks: uids of the registered objects that have no state.
         """
         known = {uid for uid, state in self.snapshots.items() if began_with(state)}
-        lasting = {
-            kind: {uid for uid, its in self.claimed_loops.items() if its == kind and uid not in known}
-            for kind in LASTING
-        }
         return {
-            **{kind: uids for kind, uids in lasting.items() if uids},
+            **{kind: uids for kind, uids in self._lasting_but(known).items() if uids},
             VALUE: self.claimed_values - self.run_values.keys(),
             REGISTERED: self.object_states.keys() - {*self.run_objects, *hooks},
         }
 
-    def new_frames(self) -> dict[str, Collection[str]]:
-        """Return the frames and tables that the script uses and with which this attempt did not begin, by kind."""
-        return {
-            kind: {uid for uid, its in self.claimed_loops.items() if its == kind} - self.begun_with
-            for kind in (FRAME, KEYED)
-        }
+    def new_in_attempt(self) -> dict[str, Collection[str]]:
+        """Return the frames, tables and loops of a history that the script uses and with which this attempt did not begin, by kind."""
+        return self._lasting_but(self.begun_with)
+
+    def _lasting_but(self, known: Collection[str]) -> dict[str, Collection[str]]:
+        claimed = self.claimed_loops.items()
+        return {kind: {uid for uid, its in claimed if its == kind and uid not in known} for kind in LASTING}
 
     def drop(self, uids: Collection[str]) -> None:
         """Leave states out of all later acknowledgements, even if a checkpoint that holds them completes later."""

@@ -113,9 +113,9 @@ def test_savepoints_are_taken_in_the_order_of_their_ids_and_a_stop_last(running:
 def test_stop_is_not_taken_where_the_script_does_not_wait(running: Driver, target: MemoryStore) -> None:
     number = ask(running, target, "suspend_savepoint")
     snapshot = Recording("counts")
-    pinned = BarrierSnapshots((snapshot,), running.checkpointer._writers)
+    pinned = BarrierSnapshots((snapshot,), running.checkpointer._writers, "here")
     serving = running.checkpointer.savepoints
-    serving.serve(frozenset({running.listed(number).request.token}), pinned, "here", stop=False)
+    serving.serve(frozenset({running.listed(number).request.token}), pinned, stop=False)
     serving.wait_begun()
     assert (running.listed(number).status, snapshot.places, snapshot.discarded) == (PENDING, [], 1)
 
@@ -140,7 +140,7 @@ def test_savepoint_that_was_aborted_meanwhile_is_not_copied(running: Driver, tar
     snapshot = Recording("counts")
     running.task().abort(number, "changed my mind")
     serving = running.checkpointer.savepoints
-    serving.serve(frozenset({token}), BarrierSnapshots((snapshot,), running.checkpointer._writers), "here", stop=False)
+    serving.serve(frozenset({token}), BarrierSnapshots((snapshot,), running.checkpointer._writers, "here"), stop=False)
     serving.wait_begun()
     assert (snapshot.places, snapshot.discarded) == ([], 1)
 
