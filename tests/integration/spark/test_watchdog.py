@@ -45,12 +45,14 @@ say("WATCHED", os.getpid(), pid)
 """
 LOOP = "while True: sum(range(1000))\n"
 BLOCKED = "jvm.java.lang.Thread.sleep(60_000)\n"
+# The fork sleeps in short turns: Python runs a handler between two calls, and `signal.pause` would lose a signal that comes just before it.
 FORK = """
+import time
 hears, says = os.pipe()
 child = os.fork()
 if not child:
     os.write(says, b"!")
-    while True: signal.pause()
+    while True: time.sleep(0.01)
 os.read(hears, 1)
 os.kill(child, signal.SIGTERM)
 say("CHILD", os.waitpid(child, 0)[1])
