@@ -1,9 +1,11 @@
-"""Input of a query with a known answer, and what its file sink holds. Runs anywhere."""
+"""Input of a query with a known answer, and what its file sink holds. Runs on Linux."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,19 +17,29 @@ import pyarrow.parquet
 ROWS = 30  # in each file of the input
 SECONDS = 10  # of event time in each file
 EVENTS = datetime(2026, 1, 1, tzinfo=UTC)
+RENAME_EXCHANGE, AT_FDCWD = 2, -100  # of linux/fs.h and fcntl.h
 NEW_KEYS = 15  # in each file; the other half of its keys was in the file before
 
 
 def add_files(folder: Path, *numbers: int) -> None:
-    """Put files of the input, each whole or not at all. They appear at once, so that a running query finds all of them, or none."""
+    """Put files of the input, all at once: a running query that lists the folder finds all of them, or none."""
     folder.mkdir(parents=True, exist_ok=True)
+    added = folder.with_name(f".{folder.name}.next")
+    shutil.rmtree(added, ignore_errors=True)  # the folder before the last exchange; a query may have been about to list it
+    shutil.copytree(folder, added, copy_function=os.link)
     for number in numbers:
-        rows = [row(number, n) for n in range(ROWS)]
-        hidden = folder / f".{number}.tmp"
-        hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        os.utime(hidden, times=(EVENTS.timestamp() + number,) * 2)  # Spark reads the files in this order
-    for number in numbers:
-        (folder / f".{number}.tmp").rename(folder / f"{number:04d}.json")
+        path = added / f"{number:04d}.json"
+        path.unlink(missing_ok=True)  # a link to a file that may be read now
+        path.write_text("".join(f"{json.dumps(row(number, n))}\n" for n in range(ROWS)))
+        os.utime(path, times=(EVENTS.timestamp() + number,) * 2)  # Spark reads the files in this order
+    _exchange(added, folder)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders in one step, for which Python has no function."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), f"{one} and {other} cannot be exchanged")
 
 
 def row(file: int, number: int) -> dict[str, object]:
