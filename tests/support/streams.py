@@ -25,7 +25,7 @@ def add_files(folder: Path, *numbers: int) -> None:
     """Put files of the input, all at once: a running query that lists the folder finds all of them, or none."""
     folder.mkdir(parents=True, exist_ok=True)
     added = folder.with_name(f".{folder.name}.next")
-    shutil.rmtree(added, ignore_errors=True)  # the folder before the last exchange; a query may have been about to list it
+    shutil.rmtree(added, ignore_errors=True)  # of the call before: a query may have been about to list it
     shutil.copytree(folder, added, copy_function=os.link)
     for number in numbers:
         path = added / f"{number:04d}.json"
