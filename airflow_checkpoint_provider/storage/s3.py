@@ -177,15 +177,17 @@ class S3Store(StoreBase):
         return size if found == where else None
 
     def end_uploads(self, keys: Iterable[str]) -> None:
-        ended = {self._at(key) for key in keys}
+        for where in map(self._at, keys):
+            with self._explained("end uploads below", ""):
+                self._end_uploads(where)
+
+    def _end_uploads(self, where: str) -> None:
+        """End the uploads of one key. MinIO lists the uploads of an exact name, and none below a prefix."""
         client: Any = clients(self.settings).patient
-        with self._explained("end uploads below", ""):
-            pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.prefix)
-            for upload in (found for page in pages for found in page.get("Uploads", ())):
-                if upload["Key"] not in ended:
-                    continue
+        for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=where):
+            for upload in (upload for upload in page.get("Uploads", ()) if upload["Key"] == where):
                 with suppress(client.exceptions.NoSuchUpload):  # another process has ended it, or the answer was lost
-                    client.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+                    client.abort_multipart_upload(Bucket=self.bucket, Key=where, UploadId=upload["UploadId"])
 
     def delete(self, keys: Iterable[str]) -> None:
         self._delete(map(self._at, keys))

@@ -261,6 +261,20 @@ def test_upload_that_another_process_ends_first_has_ended(hurt_store: S3Store, p
     hurt_store.end_uploads(["rows/part-0"])
 
 
+def test_uploads_end_in_a_service_that_lists_those_of_an_exact_name_only(
+    hurt_store: S3Store, proxy: FaultProxy
+) -> None:
+    """As MinIO: asked for the uploads below a prefix, it lists none."""
+    for key in ("rows/part-0", "rows/day=1/part-1", "rows/part-00"):
+        begin_upload(hurt_store, key)
+    nothing = b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>"
+    proxy.hurt("GET", r"[?&]uploads(?!.*prefix=[^&]*part-)", Harm.ANSWERED, times=9, status=200, body=nothing)
+    hurt_store.end_uploads(["rows/part-0", "rows/day=1/part-1", "rows/absent"])
+    proxy.heal()
+    listed = s3_module.clients(hurt_store.settings).patient.list_multipart_uploads(Bucket=hurt_store.bucket)
+    assert [upload["Key"] for upload in listed["Uploads"]] == ["ckp/rows/part-00"]  # nobody asked for it
+
+
 @pytest.mark.parametrize(("method", "where"), [("GET", "uploads"), ("DELETE", "uploadId")])
 def test_missing_right_to_end_uploads_is_named(hurt_store: S3Store, proxy: FaultProxy, method: str, where: str) -> None:
     begin_upload(hurt_store, "rows/part-0")
