@@ -346,7 +346,10 @@ def _is_name(key: str) -> bool:
 
 
 def _ranges(size: int) -> Iterator[dict[str, str]]:
-    """Yield the parts of an object that the service copies one by one."""
+    """Yield the parts of an object that the service copies one by one. A single one has no range: S3 wants it of large objects only."""
+    if size <= COPIED_AT_ONCE:
+        yield {}
+        return
     step = max(COPIED_AT_ONCE, -(-size // MOST_PARTS))
     for start in range(0, size, step):
         yield {"CopySourceRange": f"bytes={start}-{min(start + step, size) - 1}"}
