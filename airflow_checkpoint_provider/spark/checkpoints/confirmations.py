@@ -20,7 +20,8 @@ class Confirmations:
     def write(self) -> None:
         """Write ``commits_confirmed`` for each checkpoint whose task waits for it, and for the newest one that has published rows.
 
-        It is written when all objects were notified of the checkpoint, and all that it publishes is committed.
+        It is written when all objects were notified of the checkpoint, and all that it publishes is committed. By then retention may have
+        deleted the checkpoint: its task waits all the same.
         """
         for checkpoint in self._unconfirmed():
             if self._registered.notified(checkpoint.id) and self._commits.done(checkpoint):
@@ -29,7 +30,7 @@ class Confirmations:
 
     def _unconfirmed(self) -> list[Checkpoint]:
         state, epoch = self._attempt.journal.state, self._attempt.epoch
-        own = [checkpoint for checkpoint in state.retained if epoch in checkpoint.epochs]
+        own = [checkpoint for checkpoint in state.checkpoints_of(epoch) if checkpoint.completed_at]
         newest = max((checkpoint for checkpoint in own if _publishes(state, checkpoint)), key=_id, default=None)
         asked = (checkpoint for checkpoint in own if checkpoint.request.confirm_commits or checkpoint is newest)
         return [checkpoint for checkpoint in asked if not checkpoint.commits_confirmed]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_checkpoint_provider.errors import Declined
-from airflow_checkpoint_provider.protocol.checkpoint_records import PENDING, RETAINED
+from airflow_checkpoint_provider.protocol.checkpoint_records import FORGOTTEN, PENDING, RETAINED
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.spark import SnapshotContext
 from tests.support.causes import cause_of
@@ -299,9 +299,9 @@ class Listening:
         self.completed.append(number)
 
 
-def gated_and_finalized(running: Driver) -> int:
+def gated_and_finalized(running: Driver, token: str = "a task") -> int:
     """Let a task ask for a checkpoint, a barrier acknowledge it, and the task finalize it. Return its id."""
-    request = Request(token="a task", timeout_s=60.0, origin="task", gated=True, confirm_commits=True)
+    request = Request(token=token, timeout_s=60.0, origin="task", gated=True, confirm_commits=True)
     number = running.task().trigger(request)
     running.catch_up()
     running.pin(Recording("counts"))
@@ -338,6 +338,26 @@ def test_commits_are_confirmed_when_the_last_object_was_notified(running: Driver
     running.checkpointer.on_watch()
     running.checkpointer.on_watch()
     assert not running.listed(number).commits_confirmed
+    slow.free.set()
+    wait_until(lambda: running.registered.notified(number), say="not notified", every=0.01)
+    running.checkpointer.on_watch()
+    assert running.listed(number).commits_confirmed
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_commits_are_confirmed_though_retention_has_deleted_the_checkpoint(running: Driver, gated: bool) -> None:
+    """Its task waits for the confirmation, however slow an object or a commit is."""
+    slow = Listening(in_background=True)
+    running.registered.add("slow", slow)
+    number = gated_and_finalized(running) if gated else running.asked(confirm_commits=True)
+    if gated:
+        gated_and_finalized(running, "another task")  # only the newest finalized one is kept
+    for barrier in ("here", "there", "then"):
+        running.pin(Recording("counts"))
+        running.checkpointer.checkpoint(barrier, wait=True)
+    running.settle_deletions()
+    running.checkpointer.on_watch()
+    assert (running.listed(number).status, running.listed(number).commits_confirmed) == (FORGOTTEN, False)
     slow.free.set()
     wait_until(lambda: running.registered.notified(number), say="not notified", every=0.01)
     running.checkpointer.on_watch()
