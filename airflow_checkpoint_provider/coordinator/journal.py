@@ -109,12 +109,14 @@ class Journal:
     def _refuse_gap(self, state: State) -> None:
         """Raise ``Damaged`` if an entry behind ``state`` is missing and later entries are there: they would be out of sight, and come back
         when the number of the missing entry is used again. Cost: a listing.
+
+        Numbers are skipped only before the boundary that closes a history, so the first entry of one that was opened again lies right behind.
         """
         n = state.n
         last = self.keys.entry(n) if n >= 0 else ""
         listed = (found.key for found in self.store.list(self.keys.journal, last))
         later = next((key for key in listed if key > last and self.keys.is_entry(key)), None)
-        if later and not (state.closed or self.entry(n + 1) or self.entry(self._boundary_after(n))):
+        if later and not (self.entry(n + 1) or self.entry(self._boundary_after(n))):
             raise errors.Damaged(
                 f"{self.keys.entry(n + 1)} is missing, and {later} is there: somebody or something deleted a part of the journal. Bring it"
                 f" back from a backup. If there is none, delete the later entries, and {self.keys.checkpoint(state.next_id)} and each"

@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.errors import (
     CommitStateUnknown,
+    Damaged,
     Fenced,
     HistoryIsClosed,
     NotRunning,
@@ -316,6 +317,31 @@ def test_cleared_task_opens_the_history_and_counters_go_on(finished: bool) -> No
     assert journal.state.last_epoch == 2
     assert Coordinator(journal, 2).trigger(Request(token="its first")) == 3
     assert open_journal(store).catch_up() == journal.state
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_missing_entry_behind_the_end_of_a_closed_history_is_named(lost: int, cleaned: bool) -> None:
+    """Otherwise a launch would write there, and what follows would come back into sight."""
+    store = MemoryStore()
+    over(store, segment=SHORT)
+    closer = coordinator(store, SHORT)
+    closer.journal.append(CLOSE)
+    closer.journal.append(c.FinishClosing())
+    end = closer.state.n
+    if cleaned:
+        delete_leftovers(closer)
+    again = open_journal(store, segment=SHORT)
+    for try_number in (2, 3, 4):
+        again.append(clear(try_number=try_number, scope="day-1"))
+    assert numbers(store)[-3:] == [end + 1, end + 2, end + 3]
+    del store.objects[KEYS.entry(end + lost)]
+    before = dict(store.objects)
+    with pytest.raises(
+        Damaged, match=f"{KEYS.entry(end + lost)} is missing, and {KEYS.entry(end + lost + 1)} is there"
+    ):
+        open_journal(store, segment=SHORT).append(clear(try_number=5, scope="day-1"))
+    assert store.objects == before
 
 
 def _begin(task: Coordinator, why: str, now: str) -> None:
