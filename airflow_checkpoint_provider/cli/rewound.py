@@ -87,7 +87,7 @@ def rewound(store: Store, uri: str, name: str | None, approval: Approval, *, bac
         found = [rewinding.to_put_back(found)]  # older folders can be put back after it
     jobs = sink.jobs_at_rest(found)
     lines = [_line(aside, sink, back=back) for aside in found]
-    afterwards = [_afterwards(FileSinkLog(sink.folder), found[0], jobs[0])] if back else []
+    afterwards = _check(sink, found, jobs, back=back)
     if approval.dry_run:
         return _report(found, [*lines, *afterwards, DRY_RUN])
     confirm(found[0].manifest.job, [*lines, *afterwards], approval)
@@ -131,13 +131,23 @@ def _put_back(sink: RewoundSink, aside: Aside, job: Coordinator) -> str:
     return f"done: {sink.folder.uri} holds the rows again{since}"
 
 
+def _check(sink: RewoundSink, found: Sequence[Aside], jobs: Sequence[Coordinator], *, back: bool) -> list[str]:
+    """Raise what the command would raise before it changes anything. Return what a person has to do after it."""
+    log, before = FileSinkLog(sink.folder), list[str]()
+    if back:
+        return [_afterwards(log, found[0], jobs[0])]
+    for aside in reversed(found):  # in the order of their deletion
+        rewinding.check_remove(log, aside, before)
+        before.append(aside.name)
+    return []
+
+
 def _afterwards(log: FileSinkLog, aside: Aside, job: Coordinator) -> str:
     """Say which checkpoint fits the rows when they are put back. Without it, the next start is refused, also from the newest checkpoint.
 
-    Raises ``Refused`` if nothing was taken out yet.
+    Raises what ``rewinding.put_back`` raises before it changes anything.
     """
-    rewinding.refuse_unfinished(log, aside)
-    name, fitting = aside.manifest.job, _fitting(job, rewinding.held_before(log, aside))
+    name, fitting = aside.manifest.job, _fitting(job, rewinding.check_put_back(log, aside))
     if not fitting:
         return (
             f"before you start {name}: no checkpoint that is still there fits the rows, so query '{aside.manifest.uid}' would be refused"

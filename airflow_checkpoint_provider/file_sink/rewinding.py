@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.errors import Damaged, Refused, TooLarge
@@ -201,9 +201,7 @@ def put_back(
     ``check`` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
     out yet, and ``Damaged`` if a file is not there. In both cases nothing was changed.
     """
-    refuse_unfinished(log, aside)
-    before, now, name = held_before(log, aside), log.files(), f"{aside.name}{SINCE}"
-    _refuse_missing(log, aside, before)
+    before, now, name = check_put_back(log, aside), log.files(), f"{aside.name}{SINCE}"
     _bring(log, aside)
     check()
     newer = listed(log, _without(now, before))
@@ -216,21 +214,34 @@ def put_back(
     return taken
 
 
+def check_put_back(log: FileSinkLog, aside: Aside) -> list[SinkFile]:
+    """Raise what ``put_back`` raises before it changes anything. Return the files that the sink held before."""
+    refuse_unfinished(log, aside)
+    before = held_before(log, aside)
+    _refuse_missing(log, aside, before)
+    return before
+
+
 def remove(log: FileSinkLog, aside: Aside) -> None:
-    """Delete the files that were taken out, the manifest last. Raises ``Refused`` if another folder needs it, or if nothing was taken out
-    yet.
-    """
+    """Delete the files that were taken out, the manifest last. Raises what ``check_remove`` raises."""
+    check_remove(log, aside)
+    move_aside(log, aside)
+    manifest = aside.key(MANIFEST)
+    log.files_of.delete([*(key for key in log.files_of.sizes(aside.name) if key != manifest), manifest])
+
+
+def check_remove(log: FileSinkLog, aside: Aside, before: Collection[str] = ()) -> None:
+    """Raise ``Refused`` if another folder needs the files, or if nothing was taken out yet. ``before``: folders that are deleted before."""
     refuse_unfinished(log, aside)
     own = {file.name for file in aside.manifest.files}
     for other in all_aside(log.files_of):
-        if other.name != aside.name and own & {log.below(file) for file in held_before(log, other)}:
+        if other.name in (aside.name, *before):
+            continue
+        if own & {log.below(file) for file in held_before(log, other)}:
             raise Refused(
                 f"{other.name} was taken out before, and is put back together with files of {aside.name}. Put {aside.name} back, or delete"
                 f" {other.name} first. Nothing was deleted"
             )
-    move_aside(log, aside)
-    manifest = aside.key(MANIFEST)
-    log.files_of.delete([*(key for key in log.files_of.sizes(aside.name) if key != manifest), manifest])
 
 
 def forget(log: FileSinkLog, aside: Aside) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tests.unit.cli.kafka_jobs import save
 
 ALL = [f"day={batch}/part-0" for batch in range(4)]
 ASIDE = "_rewound-2-def"
+SECOND = "query/rows/3-abc"  # the location of the query that goes back once more
 
 
 @pytest.fixture
@@ -126,6 +129,64 @@ def test_what_was_taken_out_is_deleted(job: Job, sinks: LocalStore, tmp_path: Pa
     assert named_by(sinks) == [*ALL[:2], "day=20/part-0"]
     assert not list(tmp_path.glob(f"{FOLDER}/_rewound*"))
     assert checkpoints(*command, "--delete", "--yes").code == 4
+
+
+def went_back_twice(job: Job, sinks: LocalStore) -> None:
+    """Take out a second folder of the sink, which holds files that the first one is put back with. No query runs afterwards."""
+    sink = sink_in(sinks)
+    sink.rewind(way_back(sink.plan_rewind(saved_at(sinks, 0, None), allowed=True), sink.next_number(20), SECOND))
+    job.end("failed")
+
+
+def deletes_a_file(job: Job, sinks: LocalStore) -> None:
+    sinks.delete([f"{FOLDER}/{ASIDE}/{ALL[3]}"])
+    job.end("failed")
+
+
+def begins_to_go_back(job: Job, sinks: LocalStore) -> None:
+    """Put a manifest, and no more: the log still names the files."""
+    sink, aside = sink_in(sinks), all_aside(folder_in(sinks))[0]
+    manifest = replace(aside.manifest, number=sink.next_number(20))
+    sinks.overwrite(f"{FOLDER}/_rewound-3-abc/_manifest.json", manifest.encoded.encode())
+    job.end("failed")
+
+
+@pytest.mark.parametrize(
+    ("before", "command", "why"),
+    [
+        (went_back_twice, (ASIDE, "--put-back"), "_rewound-3-abc holds it: put that back first"),
+        (went_back_twice, ("_rewound-3-abc", "--delete"), f"{ASIDE} was taken out before"),
+        (deletes_a_file, ("--put-back",), "somebody deleted it"),
+        (begins_to_go_back, ("--put-back",), "has begun to go back"),
+        (begins_to_go_back, ("_rewound-3-abc", "--delete"), "has begun to go back"),
+    ],
+)
+def test_dry_run_is_refused_if_the_command_would_be(
+    job: Job,
+    sinks: LocalStore,
+    tmp_path: Path,
+    checkpoints: Command,
+    before: Callable[[Job, LocalStore], None],
+    command: tuple[str, ...],
+    why: str,
+) -> None:
+    before(job, sinks)
+    there = sorted(tmp_path.rglob("*"))
+    foreseen, done = (checkpoints("rewound", f"{tmp_path}/{FOLDER}", *command, how) for how in ("--dry-run", "--yes"))
+    assert (foreseen.code, foreseen.err) == (done.code, done.err)
+    assert done.code != 0
+    assert why in done.err
+    assert sorted(tmp_path.rglob("*")) == there
+
+
+def test_dry_run_of_a_deletion_of_all_folders_is_not_refused(
+    job: Job, sinks: LocalStore, tmp_path: Path, checkpoints: Command
+) -> None:
+    """The older one goes first, so it does not need the newer one any more."""
+    went_back_twice(job, sinks)
+    foreseen, done = (checkpoints("rewound", f"{tmp_path}/{FOLDER}", "--delete", how) for how in ("--dry-run", "--yes"))
+    assert (foreseen.code, done.code) == (0, 0)
+    assert all_aside(folder_in(sinks)) == []
 
 
 def test_job_of_another_root_may_run_so_nothing_is_changed(
