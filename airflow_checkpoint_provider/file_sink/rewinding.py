@@ -199,18 +199,22 @@ def put_back(
     puts the rows back, and when. May be repeated until it returns.
 
     ``check`` raises an error if a query runs by now; it is called before readers see a difference. Raises ``Refused`` if nothing was taken
-    out yet, and ``Damaged`` if a file is not there. In both cases nothing was changed.
+    out yet, and ``Damaged`` if a file is not there. In both cases nothing was changed. Raises ``Refused``, too, if its own manifest
+    would replace the only one that names the files of another command.
     """
-    before, now, name = check_put_back(log, aside), log.files(), f"{aside.name}{SINCE}"
+    before = check_put_back(log, aside)
     _bring(log, aside)
     check()
+    entries, number = tuple(log.visible()), log.next_number()
+    now = log.files()  # read last: what another process cuts meanwhile is not taken for files that were written since
     newer = listed(log, _without(now, before))
-    taken = _decided_again(log, name, replace(aside.manifest, by=by, at=at, files=newer, extra={}))
+    wanted = replace(aside.manifest, by=by, at=at, entries=entries, number=number, files=newer, extra={})
+    taken = _decided_again(log, aside, wanted, now)
     if taken:
         cut(log, taken, before)
         move_aside(log, taken)
     elif len(now) < len(before):
-        log.keep(before, log.next_number())
+        log.keep(before, number)
     return taken
 
 
@@ -290,14 +294,30 @@ def _twice(aside: Aside, there: Iterable[str]) -> dict[str, str]:
     return {key.removeprefix(below).partition("/")[2]: key for key in there if key.startswith(below)}
 
 
-def _decided_again(log: FileSinkLog, name: str, wanted: Manifest) -> Aside | None:
-    """Put the manifest of the files that were written since. If there are none, return an earlier manifest: the log was already cut."""
+def _decided_again(log: FileSinkLog, aside: Aside, wanted: Manifest, now: Sequence[SinkFile]) -> Aside | None:
+    """Put the manifest of the files that were written since. If there are none, return an earlier manifest: the log was already cut.
+
+    ``now`` is what the log names.
+    """
+    name = f"{aside.name}{SINCE}"
     earlier = found_aside(log.files_of, name)
     if not wanted.files:
         return earlier
+    if found_aside(log.files_of, aside.name) is None or (earlier and _holds_others(log, earlier, now)):
+        raise Refused(
+            f"{log.folder}: somebody else has put files back meanwhile, or a query has written since a command that was killed. Look at what"
+            f" is there before you type a command again. If {aside.name} is still there, first put {name} back, or delete it"
+        )
     if earlier:
         log.files_of.delete([f"{name}/{MANIFEST}"])
-    return decide(log, name, replace(wanted, entries=tuple(log.visible()), number=log.next_number()))
+    return decide(log, name, wanted)
+
+
+def _holds_others(log: FileSinkLog, earlier: Aside, now: Iterable[SinkFile]) -> bool:
+    """Return whether a folder holds files that only its manifest names: the log was cut after it was put."""
+    named = {log.below(file) for file in now}
+    files = earlier.manifest.files
+    return log.newest_batch() >= earlier.manifest.number and any(file.name not in named for file in files)
 
 
 def _without(files: Iterable[SinkFile], others: Iterable[SinkFile]) -> list[SinkFile]:

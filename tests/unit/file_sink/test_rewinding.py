@@ -191,6 +191,53 @@ def test_rows_are_put_back_after_a_kill_at_any_request(store: MemoryStore, fault
         is_put_back(tried, since)
 
 
+def as_the_command(store: Store) -> None:
+    """Put back, and clean up, as ``rewound --put-back`` does."""
+    folder = folder_in(store)
+    log, aside = FileSinkLog(folder), to_put_back(all_aside(folder))
+    put_back(log, aside, "ann", AT)
+    if not forget(log, aside):
+        folder.delete_under(aside.name)
+
+
+def test_command_that_is_typed_twice_at_once_loses_no_rows(store: MemoryStore) -> None:
+    """The slow one is refused, or says "done", and both sides can still be put back."""
+    way = decided_way(store)
+    sink_in(store).rewind(way)
+    write_batch(store, way.number + 1)
+    sides = [ALL, [*KEPT, f"day={way.number + 1}/part-0"]]
+    for number in range(1, requests_of(store, as_the_command) + 1):
+        tried = copied(store)
+
+        def another_acts(call: Call, at: int = number, tried: MemoryStore = tried) -> Fault:
+            if call.number == at:
+                as_the_command(tried)
+            return Fault.NONE
+
+        with suppress(Refused, Damaged, IndexError):
+            as_the_command(FaultyStore(tried, another_acts))
+        found = [named_by(tried)]
+        as_the_command(tried)
+        found.append(named_by(tried))
+        assert sorted(found) == sorted(sides), f"woke up at request {number}"
+
+
+def test_rows_that_are_written_after_a_killed_command_are_not_taken_for_those_before(store: MemoryStore) -> None:
+    """The folder of the killed one is named, and what it holds can be put back."""
+    way = decided_way(store)
+    sink_in(store).rewind(way)
+    write_batch(store, way.number + 1)
+    back(store)
+    newest = FileSinkLog(folder_in(store)).newest_batch()
+    write_batch(store, newest + 1)
+    before = dict(store.objects)
+    with pytest.raises(Refused, match=f"If {ASIDE} is still there, first put {ASIDE}-after back, or delete it"):
+        back(store)
+    assert store.objects == before
+    put_back(FileSinkLog(folder_in(store)), asides(store)[f"{ASIDE}-after"], "ann", AT)
+    assert named_by(store) == [*KEPT, f"day={way.number + 1}/part-0"]
+
+
 def test_lost_answer_is_no_lost_file(store: MemoryStore) -> None:
     way = decided_way(store)
     for number in range(1, requests_of(store, lambda hurt: sink_in(hurt).rewind(way)) + 1):
