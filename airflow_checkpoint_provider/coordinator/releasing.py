@@ -1,7 +1,8 @@
 """Release a query: it continues under Spark alone, in a folder of its own. Runs anywhere.
 
-A release takes the same steps as a take-over by a new attempt. If it was killed, repeat it with the same folder: it resumes. At worst, an
-unused copy stays behind.
+A release takes the same steps as a take-over by a new attempt. If it was killed after step 2, repeat it with the same folder: it resumes.
+If it was killed before, the folder may hold a part of the copy, and is refused then: repeat it with a new folder. At worst, an unused copy
+stays behind.
 
 1. The newest location here is fenced, and copied into the folder, with the batch that had begun.
 2. An entry of the journal names the folder: from now on an attempt starts the query only with ``adopt=``.
