@@ -14,12 +14,13 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged, NotSupportedYet, StoreError, TooLarge
 from airflow_checkpoint_provider.protocol.fields import FileName, Size, TransactionName, Uid
 from airflow_checkpoint_provider.protocol.file_records import File
-from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, checked, known_kind
+from airflow_checkpoint_provider.protocol.keys import HISTORY
+from airflow_checkpoint_provider.protocol.records import VERSION, Check, Record, added, checked, known_kind
 from airflow_checkpoint_provider.storage.base import LARGEST, Put, Store, put
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ SNAPSHOT_EVERY = 50  # entries
 KEPT_BEGINS = 1_000  # runs whose beginning a snapshot of the log remembers
 _ENTRY = re.compile(r"[0-9]{20}")
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot")
+_BELOW_ROOT = re.compile(rf".*/({HISTORY})", re.DOTALL)
 
 
 EntryKind = Annotated[
@@ -37,18 +39,50 @@ EntryKind = Annotated[
 ]
 
 
+class OfHistory(Protocol):
+    """What a history has written: its URI then, and its incarnation; empty if that was not noted yet."""
+
+    @property
+    def history(self) -> str: ...
+    @property
+    def incarnation(self) -> str: ...
+
+
+def below_root(history: str) -> str:
+    """Return the prefix of a history without its root, which may have another URI since; what is no history, as it is."""
+    found = _BELOW_ROOT.fullmatch(history)
+    return found[1] if found else history
+
+
+def same_history(one: OfHistory, other: OfHistory) -> bool:
+    """Return whether one history has written both.
+
+    Its root may have another URI since: it was moved, or a link was replaced. And two hosts may have a folder of one URI each.
+    """
+    if not (one.incarnation and other.incarnation):
+        return one.history == other.history
+    return one.incarnation == other.incarnation and below_root(one.history) == below_root(other.history)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOfSink(Record):
-    """The run that writes: URI of its history, key of the run, uid of the sink, and the generation of its task, which a clear changes."""
+    """The run that writes: URI and incarnation of its history, key of the run, uid of the sink, and the generation of its task, which a
+    clear changes.
+    """
 
     history: str
     run: str
     uid: Uid
     generation: Size = 0
+    incarnation: str = added("")
 
     def same_run(self, other: RunOfSink) -> bool:
-        """Return whether both write the same rows: a cleared run is the same run."""
-        return (self.history, self.run, self.uid) == (other.history, other.run, other.uid)
+        """Return whether both write the same rows.
+
+        A cleared run is the same run, also if its history was deleted before, and begun anew at the same place.
+        """
+        same = (self.run, self.uid) == (other.run, other.uid)
+        return same and (self.history == other.history or same_history(self, other))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +151,8 @@ class Contents(Record):
 
     def began(self, by: RunOfSink) -> int:
         """Return the entry with which a run began; 0 if it did not."""
-        return next((begin.began for begin in reversed(self.begins) if begin.by == by), 0)
+        found = (begin for begin in reversed(self.begins) if begin.by.generation == by.generation)
+        return next((begin.began for begin in found if begin.by.same_run(by)), 0)
 
 
 class CommitLog:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_checkpoint_provider.errors import (
@@ -25,8 +25,9 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import RunOfSink
+from airflow_checkpoint_provider.sinks.log import RunOfSink, same_history
 from airflow_checkpoint_provider.sinks.postgresql_names import (
+    ADDED,
     APPEND,
     COLUMNS,
     COMMITS,
@@ -39,6 +40,7 @@ from airflow_checkpoint_provider.sinks.postgresql_names import (
     TARGET,
     UNIQUE,
     UPSERT,
+    WRITER,
     Column,
     Options,
     grants,
@@ -111,7 +113,8 @@ class PostgresTable:
         with self._transactions() as database:
             self._find(database)
             self._check_rights(database, self._options.rights, self._target)
-            made = database.rows("select 1 where to_regclass(?) is not null", self._commits)
+            column = "select 1 from pg_attribute where attrelid = to_regclass(?) and attname = 'incarnation'"
+            made = database.rows(column, self._commits)
         if not made:
             self._make_commits()
         with self._transactions() as database:
@@ -147,12 +150,19 @@ class PostgresTable:
             )
 
     def _make_commits(self) -> None:
+        """Make the table of commits, or add what an earlier version has not made."""
         try:
             with self._transactions() as database:
                 database.execute(TABLE.format(commits=self._commits))
         except CheckpointError as error:
             if error.about.get("sqlstate") not in DUPLICATE_TABLE:
                 raise
+        add = ADDED.format(commits=self._commits)
+        try:
+            with self._transactions() as database:
+                database.execute(add)
+        except StoreDenied as error:
+            raise StoreDenied(f"{error.message}. The owner of {self._commits} runs: {add}") from None
 
     def _check_columns(self, database: Database) -> None:
         """Check what the options name, and that a unique index is there for an upsert."""
@@ -175,11 +185,24 @@ class PostgresTable:
         by = self._by
         spelled = json.dumps([self._name, by.history, by.run, by.uid, by.generation])
         row = f"begun {hashlib.sha256(spelled.encode()).hexdigest()[:32]}"
-        insert = f"insert into {self._commits} (transaction, target, outcome, history, run, uid, generation) values (?, ?, ?, ?, ?, ?, ?)"
+        insert = (
+            f"insert into {self._commits} (transaction, target, outcome, history, run, uid, generation, incarnation)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (transaction) do nothing"
+        )
         for name, outcome in ((self._lock, "target"), (row, "begun")):
-            values = (name, self._name, outcome, by.history, by.run, by.uid, by.generation)
-            database.execute(f"{insert} on conflict (transaction) do nothing", *values)
-        ((self._began,),) = database.rows(f"select number from {self._commits} where transaction = ?", row)
+            database.execute(insert, name, self._name, outcome, *self._run)
+        begun = f"select number, {WRITER} from {self._commits} where target = ? and outcome = 'begun' and generation = ? and run = ? and uid = ?"
+        found = database.rows(f"{begun} order by number", self._name, by.generation, by.run, by.uid)
+        self._began = next(number for number, *writer in found if self._wrote(*writer).same_run(by))
+
+    @property
+    def _run(self) -> tuple[str, str, str, int, str]:
+        by = self._by
+        return by.history, by.run, by.uid, by.generation, by.incarnation
+
+    def _wrote(self, history: str, incarnation: str | None) -> RunOfSink:
+        """Return a run of this name and sink in the history that a row names."""
+        return replace(self._by, history=history, incarnation=incarnation or "")
 
     @property
     def _lock(self) -> str:
@@ -191,13 +214,11 @@ class PostgresTable:
     def note(self, name: str, version: int) -> None:
         """Note that a transaction is being prepared. Its staging table comes after that, so nobody misses one."""
         insert = (
-            f"insert into {self._commits} (transaction, target, outcome, mode, history, run, uid, generation, version, began)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            f"insert into {self._commits} (transaction, target, outcome, mode, history, run, uid, generation, incarnation, version, began)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         )
-        by = self._by
-        run = (by.history, by.run, by.uid, by.generation)
         with self._transactions() as database:
-            database.execute(insert, name, self._name, PREPARED, self._options.mode, *run, version, self._began)
+            database.execute(insert, name, self._name, PREPARED, self._options.mode, *self._run, version, self._began)
 
     def make_staging(self, name: str, columns: Collection[str]) -> None:
         """Make the staging table anew, with these columns of the target: its types, and what it demands of single rows."""
@@ -363,10 +384,10 @@ class PostgresTable:
     def standing(self) -> tuple[str, ...]:
         """Return the transactions of this run whose rows readers see."""
         by = self._by
-        query = f"select transaction from {self._commits} where target = ? and outcome = '{COMMITTED}' and history = ? and run = ? and uid = ?"
+        query = f"select transaction, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}' and run = ? and uid = ?"
         with self._transactions() as database:
-            rows = database.rows(f"{query} order by number", self._name, by.history, by.run, by.uid)
-        return tuple(name for (name,) in rows)
+            rows = database.rows(f"{query} order by number", self._name, by.run, by.uid)
+        return tuple(name for name, *writer in rows if self._wrote(*writer).same_run(by))
 
     def untold(self, names: Collection[str]) -> tuple[str, ...]:
         """Return those committed transactions of this run whose rows are there, and the run column does not tell them from others.
@@ -393,11 +414,13 @@ class PostgresTable:
         """
         if self._options.mode == UPSERT:
             return ()
-        query = f"select transaction, version, run from {self._commits} where target = ? and outcome = '{COMMITTED}'"
-        values = (self._name, self._by.history, self._by.uid, version)
+        query = f"select transaction, version, run, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}'"
         with self._transactions() as database:
-            rows = database.rows(f"{query} and history = ? and uid = ? and version > ? order by version", *values)
-        return tuple((name, of_version, run) for name, of_version, run in rows)
+            rows = database.rows(
+                f"{query} and uid = ? and version > ? order by version", self._name, self._by.uid, version
+            )
+        own = (row for row in rows if same_history(self._wrote(*row[3:]), self._by))
+        return tuple((name, of_version, run) for name, of_version, run, *_ in own)
 
     def take_out(self, names: Collection[str]) -> None:
         """Delete the rows of committed transactions of this sink. Raises ``NotSupportedYet`` if nothing tells them from others."""
@@ -427,11 +450,12 @@ class PostgresTable:
         with self._transactions() as database:
             return tuple(name for name in names if database.rows(query, name))
 
-    def leftovers(self) -> tuple[tuple[str, str], ...]:
-        """Return the transactions that are prepared and not ended, of any run, each with the URI of its history."""
-        query = f"select transaction, history from {self._commits} where target = ? and outcome = '{PREPARED}' order by number"
+    def leftovers(self) -> tuple[tuple[str, str, str], ...]:
+        """Return the transactions that are prepared and not ended, of any run, each with URI and incarnation of its history."""
+        query = f"select transaction, {WRITER} from {self._commits} where target = ? and outcome = '{PREPARED}' order by number"
         with self._transactions() as database:
-            return tuple((name, history) for name, history in database.rows(query, self._name))
+            rows = database.rows(query, self._name)
+        return tuple((name, history, incarnation or "") for name, history, incarnation in rows)
 
 
 def settings() -> str:

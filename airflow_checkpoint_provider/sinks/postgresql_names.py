@@ -27,8 +27,10 @@ TABLE = """
 create table if not exists {commits} (
   transaction text primary key, number bigint generated always as identity, target text not null, outcome text not null,
   mode text, history text, run text, uid text, generation bigint, version bigint, began bigint, rows bigint,
-  at timestamptz not null default clock_timestamp())
+  at timestamptz not null default clock_timestamp(), incarnation text)
 """
+ADDED = "alter table {commits} add column if not exists incarnation text"  # to a table that an earlier version has made
+WRITER = "history, incarnation"  # columns that tell whose history has written
 TARGET = """
 select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(?)
 """

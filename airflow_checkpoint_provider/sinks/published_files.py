@@ -20,7 +20,17 @@ from typing import Any
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, OverwrittenSince, StoreUnavailable
 from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import ABORT, BEGIN, COMMIT, REMOVE, CommitLog, Contents, LogEntry, RunOfSink
+from airflow_checkpoint_provider.sinks.log import (
+    ABORT,
+    BEGIN,
+    COMMIT,
+    REMOVE,
+    CommitLog,
+    Contents,
+    LogEntry,
+    RunOfSink,
+    same_history,
+)
 from airflow_checkpoint_provider.sinks.staging import STAGING, Staged, StagingFolder, is_staged, rows_key
 from airflow_checkpoint_provider.storage.base import Store
 
@@ -178,7 +188,7 @@ class PublishedFiles:
         return tuple(
             commit
             for commit in own
-            if (commit.by.history, commit.by.uid) == (self.by.history, self.by.uid) and commit.version > version
+            if commit.by.uid == self.by.uid and same_history(commit.by, self.by) and commit.version > version
         )
 
     def taken_out(self, transactions: Iterable[Transaction]) -> set[str]:

@@ -53,8 +53,7 @@ class TargetSink(Sink):
         return opened
 
     def opened(self, context: SinkContext) -> OpenTarget:
-        by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
-        return OpenTarget(self._process, by)
+        return OpenTarget(self._process, context.by)
 
 
 class OpenTarget(OpenFileSink):

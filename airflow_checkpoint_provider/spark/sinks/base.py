@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_checkpoint_provider.errors import NotSupportedYet
 from airflow_checkpoint_provider.protocol.transactions import Transaction
+from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.text.units import plural
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ class SinkContext:
     attempt: int
     temporary: Callable[[str], AbstractContextManager[str]]
 
+    @property
+    def by(self) -> RunOfSink:
+        """Return the run as the sinks of this package note it in their targets."""
+        return RunOfSink(
+            history=self.history,
+            incarnation=self.incarnation,
+            run=self.run,
+            uid=self.uid,
+            generation=self.generation,
+        )
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -54,10 +66,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A transaction that somebody prepared in the target and nobody has ended: its name, and the URI of the history that wrote it."""
+    """A transaction that somebody prepared in the target and nobody has ended: its name, and URI and incarnation of the history that wrote it.
+
+    Without an incarnation, the URI alone tells whose it is.
+    """
 
     name: str
     history: str
+    incarnation: str = ""
 
 
 @dataclass(frozen=True)

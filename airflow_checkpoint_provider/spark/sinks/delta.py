@@ -122,7 +122,7 @@ class OpenDeltaSink(OpenTableSink):
         return Prepared(rows=rows, bytes=sum(sizes.values()), content=content)
 
     def leftovers(self) -> Sequence[Leftover]:
-        return [Leftover(left.name, left.by.history) for left in self._staged.leftovers()]
+        return [Leftover(left.name, left.by.history, left.by.incarnation) for left in self._staged.leftovers()]
 
     # -- commit and abort --------------------------------------------------------------------------------------------
 

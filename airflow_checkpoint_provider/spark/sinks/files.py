@@ -20,7 +20,6 @@ from airflow_checkpoint_provider.policies import arguments
 from airflow_checkpoint_provider.policies.arguments import checks_arguments
 from airflow_checkpoint_provider.protocol.query_details import FILE_SINKS
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles, files_of_readers
 from airflow_checkpoint_provider.sinks.staging import rows_key
 from airflow_checkpoint_provider.spark.s3a import spark_uri
@@ -119,10 +118,9 @@ class OpenFileSink(OpenSink):
     def __init__(self, options: FileSink, context: SinkContext) -> None:
         self._options, self._spark = options, context.spark
         self._store = open_target(context.spark, uri_of(context.spark, options.target))
-        by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         # The script's thread stages while another one commits: each reads the log for itself
         self._staging, self._commits = (
-            PublishedFiles(self._store, by, overwrite=options.mode == OVERWRITE, file_format=options.format)
+            PublishedFiles(self._store, context.by, overwrite=options.mode == OVERWRITE, file_format=options.format)
             for _ in range(2)
         )
         self._commits.begin()
@@ -173,4 +171,4 @@ class OpenFileSink(OpenSink):
             return self._commits.taken_out(transactions)
 
     def leftovers(self) -> Sequence[Leftover]:
-        return [Leftover(left.name, left.by.history) for left in self._commits.leftovers()]
+        return [Leftover(left.name, left.by.history, left.by.incarnation) for left in self._commits.leftovers()]

@@ -17,7 +17,7 @@ from pyspark.sql.functions import lit
 from airflow_checkpoint_provider.errors import CommitFailed, InvalidConfig, NotSupportedYet, OverwrittenSince
 from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT
+from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, same_history
 from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergSnapshot
 from airflow_checkpoint_provider.spark.queries.writer import SESSION_BRANCHES, need_package
@@ -155,7 +155,8 @@ class OpenIcebergSink(OpenTableSink):
             writer.append()
 
     def leftovers(self) -> Sequence[Leftover]:
-        return [Leftover(name, entry.by.history) for name, entry in sorted(self._table.read().waiting().items())]
+        waiting = sorted(self._table.read().waiting().items())
+        return [Leftover(name, entry.by.history, entry.by.incarnation) for name, entry in waiting]
 
     # -- commit and abort --------------------------------------------------------------------------------------------
 
@@ -239,7 +240,8 @@ class OpenIcebergSink(OpenTableSink):
     def entries(self) -> Sequence[TableEntry]:
         by = self._by
         found = self._table.read().entries()
-        return [entry for entry in found if (entry.by.history, entry.by.uid) == (by.history, by.uid)]
+        own = (entry for entry in found if entry.by.uid == by.uid)
+        return [entry for entry in own if entry.by.same_run(by) or same_history(entry.by, by)]
 
     def remembers_since(self) -> float:
         oldest = self._table.read().oldest_if_forgetful()

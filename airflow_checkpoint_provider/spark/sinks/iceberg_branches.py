@@ -12,12 +12,12 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_checkpoint_provider.errors import CommitFailed, CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.protocol.records import checked
-from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, RunOfSink
+from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, RunOfSink, below_root
 from airflow_checkpoint_provider.spark.java_errors import JAVA_ERRORS, java_name
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     IcebergMetadata,
@@ -131,7 +131,8 @@ class Branches:
 
     def began(self, by: RunOfSink) -> int:
         """Return the number with which a run began to overwrite the table; 0 if it did not."""
-        return self._number(_began_key(by))
+        noted = (self._number(_began_key(named)) for named in (_without_root(by), replace(by, incarnation="")))
+        return next((number for number in noted if number), 0)
 
     @property
     def overwritten_by(self) -> int:
@@ -203,7 +204,7 @@ class BranchedTable:
         begins = sorted(found.begins.items(), key=lambda begin: begin[1])
         number = max([found.overwritten_by, *(number for _, number in begins)]) + 1
         with typed_errors(self.name):
-            update = self._load().java.updateProperties().set(_began_key(by), str(number))
+            update = self._load().java.updateProperties().set(_began_key(_without_root(by)), str(number))
             for old, _ in begins[: max(0, len(begins) + 1 - KEPT_BEGINS)]:
                 update = update.remove(old)
             update.commit()
@@ -260,6 +261,11 @@ def transaction_in(branch: str) -> str | None:
 def note(entry: TableEntry) -> str:
     """Return what the summary of a snapshot says about a transaction."""
     return f"{NOTE} {checked(entry).decode()}"
+
+
+def _without_root(by: RunOfSink) -> RunOfSink:
+    """Return a run under one name, also if the root of its history has another URI since. Without an incarnation, the URI is its name."""
+    return replace(by, history=below_root(by.history)) if by.incarnation else by
 
 
 def _began_key(by: RunOfSink) -> str:

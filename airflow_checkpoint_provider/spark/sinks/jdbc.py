@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 
 from airflow_checkpoint_provider.errors import CheckpointError, InvalidConfig, NotSupportedYet, RowsStand, StoreError
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.postgresql import PostgresTable, StagedTable
 from airflow_checkpoint_provider.sinks.postgresql_names import APPEND, RIGHTS, UPSERT, Options, matched
 from airflow_checkpoint_provider.spark.py4j_log import quiet_py4j
@@ -118,11 +117,10 @@ class OpenJdbcSink(OpenSink):
         self._clean = without_secrets(sink.url, self._properties, self._shown)
         self._options = Options(mode=sink.mode, key=tuple(sink.key), run_column=sink.run_column or "")
         self.replaces = sink.mode != APPEND or bool(sink.run_column)
-        by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         options = {**self._properties, "dbtable": sink.table}
         connect = spark_connections(context.spark, options, self._shown, self._clean)
         begun = transactions(connect, self._shown, self._clean)
-        self._table = PostgresTable(begun, sink.table, by, self._options, self._shown)
+        self._table = PostgresTable(begun, sink.table, context.by, self._options, self._shown)
         self._table.open()
 
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:
@@ -189,4 +187,4 @@ class OpenJdbcSink(OpenSink):
         return self._table.taken_out([made.name for made in transactions])
 
     def leftovers(self) -> Sequence[Leftover]:
-        return [Leftover(name, history) for name, history in self._table.leftovers()]
+        return [Leftover(*left) for left in self._table.leftovers()]

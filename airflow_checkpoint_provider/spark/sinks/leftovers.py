@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.errors import CheckpointError
 from airflow_checkpoint_provider.protocol.keys import HISTORY
 from airflow_checkpoint_provider.protocol.transactions import transaction_epoch
+from airflow_checkpoint_provider.sinks.log import RunOfSink, below_root, same_history
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.sinks.base import OpenSink
@@ -23,21 +24,20 @@ from airflow_checkpoint_provider.text import sink_messages
 MOST_HISTORIES = 50  # at one start; the next start takes the rest
 
 
-def abort_leftovers(attempt: Attempt, uid: str, opened: OpenSink, carried: Collection[str]) -> None:
-    """Abort the transactions in a target that nobody will commit. ``carried`` are those that this attempt goes on with.
+def abort_leftovers(attempt: Attempt, by: RunOfSink, opened: OpenSink, carried: Collection[str]) -> None:
+    """Abort the transactions in a target that nobody will commit. ``carried`` are those that this attempt, the run ``by``, goes on with.
 
     Those of completed checkpoints stay, and a line names them.
     """
-    own = attempt.keys.folder(attempt.store.uri)
-    by_history = defaultdict[str, list[str]](list)
+    uid, useless, by_history = by.uid, list[str](), defaultdict[tuple[str, str], list[str]](list)
     for left in opened.leftovers():
-        by_history[left.history].append(left.name)
-    useless = [
-        name for name in by_history.pop(own, ()) if name not in carried and transaction_epoch(name) < attempt.epoch
-    ]
-    for history, names in sorted(by_history.items())[:MOST_HISTORIES]:
+        if not same_history(left, by):
+            by_history[left.history, left.incarnation].append(left.name)
+        elif left.name not in carried and transaction_epoch(left.name) < attempt.epoch:
+            useless.append(left.name)
+    for (history, incarnation), names in sorted(by_history.items())[:MOST_HISTORIES]:
         try:
-            over, due = _of_other_run(attempt.store, history, names)
+            over, due = _of_other_run(attempt.store, history, incarnation, names)
         except CheckpointError as error:
             say(sink_messages.leftovers_unknown(uid, history, len(names), error))
             continue
@@ -50,16 +50,19 @@ def abort_leftovers(attempt: Attempt, uid: str, opened: OpenSink, carried: Colle
         say(sink_messages.leftovers_aborted(uid, len(useless)))
 
 
-def _of_other_run(store: Store, history: str, names: Collection[str]) -> tuple[list[str], list[str]]:
+def _of_other_run(store: Store, history: str, incarnation: str, names: Collection[str]) -> tuple[list[str], list[str]]:
     """Return which transactions of another history will never be committed, and which a completed checkpoint holds."""
-    prefix = history.removeprefix(f"{store.uri}/")
+    # Its root may have another URI since: then only the incarnation tells that it is the same
+    prefix = below_root(history) if incarnation else history.removeprefix(f"{store.uri}/")
     if not re.fullmatch(HISTORY, prefix):
         return [], []  # of a job with other checkpoints: only its own driver knows
     coordinator = open_history(store, prefix)
     state = coordinator.journal.catch_up()
-    if state.n < 0:
+    if state.n < 0 or state.incarnation != (incarnation or state.incarnation):
         return [], []  # it was deleted, or another host has it, below a folder of the same name
-    over = [name for name in names if state.over(transaction_epoch(name))]
+    # A copy of the root does not know what its original has begun since
+    known = [name for name in names if transaction_epoch(name) <= state.last_epoch]
+    over = [name for name in known if state.over(transaction_epoch(name))]
     newest = state.newest_first()
     if not over or not newest:
         return over, []

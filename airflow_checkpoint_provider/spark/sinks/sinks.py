@@ -62,7 +62,8 @@ class Sinks:
         self._refuse_shared(uid, sink)
         self._attempt.writer.check_not_fenced()
         restored = self._restored(uid, sink)
-        opened = sink.open(self._context(uid))
+        context = self._context(uid)
+        opened = sink.open(context)
         state = SinkState(uid, sink, opened, gated, self._version(uid, restored), list(restored.transactions))
         state.position, state.writes = opened.position(), self._passed.get(uid, 0)
         self._commit_restored(state)
@@ -72,7 +73,7 @@ class Sinks:
         state.held = {old.write: old for old in state.transactions if old.run == run and not self._elsewhere}
         carried = {transaction.name for transaction in state.transactions}
         # First: a driver that slept may commit one of them until it is aborted, and its rows must be among those that stand
-        abort_leftovers(self._attempt, uid, opened, carried)
+        abort_leftovers(self._attempt, context.by, opened, carried)
         self._go_back(state, restored.version, carried)
         state.replaces = self._earlier_pass(state, carried)
         held = {old.name for old in state.held.values()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, RowsStand, SinkMoved
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.sinks.log import LogEntry, RunOfSink
+from airflow_checkpoint_provider.sinks.log import LogEntry
 from airflow_checkpoint_provider.spark.sinks.base import Committed, OpenSink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.files import OVERWRITE
 from airflow_checkpoint_provider.spark.sinks.run_column import of_transactions, transactions_in
@@ -36,7 +36,7 @@ class OpenTableSink(OpenSink):
 
     def __init__(self, context: SinkContext, target: str, mode: str, run_column: str | None) -> None:
         self._spark, self._run, self._target, self._run_column = context.spark, context.run, target, run_column
-        self._by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
+        self._by = context.by
         self._overwrites, self._since = mode == OVERWRITE, context.run_began
         self.replaces = self._overwrites or run_column is not None
 

@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.errors import (
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
 from tests.support.parts import parts
@@ -149,6 +150,17 @@ def test_cleared_run_replaces_the_rows_of_its_earlier_pass(
     for generation, rows in enumerate((3, 2)):
         with launched(launches.plan(generation=generation)) as job:
             job.sink("report", FileSink(out)).write(job.spark.range(rows))
+    assert rows_of(script.spark, out) == [0, 1]
+
+
+def test_cleared_run_replaces_its_rows_though_the_root_was_moved(
+    script: Script, launched: Launch, launches: Launches, out: Path, tmp_path: Path
+) -> None:
+    with launched() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(3))
+    launches.store = LocalStore((tmp_path / "checkpoints").rename(tmp_path / "moved"))
+    with launched(launches.plan(generation=1)) as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(2))
     assert rows_of(script.spark, out) == [0, 1]
 
 

@@ -24,8 +24,9 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.sinks import postgresql
+from airflow_checkpoint_provider.sinks.log import below_root
 from airflow_checkpoint_provider.sinks.postgresql import PostgresTable
-from airflow_checkpoint_provider.sinks.postgresql_names import UPSERT, Options, staging_name
+from airflow_checkpoint_provider.sinks.postgresql_names import UPSERT, Options, grants, staging_name
 from airflow_checkpoint_provider.spark.sinks.jdbc_connection import transactions
 from tests.integration.sinks.tables import (
     FIRST,
@@ -60,7 +61,7 @@ def test_rows_are_visible_after_the_commit_and_once(target: Target) -> None:
     table = target.open()
     held = target.prepare(table, FIRST, (1, "a"), (2, "b"))
     assert target.rows() == []
-    assert table.leftovers() == ((FIRST, MONDAY.history),)
+    assert table.leftovers() == ((FIRST, MONDAY.history, ""),)
     for _ in range(2):
         assert table.commit(held)
     assert target.rows() == ["1a", "2b"]
@@ -176,6 +177,41 @@ def test_job_goes_back(target: Target, options: Options, left: list[str]) -> Non
     assert table.later(1) == ()
     gone = (name_of(2, 2),) if options is WITH_RUN else ()  # what was overwritten is not taken out
     assert table.taken_out([FIRST, name_of(2, 2)]) == gone
+
+
+@pytest.mark.parametrize(
+    ("root", "incarnation", "known"),
+    [
+        pytest.param("s3://new-lake/checkpoints", "1nc", True, id="its root was moved"),
+        pytest.param("s3://new-lake/checkpoints", "0ther", False, id="another history"),
+        pytest.param("memory://lake", "", True, id="an earlier version"),
+    ],
+)
+def test_history_knows_its_rows_wherever_its_root_is(target: Target, root: str, incarnation: str, known: bool) -> None:
+    monday = replace(MONDAY, incarnation="1nc")
+    before = target.open(monday, WITH_RUN)
+    before.commit(target.prepare(before, FIRST, (1, "a")))
+    now = replace(monday, history=f"{root}/{below_root(MONDAY.history)}", incarnation=incarnation)
+    moved = target.open(now, WITH_RUN)
+    assert moved.standing() == ((FIRST,) if known else ())
+    assert [name for name, _, _ in moved.later(0)] == ([FIRST] if known else [])
+    assert (moved._began == before._began) is known, "the retry does not begin anew"
+
+
+def test_table_of_commits_of_an_earlier_version_gets_the_incarnation(target: Target) -> None:
+    before = target.open()
+    before.commit(target.prepare(before, FIRST, (1, "a")))
+    target.sql(f"alter table {target.schema}.checkpoint_commits drop column incarnation")
+    role = f"writer_{target.schema}"
+    target.sql(f"create role {role} login password '{PASSWORD}'")
+    target.sql(grants(role, target.schema, "rows", Options()))
+    begun = transactions(lambda: target.client.connect(role), LAB)
+    with pytest.raises(StoreDenied, match="must be owner") as denied:
+        PostgresTable(begun, f"{target.schema}.rows", MONDAY, Options(), LAB).open()
+    target.sql(denied.value.message.partition(" runs: ")[2])
+    now = target.open(replace(MONDAY, incarnation="1nc"))
+    assert now.standing() == (FIRST,)
+    assert now._began == before._began
 
 
 def test_rows_that_nothing_tells_are_not_taken_out(target: Target) -> None:
@@ -443,7 +479,7 @@ def test_prepare_that_slept_before_any_step_leaves_nothing(targets: Callable[[],
 
         def next_attempt(target: Target = target) -> None:
             table = target.open()
-            table.abort([name for name, _ in table.leftovers()])
+            table.abort([name for name, *_ in table.leftovers()])
 
         at = At(number, sleeping(target, next_attempt))
         with suppress(CheckpointError, Py4JJavaError):

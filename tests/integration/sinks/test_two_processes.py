@@ -49,7 +49,7 @@ class Story:
 
 def leftovers_are_aborted(target: Target, options: Options) -> None:
     table = target.open(options=options)
-    table.abort([name for name, _ in table.leftovers()])
+    table.abort([name for name, *_ in table.leftovers()])
 
 
 BOTH = ["0z", "1a", "2b"]

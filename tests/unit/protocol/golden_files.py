@@ -24,6 +24,7 @@ from airflow_checkpoint_provider.policies.retention import KeepLatest, KeepWithi
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol import events as e
 from airflow_checkpoint_provider.protocol.config import CheckpointConfig
+from airflow_checkpoint_provider.protocol.file_records import File
 from airflow_checkpoint_provider.protocol.keys import SEGMENT, History, Keys
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
@@ -36,6 +37,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
 )
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.transitions import fold
+from airflow_checkpoint_provider.sinks.log import BEGIN, LogEntry, RunOfSink
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support import query_lives
 from tests.support.acknowledgements import acknowledgement, file_set, stage, value
@@ -83,6 +85,13 @@ def detailed(number: int) -> Acknowledgement:
         value("Größe", number, {"rows": 7, "deep": [1, None, True, 2.5, "ü"]}),
         run="scheduled__2026-11-20", run_values={"count": 0}, versions=VERSIONS,
     )  # fmt: skip
+
+
+def begun(incarnation: str = "") -> LogEntry:
+    """Return the first entry in the log of a sink. The first version noted no ``incarnation``."""
+    folder = "s3://lake/checkpoints/jobs/orders/job"
+    by = RunOfSink(history=folder, run="day-1", uid="report", incarnation=incarnation)
+    return LogEntry(kind=BEGIN, by=by, added=(File(name="part-0.parquet", bytes=7, rows=0),))
 
 
 def taken_out() -> Manifest:
@@ -401,6 +410,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     ),
     "savepoint-stub": lambda: canonical(DisposedStub(by="task savepoint", at=at(5)).to_json()),
     "sink-manifest": lambda: canonical(taken_out().to_json()),
+    "sink-begin": lambda: canonical(begun().to_json()),
+    "sink-begin-incarnation": lambda: canonical(begun("1ncarnation").to_json()),
     "entry-closing": lambda: closed().objects[KEYS.entry(4)],
     "entry-closed": lambda: closed().objects[KEYS.entry(64)],
     "entry-closed-stub": lambda: closed_stub_of(closed().objects[KEYS.entry(64)]),
@@ -431,5 +442,9 @@ REWRITERS: dict[str, Callable[[bytes], bytes]] = {
     ),
     "savepoint-stub": lambda body: canonical(DisposedStub.from_json(json.loads(body)).to_json()),
     "sink-manifest": lambda body: canonical(Manifest.from_json(json.loads(body)).to_json()),
+    **dict.fromkeys(
+        ("sink-begin", "sink-begin-incarnation"),
+        lambda body: canonical(LogEntry.from_json(json.loads(body)).to_json()),
+    ),
 }
 """By the name of the file, or by the first word of it."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_checkpoint_provider.errors import CommitStateUnknown, Damaged
 from airflow_checkpoint_provider.sinks.log import ABORT, COMMIT, RunOfSink
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergMetadata, IcebergSnapshot
+from airflow_checkpoint_provider.spark.sinks.iceberg import OpenIcebergSink
 from airflow_checkpoint_provider.spark.sinks.iceberg_branches import (
     NOTE,
     PUBLISHED_AS,
@@ -131,5 +135,44 @@ def test_branches_of_one_transaction() -> None:
 def test_numbers_of_runs_are_read() -> None:
     found = table(properties={f"{NOTE}.began.x": "4", f"{NOTE}.overwritten-by": "3", "owner": "me"})
     assert (found.begins, found.overwritten_by, found.began(BY)) == ({f"{NOTE}.began.x": 4}, 3, 0)
+
+
+HISTORY = "jobs/daily/runs/monday"
+NOTED = {  # by the version that did not know incarnations, and by this one
+    f"{NOTE}.began.53b752597c914b1f": "3",
+    f"{NOTE}.began.8e86f7b7a89f17a2": "4",
+}
+
+
+@pytest.mark.parametrize(
+    ("root", "incarnation", "began"),
+    [
+        pytest.param("s3://lake", "1nc", 4, id="its root was moved"),
+        pytest.param("file:///lake", "", 3, id="an earlier version"),
+        pytest.param("file:///lake", "0ther", 3, id="begun before by an earlier version"),
+        pytest.param("s3://lake", "0ther", 0, id="another history"),
+    ],
+)
+def test_run_has_begun_wherever_its_root_is(root: str, incarnation: str, began: int) -> None:
+    found = table(properties=NOTED)
+    assert found.began(replace(BY, history=f"{root}/{HISTORY}", incarnation=incarnation)) == began
     with pytest.raises(Damaged, match="is no number"):
         _ = table(properties={f"{NOTE}.overwritten-by": "x"}).overwritten_by
+
+
+@pytest.mark.parametrize(
+    ("root", "incarnation", "known"),
+    [
+        pytest.param("s3://lake", "1nc", True, id="its root was moved"),
+        pytest.param("s3://lake", "0ther", False, id="another history"),
+        pytest.param("file:///lake", "0ther", True, id="the same run, begun anew"),
+        pytest.param("file:///lake", "", True, id="an earlier version"),
+    ],
+)
+def test_history_knows_its_commits_wherever_its_root_is(root: str, incarnation: str, known: bool) -> None:
+    wrote = replace(BY, history=f"file:///lake/{HISTORY}", incarnation="1nc")
+    commits = note(TableEntry(kind=COMMIT, by=wrote, transactions=(NAME,), version=1))
+    found = table((1, None, {STAGED_AS: commits}), current=1)
+    by = replace(BY, history=f"{root}/{HISTORY}", incarnation=incarnation)
+    opened: Any = SimpleNamespace(_by=by, _table=SimpleNamespace(read=lambda: found))
+    assert [entry.by for entry in OpenIcebergSink.entries(opened)] == ([wrote] if known else [])

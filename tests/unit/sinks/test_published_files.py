@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged, NotSupportedYet, OverwrittenSince, StoreUnavailable
 from airflow_checkpoint_provider.sinks import log
-from airflow_checkpoint_provider.sinks.log import CommitLog
+from airflow_checkpoint_provider.sinks.log import CommitLog, RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import STAGING, rows_key
+from airflow_checkpoint_provider.spark.sinks.files import OpenFileSink
 from airflow_checkpoint_provider.storage import LocalStore, MemoryStore, S3Store, Store
 from tests.support.faults import Call, Fault, FaultyStore, Killed, SlowFolder
 from tests.support.targets import MONDAY, TUESDAY, files_of, left, name_of, staged, visible
@@ -160,6 +163,38 @@ def test_retry_does_not_begin_anew(store: Store) -> None:
     with pytest.raises(OverwrittenSince):
         retry.commit(staged(retry, name_of(3, epoch=2), "yesterday"))
     assert visible(store) == ["today"]
+
+
+def of_moved(run: RunOfSink) -> RunOfSink:
+    """Return the same run of the same history after its root got another URI."""
+    return replace(run, history=run.history.replace("memory://lake/", "s3://new-lake/checkpoints/"))
+
+
+def test_retry_does_not_begin_anew_though_the_root_was_moved(store: Store) -> None:
+    monday = replace(MONDAY, incarnation="1nc")
+    files_of(store, monday, overwrite=True)
+    tuesday = files_of(store, TUESDAY, overwrite=True)
+    tuesday.commit(staged(tuesday, name_of(2), "today"))
+    retry = files_of(store, of_moved(monday), overwrite=True)
+    with pytest.raises(OverwrittenSince):
+        retry.commit(staged(retry, name_of(3, epoch=2), "yesterday"))
+    assert visible(store) == ["today"]
+
+
+@pytest.mark.parametrize(
+    ("now", "known"),
+    [
+        pytest.param(of_moved(replace(TUESDAY, incarnation="1nc")), True, id="its root was moved"),
+        pytest.param(replace(TUESDAY, incarnation="0ther"), False, id="another host has a folder of that name"),
+    ],
+)
+def test_history_knows_its_later_rows_by_its_incarnation(store: Store, now: RunOfSink, known: bool) -> None:
+    before = files_of(store, replace(TUESDAY, incarnation="1nc"))
+    before.commit(staged(before, name_of(1, epoch=2), "row"))
+    files = files_of(store, now)
+    assert [entry.version for entry in files.later(1)] == ([2] if known else [])
+    opened: Any = SimpleNamespace(_commits=files)
+    assert OpenFileSink.standing(opened) == (name_of(1, epoch=2),), "a run of this name at this path is computed again"
 
 
 def test_empty_files_are_left_out(store: Store) -> None:
