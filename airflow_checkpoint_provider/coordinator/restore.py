@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history, state_entries
 from airflow_checkpoint_provider.coordinator.files import verify
-from airflow_checkpoint_provider.coordinator.savepoint import is_gone, open_listed, target_of
+from airflow_checkpoint_provider.coordinator.savepoint import is_at, is_gone, open_listed, target_of
 from airflow_checkpoint_provider.coordinator.savepoint_target import Savepoint
 from airflow_checkpoint_provider.errors import (
     CheckpointError,
@@ -45,7 +45,7 @@ from airflow_checkpoint_provider.protocol.keys import (
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.storage.base import Store, lies_in
+from airflow_checkpoint_provider.storage.base import Store, lies_in, same_root
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
     if isinstance(pointer, SavepointPointer):
         return _savepoint_point(pointer, state, store)
     prefix = History(state.job, state.scope or None, state.item).prefix if state.job else None
-    if pointer.prefix == prefix and store.beside(pointer.root).uri == store.uri:
+    if pointer.prefix == prefix and same_root(store.beside(pointer.root).uri, store.uri):
         return _own_point(pointer.id, state, restore)
     locate_checkpoint(pointer, store)
     return Point(pointer=str(pointer))
@@ -127,7 +127,12 @@ def _savepoint_point(pointer: SavepointPointer, state: State, store: Store) -> P
     savepoint = open_listed(pointer, store)
     where = str(SavepointPointer(savepoint.store.uri, pointer.name))
     listed = next(
-        (checkpoint for checkpoint in state.with_status(RETAINED, CONDEMNED) if checkpoint.target == where), None
+        (
+            checkpoint
+            for checkpoint in state.with_status(RETAINED, CONDEMNED)
+            if checkpoint.target and is_at(store, target_of(checkpoint), pointer)
+        ),
+        None,
     )
     if listed and listed.status == CONDEMNED:
         raise SavepointDisposed(

@@ -1,7 +1,8 @@
 """Operations on a savepoint that need journal and target: publish, claim, dispose. Runs anywhere.
 
 The history that made a savepoint may still need it as a restore point. So a claim or a disposal asks that history
-first, if it lies beside the savepoint. No history lists a savepoint that was moved.
+first, if it lies beside the savepoint. No history lists a savepoint that was moved out of its folder; but if the folder itself is not on
+this host, the savepoint counts as listed: it may be the same one, below another mount.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from airflow_checkpoint_provider.protocol.events import Point
 from airflow_checkpoint_provider.protocol.keys import JOBS, History, Pointer, SavepointPointer, check_prefix, pointer_of
 from airflow_checkpoint_provider.protocol.metadata import Seal
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.storage.base import Store, exists
+from airflow_checkpoint_provider.storage.base import Store, exists, is_out_of_sight, same_root
 
 ABANDONED = timedelta(days=1)  # a claim without its restore
 
@@ -195,7 +196,7 @@ def _is_left_by_its_owner(home: Store, savepoint: Savepoint, now: str) -> bool:
         if owner.n < 0 or owner.incarnation != (claimed.about["incarnation"] or owner.incarnation):
             _refuse_owner_of_another_host(home, claimed)
             return True
-        if owner.closed or _is_abandoned(owner, savepoint.pointer, claimed.about["at"], now):
+        if owner.closed or _is_abandoned(home, owner, savepoint.pointer, claimed.about["at"], now):
             return True
         raise
     return False
@@ -206,7 +207,7 @@ def _owner_below(home: Store, claimed: AlreadyClaimed) -> State | None:
     root, begin, path = claimed.about["owner"].rpartition(f"/{JOBS}/")
     with contextlib.suppress(InvalidName):
         prefix = check_prefix(f"{begin}{path}".removeprefix("/"))
-        if root == home.uri:
+        if same_root(root, home.uri):
             return open_history(home, prefix).journal.catch_up()
     return None
 
@@ -223,9 +224,9 @@ def _refuse_owner_of_another_host(home: Store, claimed: AlreadyClaimed) -> None:
         )
 
 
-def _is_abandoned(owner: State, pointer: SavepointPointer, claimed_at: str, now: str) -> bool:
+def _is_abandoned(home: Store, owner: State, pointer: SavepointPointer, claimed_at: str, now: str) -> bool:
     """Return whether no restore has followed a claim for a day. Until then somebody may repeat it."""
-    listed = any(claim.pointer == str(pointer) for claim in owner.claims)
+    listed = any(_may_be_at(home, SavepointPointer.parse(claim.pointer), pointer) for claim in owner.claims)
     return not listed and datetime.fromisoformat(now) - datetime.fromisoformat(claimed_at) > ABANDONED
 
 
@@ -305,7 +306,7 @@ def _listed_at(home: Store, pointer: SavepointPointer) -> tuple[Coordinator, int
             coordinator = open_history(home, prefix)
             for savepoint in coordinator.journal.catch_up().checkpoints:
                 listed = savepoint.target and savepoint.published and savepoint.status in (RETAINED, CONDEMNED)
-                if listed and _spelled(home, target_of(savepoint)) == _spelled(home, pointer):
+                if listed and is_at(home, target_of(savepoint), pointer):
                     return coordinator, savepoint.id
     return None
 
@@ -327,7 +328,7 @@ def _own_history(home: Store, seal: Seal, pointer: SavepointPointer) -> tuple[Co
     checkpoint = state.checkpoint(seal.id) if state.incarnation == seal.inc else None
     if checkpoint is None or checkpoint.status not in (RETAINED, CONDEMNED) or not checkpoint.target:
         return None
-    return (coordinator, checkpoint.id) if _spelled(home, target_of(checkpoint)) == _spelled(home, pointer) else None
+    return (coordinator, checkpoint.id) if _may_be_at(home, target_of(checkpoint), pointer) else None
 
 
 def _condemn(coordinator: Coordinator, number: int, by: str, now: str) -> None:
@@ -342,9 +343,25 @@ def _forget(coordinator: Coordinator, number: int) -> None:
     coordinator.journal.append(c.Forget(ids=(number,)))
 
 
-def _spelled(home: Store, pointer: SavepointPointer) -> tuple[str, str]:
-    """Return root and name of a savepoint in one spelling."""
-    return home.beside(pointer.root, limited=False).uri, pointer.name
+def is_at(home: Store, listed: SavepointPointer, pointer: SavepointPointer) -> bool:
+    """Return whether a savepoint that a history lists is the one at ``pointer``, whose root may be spelled in another way."""
+    return listed.name == pointer.name and same_root(_root_of(home, listed), _root_of(home, pointer))
+
+
+def _may_be_at(home: Store, listed: SavepointPointer, pointer: SavepointPointer) -> bool:
+    """Return whether a listed savepoint is the one at ``pointer``, as far as this host can tell.
+
+    It may be listed in a folder that is not here: a mount has another name on this host, or the whole root was moved.
+    """
+    unseen = listed.name == pointer.name and is_out_of_sight(_root_of(home, listed))
+    return unseen or is_at(home, listed, pointer)
+
+
+def _root_of(home: Store, pointer: SavepointPointer) -> str:
+    try:
+        return home.beside(pointer.root, limited=False).uri
+    except StoreMisconfigured:  # no savepoint of ``home`` may lie there any more
+        return pointer.root
 
 
 def _refuse_held(coordinator: Coordinator, number: int, now: str) -> None:

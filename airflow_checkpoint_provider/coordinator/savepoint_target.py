@@ -22,7 +22,7 @@ from airflow_checkpoint_provider.protocol.fields import Time
 from airflow_checkpoint_provider.protocol.keys import HISTORY, JOBS, SAVEPOINTS, STATE, Keys, SavepointPointer
 from airflow_checkpoint_provider.protocol.metadata import Seal, digest
 from airflow_checkpoint_provider.protocol.records import VERSION, Record, added, checked, parse
-from airflow_checkpoint_provider.storage.base import Store, exists, put
+from airflow_checkpoint_provider.storage.base import Store, exists, put, resolved
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
 DISPOSAL = "disposal"
@@ -236,7 +236,7 @@ def take_over_claim(store: Store, pointer: SavepointPointer, by: str, at: str) -
 
 def _refuse_other(claimed: bytes, pointer: SavepointPointer, owner: str, incarnation: str = "") -> None:
     lock = ClaimLock.from_bytes(claimed, f"{pointer}/_claimed")
-    if lock.owner == owner and lock.incarnation in ("", incarnation or lock.incarnation):
+    if resolved(lock.owner) == resolved(owner) and lock.incarnation in ("", incarnation or lock.incarnation):
         return
     whose = "to be disposed of" if lock.owner == DISPOSAL else "for another history"
     advice = f'Take another savepoint; without a claim (claim_mode="{NO_CLAIM}") several jobs may start from one'

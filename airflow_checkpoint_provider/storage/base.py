@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from random import uniform
 from time import monotonic, sleep
@@ -152,6 +154,31 @@ class StoreBase:
 
     def beside(self, uri: str, *, limited: bool = True) -> Store:
         return StoreBase.open_beside(self, uri, limited)
+
+
+def resolved(uri: str) -> str:
+    """Return the URI of a folder without symbolic links in its path, and any other URI as it is."""
+    path = _path(uri)
+    return f"file://{os.path.realpath(path)}" if path else uri
+
+
+def same_root(one: str, other: str) -> bool:
+    """Return whether two URIs of stores lead to one root: also through links, or another name of a file system on this host."""
+    if resolved(one) == resolved(other):
+        return True
+    with suppress(OSError):  # one of them is not there
+        return bool(_path(one) and _path(other)) and os.path.samefile(_path(one), _path(other))
+    return False
+
+
+def is_out_of_sight(uri: str) -> bool:
+    """Return whether a root is a folder that is not there on this host, or that this user may not reach: it may be mounted elsewhere."""
+    return bool(_path(uri)) and not os.path.isdir(_path(uri))
+
+
+def _path(uri: str) -> str:
+    """Return the path of a folder; empty for a URI of another kind."""
+    return path if (path := uri.removeprefix("file://")) != uri else ""
 
 
 def lies_in(home: Store, other: Store) -> bool:

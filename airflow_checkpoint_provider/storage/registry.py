@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import InvalidName, StoreMisconfigured
-from airflow_checkpoint_provider.storage.base import Store, StoreBase
+from airflow_checkpoint_provider.storage.base import Store, StoreBase, resolved
 from airflow_checkpoint_provider.storage.local import LocalStore
 from airflow_checkpoint_provider.storage.memory import MemoryStore, named
 from airflow_checkpoint_provider.storage.s3 import S3Store
@@ -110,12 +110,8 @@ def _check_roots(roots: Sequence[str], other: StoreBase) -> None:
 
 def lies_within(roots: Sequence[str], uri: str) -> bool:
     """Return whether the store at ``uri`` is one of ``roots``, or lies below one; all are URIs. Symbolic links in paths are followed."""
-    path = f"{_path(uri)}/"
-    return any(path.startswith(f"{_path(root)}/") for root in roots)
-
-
-def _path(uri: str) -> str:
-    return f"file://{os.path.realpath(path)}" if (path := uri.removeprefix("file://")) != uri else uri
+    path = f"{resolved(uri)}/"
+    return any(path.startswith(f"{resolved(root)}/") for root in roots)
 
 
 StoreBase.open_beside = _open_beside
