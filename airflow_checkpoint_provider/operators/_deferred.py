@@ -20,7 +20,7 @@ from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord
 from airflow_checkpoint_provider.text import deferral
-from airflow_checkpoint_provider.triggers.launch import SILENT, LaunchTrigger
+from airflow_checkpoint_provider.triggers.launch import GIVEN_UP, SILENT, LaunchTrigger
 
 EVERY = 5.0  # seconds between two polls of the trigger
 FIRST_ASK, SELDOM_ASK = (
@@ -84,7 +84,7 @@ class DeferrableLaunch(BaseOperator):
             return self._end(launch, lambda: self.end_followed(launch, attempt))
         if self._was_refused(launch):
             return self._end(launch, lambda: self.end_launch(launch, ExitCode.REFUSED, None))
-        if why == SILENT and not Liveness(launch.store, launch.beats).wait(driver_keys(launch.keys, launch.state)):
+        if self._is_lost(launch, attempt, why):
             return self._end(launch, lambda: self.end_followed(launch, None))
         launch.raise_if_replaced()
         if attempt is None:
@@ -94,6 +94,17 @@ class DeferrableLaunch(BaseOperator):
                 return self._end(launch, lambda: self.end_launch(launch, 0 if ended else 1, failure))
             ask_after = min(2 * ask_after, SELDOM_ASK)
         return self.defer_launch(context, launch, ask_after)
+
+    def _is_lost(self, launch: DriverLaunch, attempt: AttemptRecord | None, why: str | None) -> bool:
+        """Return whether a driver of which there was a sign lives no more. A trigger that cannot read the storage has not looked for it."""
+        keys = driver_keys(launch.keys, launch.state)
+        seen = why == SILENT
+        if why == GIVEN_UP:
+            launch.log([deferral.closed_to_triggerer(launch.state, self.checkpoint_conn_id)])
+            seen = attempt is not None or any(read_beat(launch.store, key) for key in keys)
+        if not seen or Liveness(launch.store, launch.beats).wait(keys):
+            return False
+        return launch.attempt() == attempt  # else it has attached or ended meanwhile
 
     def _end(self, launch: DriverLaunch, end: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:

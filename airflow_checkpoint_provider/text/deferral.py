@@ -29,6 +29,15 @@ def not_followed(state: State, follower: Beat | None, now: str) -> str | None:
     return coded(printable(text), "CKP115")
 
 
+def closed_to_triggerer(state: State, conn_id: str) -> str:
+    """Say that only the task can read the storage, so that it looks for the driver in place of the triggerer."""
+    text = (
+        f"{title(state, state.scope)}: the triggerer cannot read the checkpoint storage, and has logged why. So it does not follow the"
+        f" driver, and this task looks itself, every minute or two. Give the triggerer's host what connection {conn_id!r} needs there"
+    )
+    return coded(printable(text), "CKP115")
+
+
 def asked(state: State, word: str) -> str:
     """Say what the cluster manager knows of a driver that has not attached."""
     text = f"{title(state, state.scope)}: no sign of the driver yet; the cluster manager says {word}"

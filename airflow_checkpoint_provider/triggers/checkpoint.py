@@ -75,6 +75,8 @@ class JournalTrigger(BaseTrigger):
     argument_names: ClassVar[tuple[str, ...]]
     """Names of the other arguments of a subclass."""
 
+    _silent = False  # whether the task must look for the driver's heartbeat itself
+
     def __init__(self, *, checkpoint_conn_id: str, deadline: str, poll_interval: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.checkpoint_conn_id, self.deadline, self.poll_interval = checkpoint_conn_id, deadline, poll_interval
@@ -100,6 +102,7 @@ class JournalTrigger(BaseTrigger):
                 unreadable.succeeded()
             except CheckpointError as error:
                 if _explained_by_task(error, unreadable):
+                    self._silent = True
                     break
                 unreadable.warn(error, f"polling again until {self.deadline}")
             await asyncio.sleep(min(self.poll_interval, left))
@@ -131,7 +134,7 @@ class CheckpointTrigger(JournalTrigger):
 
     def __init__(self, *, checkpoint: Any, awaited: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.checkpoint, self.awaited, self._silent = checkpoint, awaited, False
+        self.checkpoint, self.awaited = checkpoint, awaited
 
     def condition(self) -> Callable[[], bool]:
         hook = CheckpointStorageHook(self.checkpoint_conn_id)

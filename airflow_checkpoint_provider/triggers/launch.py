@@ -30,6 +30,7 @@ from airflow_checkpoint_provider.triggers.checkpoint import PATIENCE, RepeatedEr
 from airflow_checkpoint_provider.triggers.threads import in_thread
 
 ENDED, REFUSED, REPLACED, SILENT, NOT_ATTACHED = "ended", "refused", "replaced", "silent", "not attached"
+GIVEN_UP = ""  # the trigger cannot read the storage; perhaps the task can
 OVER = ("failed", "success", "skipped", "upstream_failed", "removed")  # states of a task that nobody will resume
 
 
@@ -189,7 +190,7 @@ class LaunchTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        unreadable, why = RepeatedError(self.log), ""
+        unreadable, why = RepeatedError(self.log), GIVEN_UP
         unattached = Unattached(
             self.spark_conn_id, self.application, self.ask_after, lambda line: self.log.info("%s", line)
         )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.kubernetes import with_kubernetes
 from tests.support.recorded import Recorded, three_stages
-from tests.support.task_fixtures import job, outside_of_a_task_runner, store
+from tests.support.task_fixtures import faulty, job, outside_of_a_task_runner, store
 from tests.unit.operators.submissions import MASTERS
 
 
@@ -40,4 +40,4 @@ def recorded() -> Recorded:
     return recorded
 
 
-__all__ = ["job", "outside_of_a_task_runner", "store"]
+__all__ = ["faulty", "job", "outside_of_a_task_runner", "store"]

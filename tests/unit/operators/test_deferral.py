@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, RefusedStart, read_beat
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Liveness, RefusedStart, read_beat
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.operators._deferred import SELDOM_ASK
 from airflow_checkpoint_provider.operators._submitted_job import JOB_KEY
@@ -27,6 +27,7 @@ from tests.unit.operators.submissions import DagRun, TaskInstance, confs
 
 CLUSTERS = pytest.mark.parametrize("conn_id", ["yarn", "kubernetes"])
 ENDED, SILENT, NOT_ATTACHED = {"why": "ended"}, {"why": "silent"}, {"why": "not attached"}
+GIVEN_UP = {"why": ""}  # the trigger cannot read the storage
 
 
 @pytest.fixture(autouse=True)
@@ -205,6 +206,46 @@ def test_driver_that_beats_again_is_followed_again(task: Task, monkeypatch: pyte
     task.job.attach()
     with beating(task.job.store, task.job.keys.attempt_beat(1)):
         task.defers_again(SILENT)
+    assert task.job.state.attempts[0].outcome is None
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_driver_dies_while_only_its_triggerer_cannot_read_the_storage(
+    task: Task, attached: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task.defers()
+    if attached:
+        task.job.attach()
+    put_beat(task.job.store, task.job.keys.attempt_beat(1) if attached else task.job.keys.driver_beat(1))
+    with pytest.raises(AirflowException, match="its heartbeat has stopped"):
+        task.resumes(GIVEN_UP)
+    assert (task.job.state.attempts if attached else task.job.state.launches)[0].outcome == "lost"
+    assert "the triggerer cannot read the checkpoint storage" in capsys.readouterr().out
+
+
+def test_task_looks_for_a_living_driver_in_place_of_its_triggerer(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "10")  # time enough for two beats on a busy machine
+    task.defers()
+    task.defers_again(GIVEN_UP)  # queued: no sign of a driver is no death
+    task.job.attach()
+    with beating(task.job.store, task.job.keys.attempt_beat(1)):
+        task.defers_again(GIVEN_UP)
+    assert task.job.state.attempts[0].outcome is None
+
+
+@pytest.mark.parametrize("event", [SILENT, GIVEN_UP])
+def test_driver_that_attaches_while_the_task_looks_is_not_lost(
+    task: Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any]
+) -> None:
+    task.defers()
+    put_beat(task.job.store, task.job.keys.driver_beat(1))
+
+    def waits(*_: object) -> bool:
+        task.job.attach()
+        return False  # the beat that the driver had before
+
+    monkeypatch.setattr(Liveness, "wait", waits)
+    task.defers_again(event)
     assert task.job.state.attempts[0].outcome is None
 
 

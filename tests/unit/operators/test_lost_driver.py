@@ -19,9 +19,11 @@ from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.kinds import LOST
 from airflow_checkpoint_provider.sensors import CheckpointAcknowledgedSensor
+from airflow_checkpoint_provider.triggers import checkpoint
 from airflow_checkpoint_provider.triggers.checkpoint import CheckpointTrigger
 from tests.support.acting import Job
 from tests.support.causes import cause_of
+from tests.support.faults import Fault, FaultyStore
 from tests.support.tasks import OTHER, run, ti, token_of, trigger
 
 ELSEWHERE = Process(host="elsewhere", boot_id="another", pid=7)
@@ -174,6 +176,31 @@ def test_trigger_changes_nothing_and_its_task_aborts_the_checkpoint(
     event = fired(deferred(task(asked)))
     assert event["silent"]
     assert job.state.pending
+    with pytest.raises(error, match=SAID):
+        task(asked).execute_complete({"ti": ti()}, event)
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        (lambda asked: waits(CheckpointAcknowledgedSensor, asked, deferrable=True), AirflowFailException),
+        (lambda asked: trigger(wait_for_completion=True, deferrable=True, poke_interval=0.01), AirflowException),
+    ],
+    ids=["sensor", "trigger"],
+)
+def test_lost_driver_is_found_though_the_triggerer_cannot_read_the_storage(
+    job: Job,
+    asked: dict[str, Any],
+    faulty: FaultyStore,
+    monkeypatch: pytest.MonkeyPatch,
+    task: Callable[[Any], Any],
+    error: type[Exception],
+) -> None:
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.05)
+    waiting = deferred(task(asked))
+    faulty.plan = lambda call: Fault.MISCONFIGURED
+    event = fired(waiting)
+    faulty.plan = lambda call: Fault.NONE
     with pytest.raises(error, match=SAID):
         task(asked).execute_complete({"ti": ti()}, event)
 
