@@ -168,13 +168,18 @@ def push_link(ti: Any, key: str, value: str) -> None:
         ti.xcom_push(key=key, value=value)
 
 
+DELETED = "deleted"
+"""What ``task_state`` returns for an instance that does not exist any more: it was deleted, perhaps with its DAG run."""
+
+
 def task_state(dag: str, run: str, task: str, map_index: int | None = None) -> str | None:
-    """Return the state of a task, or of an instance of a mapped task, as a task or a trigger may ask for it; None if it has none, or does
-    not exist."""
+    """Return the state of a task, or of an instance of a mapped task, as a task or a trigger may ask for it; None if it has none, as after
+    a clear. Raise the errors of Airflow's client if there is no answer.
+    """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run], map_index=map_index)
-    state = states.get(run, {}).get(task if map_index is None else f"{task}_{map_index}")
+    state = states.get(run, {}).get(task if map_index is None else f"{task}_{map_index}", DELETED)
     return str(state) if state is not None else None
 
 

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import InvalidName, OneItemTwice
@@ -20,8 +21,14 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 
 IndexState = Callable[[int], str | None]
-"""Returns Airflow's state of another instance of the task; None if it has none, or does not exist."""
-CLEARED = (None, "scheduled", "queued", "removed")  # such an index was cleared, or the list has become shorter
+"""Returns Airflow's state of another instance of the task, as ``_airflow.task_state`` does."""
+CLEARED = (
+    None,
+    "scheduled",
+    "queued",
+    "removed",
+    _airflow.DELETED,
+)  # such an index was cleared, or the list has become shorter
 RETRIES = ("up_for_retry", "up_for_reschedule")
 HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
 

@@ -31,7 +31,14 @@ from airflow_checkpoint_provider.triggers.threads import in_thread
 
 ENDED, REFUSED, REPLACED, SILENT, NOT_ATTACHED = "ended", "refused", "replaced", "silent", "not attached"
 GIVEN_UP = ""  # the trigger cannot read the storage; perhaps the task can
-OVER = ("failed", "success", "skipped", "upstream_failed", "removed")  # states of a task that nobody will resume
+OVER = (
+    "failed",
+    "success",
+    "skipped",
+    "upstream_failed",
+    "removed",
+    _airflow.DELETED,
+)  # states of a task that nobody will resume
 
 
 class DeferredLaunch:
@@ -208,7 +215,7 @@ class LaunchTrigger(BaseTrigger):
         yield TriggerEvent({"why": why})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Ask the driver to stop if a person has ended the task.
+        """Ask the driver to stop if a person has ended the task, or deleted it.
 
         Airflow also calls this when a triggerer wakes up whose tasks another one has taken over, and after a clear, whose next try asks
         by itself. So the state of the task decides, and the journal refuses a word about a launch that a later try follows.
@@ -261,6 +268,7 @@ class LaunchTrigger(BaseTrigger):
             self.log.warning("The XCom `launch` could not be written: %s", error)
 
     def _request_stop(self, owner: str, state: str) -> None:
+        what = state if state == _airflow.DELETED else f"marked {state}"
         journal = Journal(self._store(), Keys(self.history), task_author(owner))
         journal.append(
             c.RequestStop(
@@ -268,6 +276,6 @@ class LaunchTrigger(BaseTrigger):
                 try_number=self.try_number,
                 map_index=self.map_index,
                 by=owner,
-                reason=f"the task was marked {state} while it was deferred",
+                reason=f"the task was {what} while it was deferred",
             )
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk.api.datamodels._generated import TaskStatesResponse
 from airflow.sdk.execution_time import comms, context, task_runner
 from airflow.sdk.execution_time.secrets import DEFAULT_SECRETS_SEARCH_PATH_WORKERS, ExecutionAPISecretsBackend
 from airflow.sdk.execution_time.xcom import XCom
@@ -101,6 +103,31 @@ def test_triggers_ask_for_states_and_push_xcoms_by_these_names() -> None:
     asks = inspect.signature(task_runner.RuntimeTaskInstance.get_task_states).parameters
     assert {"dag_id", "task_ids", "run_ids"} <= set(asks)
     assert {"key", "value", "dag_id", "run_id", "task_id"} <= set(inspect.signature(XCom.set).parameters)
+
+
+def test_task_that_was_cleared_is_in_the_answer_about_states() -> None:
+    """Without a state. A task that was deleted is not in it."""
+    states = {"manual__1": {"job": None}}
+    body = TaskStatesResponse(task_states=states).model_dump_json()
+    answer = comms.TaskStatesResult.from_api_response(TaskStatesResponse.model_validate_json(body))
+    assert comms.TaskStatesResult.model_validate(answer.model_dump()).task_states == states
+
+
+@pytest.mark.parametrize(
+    ("index", "answer", "state"),
+    [
+        (None, {"manual__1": {"job": None}}, None),
+        (None, {"manual__1": {"job": "deferred"}}, "deferred"),
+        (None, {}, _airflow.DELETED),
+        (3, {"manual__1": {"job_3": None}}, None),
+        (3, {"manual__1": {"job_30": "running"}}, _airflow.DELETED),
+    ],
+)
+def test_state_tells_a_deleted_task_from_a_cleared_one(
+    monkeypatch: pytest.MonkeyPatch, index: int | None, answer: dict[str, Any], state: str | None
+) -> None:
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", lambda **_: answer)
+    assert _airflow.task_state("etl", "manual__1", "job", index) == state
 
 
 def test_secrets_in_lines_of_spark_are_masked_as_the_hook_does() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig, KeepAll
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.entry import By
@@ -338,6 +339,19 @@ def test_item_goes_on_as_soon_as_the_other_index_has_begun_with_another_item() -
     world.begin(1)
     assert len(world.refused) == 1
     assert world.drivers[-1].item == "orders"
+
+
+@pytest.mark.parametrize("state", [None, _airflow.DELETED])
+def test_item_of_an_index_that_airflow_does_not_run_moves(state: str | None) -> None:
+    """It was cleared, or deleted."""
+    world = World(["orders", "payments"])
+    world.begin(0)
+    world.drivers[0].dies()
+    world.lose(0)
+    world.items = ["payments", "orders"]
+    world.state_of = lambda index: state  # type: ignore[method-assign]
+    world.begin(1)
+    assert (world.refused, world.drivers[-1].item) == ([], "orders")
 
 
 def test_instance_that_cannot_ask_airflow_is_refused_for_now() -> None:

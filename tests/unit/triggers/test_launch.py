@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_checkpoint_provider import _airflow
 from airflow_checkpoint_provider.coordinator.liveness import (
@@ -252,6 +254,38 @@ def test_driver_is_asked_to_stop_when_a_person_ends_the_task(
     assert f"marked {state} while it was deferred" in stop
     killed(follows(job), monkeypatch, state)
     assert job.state.launches[0].stop == stop
+
+
+def asked_by_airflow(trigger: LaunchTrigger, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """Call ``on_kill`` when Airflow answers this about the states of tasks, by run."""
+
+    def answers(**_: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", answers)
+    trigger._task_instance = SimpleNamespace(dag_id="etl", run_id=RUN, task_id="job")
+    asyncio.run(trigger.on_kill())
+
+
+@pytest.mark.parametrize("answer", [{}, {RUN: {}}], ids=["run", "task"])
+def test_driver_is_asked_to_stop_when_its_task_is_deleted(
+    job: Job, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    asked_by_airflow(follows(job), monkeypatch, answer)
+    assert "the task was deleted while it was deferred" in str(job.state.launches[0].stop)
+
+
+@pytest.mark.parametrize(
+    "answer", [{RUN: {"job": None}}, {RUN: {"job": "deferred"}}, RuntimeError("the database is down"), None]
+)
+def test_driver_goes_on_after_a_clear_and_without_an_answer(
+    job: Job, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    with contextlib.suppress(RuntimeError, AttributeError):
+        asked_by_airflow(follows(job), monkeypatch, answer)
+    assert job.state.launches[0].stop is None
 
 
 @pytest.mark.parametrize("state", ["deferred", "queued", "running", "up_for_retry", None])
