@@ -200,7 +200,7 @@ class OtherIncarnation(CheckpointError, RuntimeError, code="CKP622", permanent=T
 
 
 class HistoryGone(CheckpointError, LookupError, code="CKP623", permanent=True):
-    """The history is gone, although an earlier try wrote to it."""
+    """The history to which an earlier try wrote is gone, or the task names another one now."""
 
 
 class CheckpointNotFound(CheckpointError, LookupError, code="CKP624", permanent=True):

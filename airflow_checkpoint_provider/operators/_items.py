@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import InvalidName, OneItemTwice
 from airflow_checkpoint_provider.protocol.commands import OtherIndex
 from airflow_checkpoint_provider.protocol.events import Token
-from airflow_checkpoint_provider.protocol.keys import History, check_item, safe_token
+from airflow_checkpoint_provider.protocol.keys import History, check_item
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import Store
 
@@ -30,12 +30,6 @@ CLEARED = (
     _airflow.DELETED,
 )  # such an index was cleared, or the list has become shorter
 RETRIES = ("up_for_retry", "up_for_reschedule")
-HISTORY_KEY = "checkpoint_history"  # in the task's state store: the incarnation that this task wrote to
-
-
-def history_key(item: str | None) -> str:
-    """Return the key in the state store of a task, which all items of its map index share."""
-    return HISTORY_KEY if item is None else f"{HISTORY_KEY}.{safe_token(item)}"
 
 
 def index_of(ti: Any) -> int | None:

@@ -15,9 +15,9 @@ from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
-from airflow_checkpoint_provider.operators import _mapped
+from airflow_checkpoint_provider.operators import _earlier, _mapped
 from airflow_checkpoint_provider.operators._base import generation_of, has_launched, history_of
-from airflow_checkpoint_provider.operators._items import checked_item, history_key, index_of
+from airflow_checkpoint_provider.operators._items import checked_item, index_of
 from airflow_checkpoint_provider.operators._launched import LaunchParameters
 from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.operators._parameters import refuse_fixed_key, refuse_shared_scope
@@ -158,7 +158,7 @@ class JobParameters(LinkedTask):
             on_clear="restart" if starts_over else self.on_clear,
             discarded=starts_over,
             durable=bool(getattr(self, "durable", True)),
-            incarnation=context["task_state_store"].get(history_key(history.item), None),
+            earlier=_earlier.known(context, history.item),
             map_index=index_of(ti) if history.item is not None else None,
             connection=self.checkpoint_conn_id,
             restore_age=RestoreAge.of(self.max_restore_age),

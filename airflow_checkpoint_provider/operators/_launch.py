@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from urllib.parse import quote
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import (
@@ -23,13 +22,11 @@ from airflow_checkpoint_provider.coordinator.liveness import (
 )
 from airflow_checkpoint_provider.coordinator.restore import examine, id_floor_of, resolve
 from airflow_checkpoint_provider.errors import (
-    HistoryGone,
     Refused,
     Stopping,
 )
 from airflow_checkpoint_provider.hooks.driver_monitor import POLL
-from airflow_checkpoint_provider.operators import _memory
-from airflow_checkpoint_provider.operators._items import history_key
+from airflow_checkpoint_provider.operators import _earlier, _memory
 from airflow_checkpoint_provider.operators._launched import LaunchedDriver
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.decisions import decide
@@ -56,7 +53,7 @@ class DriverLaunch(LaunchedDriver):
         state = self.coordinator.journal.catch_up()
         if state.n < 0:
             probe(self.store)
-        self._check_incarnation(state)
+        _earlier.check(self, state)
         self.instance.register(self.parameters.try_number)
         command = self._plan_command(state)
         self._stop_deferred(state, command)
@@ -82,7 +79,7 @@ class DriverLaunch(LaunchedDriver):
     def resume(self) -> bool:
         """Find the launch that this try planned or adopted before it was deferred. Return False if there is none."""
         state = self.coordinator.journal.catch_up()
-        self._check_incarnation(state)
+        _earlier.check(self, state)
         self.instance.register(self.parameters.try_number)
         token, latest = self.parameters.token, (self.parameters.map_index, self.parameters.try_number)
         own = [
@@ -135,22 +132,6 @@ class DriverLaunch(LaunchedDriver):
             connection=self.parameters.connection,
             map_index=self.parameters.map_index,
         )
-
-    def _check_incarnation(self, state: State) -> None:
-        """Raise ``HistoryGone`` if an earlier try of this task wrote to another history."""
-        known = self.parameters.incarnation
-        if known is not None and known != state.incarnation:
-            token = self.parameters.token
-            instance = f"dags/{quote(token.dag)}/dagRuns/{quote(token.run, '')}/taskInstances/{quote(token.task)}"
-            key, index = history_key(token.item), self.parameters.map_index
-            of_index = "" if index is None else f"?map_index={index}"
-            raise HistoryGone(
-                f"{self.parameters.history.job}: an earlier try of this task wrote to a history at"
-                f" {self.store.uri}/{self.keys.prefix} that is not there any more. Was it deleted, or was the connection"
-                f" changed? Put the history back. To start without state, delete the key '{key}' in Airflow, tab"
-                ' Storage of this task, or with `curl -X DELETE -H "Authorization: Bearer $TOKEN"'
-                f" $AIRFLOW/api/v2/{instance}/state-store/{key}{of_index}`. Then clear the task"
-            )
 
     def _append_plan(self, plan: c.PlanLaunch) -> None:
         """Write the plan. Wait first for a driver that was asked to stop, for up to 60 s; then replace its launch."""

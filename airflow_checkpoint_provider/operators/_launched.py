@@ -50,6 +50,16 @@ LogLines = Callable[[Iterable[str]], None]
 
 
 @dataclass(frozen=True)
+class EarlierHistory:
+    """The history to which an earlier try of a task wrote: its incarnation, the root of its store, and its prefix there."""
+
+    incarnation: str
+    root: str = ""  # not known if an older version of this package has kept it
+    history: str = ""
+    connection: str = DEFAULT_CONNECTION
+
+
+@dataclass(frozen=True)
 class LaunchParameters:
     """The rendered parameters of a launch: its history, the task that launches, and where to start."""
 
@@ -63,7 +73,7 @@ class LaunchParameters:
     on_clear: str = "auto"
     discarded: bool = False  # a clear has discarded what Airflow had stored: for that reason on_clear is "restart"
     durable: bool = True
-    incarnation: str | None = None  # of the history to which an earlier try of this task wrote
+    earlier: EarlierHistory | None = None  # to which an earlier try of this task wrote
     map_index: int | None = None  # of a mapped instance
     connection: str = DEFAULT_CONNECTION
     memory: MemoryPlan | None = None

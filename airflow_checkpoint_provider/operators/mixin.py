@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from airflow.configuration import conf as airflow_conf
-from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from airflow_checkpoint_provider import _airflow
@@ -31,11 +30,10 @@ from airflow_checkpoint_provider.hooks.archive import driver_archive
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
-from airflow_checkpoint_provider.operators import _submitted_job, _xcom
+from airflow_checkpoint_provider.operators import _earlier, _submitted_job, _xcom
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._deferred import DeferrableLaunch
 from airflow_checkpoint_provider.operators._driver_end import DriverEnd, Submission
-from airflow_checkpoint_provider.operators._items import history_key
 from airflow_checkpoint_provider.operators._job_parameters import JobParameters
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.operators._parameters import refuse_inside_preflight
@@ -175,8 +173,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
                 self._output.log(launch_messages.finished(launch.state, ti.run_id))
                 launch.wait_for_process()
                 return self._end_of(launch).finish()
-            key = history_key(launch.parameters.history.item)
-            context["task_state_store"].set(key, launch.state.incarnation, retention=NEVER_EXPIRE)
+            _earlier.remember(context, launch)
             self.push_launch(ti, launch, None)
             if launch.adopted:
                 self.adopt(context, launch)

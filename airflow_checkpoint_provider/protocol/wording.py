@@ -113,6 +113,11 @@ def restore(state: State | None, where: str, *options: str) -> str:
     return command("restore", *_names(state), "--from", where, *options, state=state)
 
 
+def stop(state: State) -> str:
+    """Return the command that stops this history with a savepoint, and no other history of its job."""
+    return command("stop", *_names(state), state=state)
+
+
 def _names(state: State) -> list[str]:
     """Return the arguments that name this history, and no other one of its job."""
     return [Name(state.job), *([Name(state.scope)] if state.scope else []), *item_option(state)]
@@ -243,10 +248,9 @@ def cannot_be_rewound(uid: str, why: str, state: State | None = None) -> str:
 
 def cannot_begin_anew(uid: str, state: State) -> str:
     """Say that a query that runs cannot begin anew under its name, and how it can under another."""
-    stop = command("stop", *_names(state), state=state)
     return (
         f"query '{uid}' runs, and cannot begin anew: it has written batches, and no batch number may be used twice. Nothing was changed. To"
-        f" begin anew under another name: `{stop}`, give the query another uid"
+        f" begin anew under another name: `{stop(state)}`, give the query another uid"
         " and an empty path in the script, and repeat this restore. Or start another job_id"
     )
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, Liveness, RefusedStart, read_beat
@@ -17,13 +16,11 @@ from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperato
 from airflow_checkpoint_provider.operators._deferred import SELDOM_ASK
 from airflow_checkpoint_provider.operators._submitted_job import JOB_KEY
 from airflow_checkpoint_provider.protocol.events import Request
-from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
-from tests.support.acting import Job
 from tests.support.beats import beating, put_beat
 from tests.support.resource_manager import resource_manager
-from tests.support.state_store import TaskStateStore
-from tests.unit.operators.submissions import DagRun, TaskInstance, confs
+from tests.unit.operators.deferring import Task, spark_submit, trigger_of
+from tests.unit.operators.submissions import confs
 
 CLUSTERS = pytest.mark.parametrize("conn_id", ["yarn", "kubernetes"])
 ENDED, SILENT, NOT_ATTACHED = {"why": "ended"}, {"why": "silent"}, {"why": "not attached"}
@@ -33,50 +30,6 @@ GIVEN_UP = {"why": ""}  # the trigger cannot read the storage
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0.2")
-
-
-class Task:
-    """A task in cluster mode, each of whose processes is a new operator. Its tries share the state store."""
-
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.folder, self.state_store, self.xcoms = folder, TaskStateStore(), dict[str, Any]()
-        self.options = {"application": "job.py", "conn_id": "yarn", "deferrable": True, "retries": 2, **options}
-        spark_submit(folder, "echo submitted application_1_2")
-        self.job = Job(LocalStore(str(folder / "checkpoints")), "etl.job", "manual__1")
-
-    def operator(self) -> CheckpointedSparkSubmitOperator:
-        with DAG("etl", schedule=None, max_active_runs=1):
-            return CheckpointedSparkSubmitOperator(task_id="job", **self.options)
-
-    def context(self, try_number: int = 1, max_tries: int = 2) -> dict[str, Any]:
-        ti = TaskInstance(try_number=try_number, max_tries=max_tries, xcoms=self.xcoms)
-        return {"ti": ti, "dag_run": DagRun(), "task_state_store": self.state_store}
-
-    def defers(self, try_number: int = 1, max_tries: int = 2) -> LaunchTrigger:
-        with pytest.raises(TaskDeferred) as released:
-            self.operator().execute(self.context(try_number, max_tries))
-        return trigger_of(released.value)
-
-    def resumes(self, event: dict[str, Any], **kwargs: Any) -> Any:
-        return self.operator().execute_complete(self.context(), event, **kwargs)
-
-    def defers_again(self, event: dict[str, Any], **kwargs: Any) -> LaunchTrigger:
-        with pytest.raises(TaskDeferred) as released:
-            self.resumes(event, **kwargs)
-        return trigger_of(released.value)
-
-
-def trigger_of(deferral: TaskDeferred) -> LaunchTrigger:
-    assert isinstance(deferral.trigger, LaunchTrigger)
-    assert (deferral.method_name, deferral.timeout) == ("execute_complete", None)
-    assert deferral.kwargs == {"ask_after": deferral.trigger.ask_after}
-    return deferral.trigger
-
-
-def spark_submit(folder: Path, script: str) -> None:
-    (folder / "bin" / "spark-submit").write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/argv\ndate >> {folder}/submits\n{script}\n'
-    )
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats, Process
 from airflow_checkpoint_provider.errors import AlreadyFinished, Fenced, HistoryGone, OneItemTwice, Refused, Superseded
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
-from airflow_checkpoint_provider.operators._launched import LaunchParameters
+from airflow_checkpoint_provider.operators._launched import EarlierHistory, LaunchParameters
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Request, Token
 from airflow_checkpoint_provider.protocol.keys import History
@@ -443,7 +443,7 @@ def test_history_of_an_item_that_is_gone_is_named_with_its_index() -> None:
     world.begin(0)
     launch = world.instances[0].launch
     assert launch
-    parameters = replace(launch.parameters, try_number=2, incarnation="another one")
+    parameters = replace(launch.parameters, try_number=2, earlier=EarlierHistory("another one"))
     with pytest.raises(HistoryGone) as error:
         DriverLaunch(world.store, parameters, lambda _: None, BEATS).plan()
     assert "/taskInstances/load/state-store/checkpoint_history.orders?map_index=0`" in str(error.value)

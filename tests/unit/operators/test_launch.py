@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
 from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
+from airflow_checkpoint_provider.operators._launched import EarlierHistory
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
@@ -167,7 +168,7 @@ def test_driver_that_does_not_stop_is_replaced_and_logged_once(recorded: Recorde
 
 def test_plan_is_refused_if_the_history_was_deleted(recorded: Recorded) -> None:
     with pytest.raises(HistoryGone, match="not there any more") as error:
-        Try(Recorded(), 2, incarnation=recorded.state.incarnation).launch.plan()
+        Try(Recorded(), 2, earlier=EarlierHistory(recorded.state.incarnation)).launch.plan()
     assert "tab Storage of this task" in str(error.value)
     instance = f"dags/flights_etl/dagRuns/{RUN}/taskInstances/delays"
     assert f"$AIRFLOW/api/v2/{instance}/state-store/checkpoint_history`" in str(error.value)
