@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
 
 from airflow_checkpoint_provider.coordinator.liveness import RefusedStart, read_beat
 from airflow_checkpoint_provider.errors import Fenced, JobAlreadyRunning, JobSuspended, printable
@@ -20,6 +25,9 @@ from airflow_checkpoint_provider.text.units import driver_ended
 
 OVER = {error.code for error in (Fenced, JobAlreadyRunning, JobSuspended)}
 """The codes of refusals with which a driver ends with exit code 79."""
+
+FINAL = (AirflowSkipException, AirflowFailException)
+"""What an operator raises if no retry is to come."""
 
 
 class Log(Protocol):
@@ -85,12 +93,34 @@ class DriverEnd:
         launch.metrics.update(launch.state)  # entries since the monitor's last poll
         if failure is None and exit_code == 0:
             return self._succeed(attempt)
+        if isinstance(failure, FINAL) and not self._ended_by_us(exit_code):
+            self._end_for_good(attempt, exit_code, failure)
         ended_itself = exit_code in (ExitCode.REFUSED, ExitCode.OVER) and attempt and attempt.outcome != "finished"
         if not ended_itself:
             launch.record_end("failed", exit_code, self._cause(attempt, exit_code, failure))
         self._log_failure(attempt, exit_code)
         # In client mode the parent's error says no more, and names a signal by another number than the journal
         raise self._error(exit_code) from (failure if self.in_cluster else None)
+
+    def _ended_by_us(self, exit_code: int | None) -> bool:
+        """Return whether the driver ended because this package refused, stopped or replaced it: then the operator does not know why."""
+        return exit_code == ExitCode.OVER or (exit_code == ExitCode.REFUSED and bool(self._refusal()))
+
+    def _end_for_good(
+        self, attempt: AttemptRecord | None, exit_code: int | None, failure: AirflowException
+    ) -> NoReturn:
+        """Raise what the operator raised to skip the task, or to fail it without retry. No try follows a driver that attaches later, so it
+        is told to stop. A skip does not undo a run that has finished."""
+        skips = isinstance(failure, AirflowSkipException)
+        if skips and attempt and attempt.outcome == "finished":
+            self.finish()
+        else:
+            self.launch.record_end("failed", exit_code, self._cause(attempt, exit_code, failure))
+            self.launch.request_stop("its operator has ended the task for good")
+            self._log_failure(attempt, exit_code)
+        driver = driver_ended(self.launch.attempt(), "failed", exit_code)
+        self.output.log([launch_messages.ended_by_operator(driver, failure, skips=skips)])
+        raise failure
 
     def _error(self, exit_code: int | None) -> AirflowException:
         if exit_code == ExitCode.REFUSED and (refusal := self._refusal()):

@@ -31,6 +31,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP520": "A job on Kubernetes has its checkpoints in a folder. It must be one volume for Airflow, driver and executors.",
     "CKP521": "YARN has forgotten the application: its resource manager was restarted without its state. The next try continues.",
     "CKP522": "The submit ended before its driver attached. The application is killed, and the next try submits again.",
+    "CKP523": "The operator that has submitted a driver skips the task, or fails it without retry.",
 }
 
 
@@ -134,6 +135,13 @@ def goes_on_alone() -> str:
     """Say that the task follows a driver whose service has failed to say how it ends."""
     text = "the operator that has submitted the driver has failed, but the driver still runs. This task follows it through the journal."
     return coded(text, "CKP505")
+
+
+def ended_by_operator(driver: str, failure: Exception, *, skips: bool) -> str:
+    """Say that no retry comes, because the operator that has submitted the driver wants none, and how the ``driver`` ended."""
+    does = "skips the task" if skips else "fails the task without retry"
+    text = f"the operator that has submitted the driver {does} ({failure}); {driver}. No retry follows: to go on, clear the task"
+    return coded(printable(text), "CKP523")
 
 
 def goes_on_alone_on_yarn(application: str | None) -> str:

@@ -13,19 +13,27 @@ from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
-from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
-from airflow_checkpoint_provider.errors import Damaged, InvalidConfig, NotSupportedYet
+from airflow_checkpoint_provider.coordinator.liveness import VARIABLE, RefusedStart
+from airflow_checkpoint_provider.errors import Damaged, Fenced, InvalidConfig, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
 from airflow_checkpoint_provider.operators._submitted_job import JOB_KEY
 from airflow_checkpoint_provider.operators.hand_over import HandOver
 from airflow_checkpoint_provider.operators.mixin import CheckpointedJobMixin
+from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.events import Request
 from airflow_checkpoint_provider.protocol.handover import LaunchSettings
 from airflow_checkpoint_provider.storage import LocalStore
 from airflow_checkpoint_provider.triggers.launch import LaunchTrigger
 from tests.support.acting import Job
-from tests.support.beats import beating
+from tests.support.beats import beating, put_beat
 from tests.support.state_store import TaskStateStore
 from tests.support.waiting import wait_until
 from tests.unit.operators.submissions import DagRun, TaskInstance
@@ -216,6 +224,110 @@ def test_operator_that_defers_itself_fails(task: Task) -> None:
     with pytest.raises(AirflowException, match="failed") as failed:
         task.run(defers)
     assert "Checkpointed has deferred itself" in str(failed.value.__cause__)
+
+
+# -- no retry is to come -------------------------------------------------------------------------------------------------
+
+FINAL_KINDS = (AirflowSkipException, AirflowFailException)
+FINAL = pytest.mark.parametrize("kind", FINAL_KINDS)
+
+
+@FINAL
+@pytest.mark.parametrize("attached", [False, True])
+def test_operator_that_wants_no_retry_decides_and_a_driver_that_comes_later_is_refused(
+    task: Task, capsys: pytest.CaptureFixture[str], kind: type[AirflowException], attached: bool
+) -> None:
+    def ends(_: Submits) -> None:
+        if attached:
+            task.job.attach()
+            task.job.end("failed")
+        raise kind("no data today")
+
+    with pytest.raises(kind, match="no data today"):
+        task.run(ends)
+    assert (task.job.state.attempts if attached else task.job.state.launches)[-1].outcome == "failed"
+    assert "(no data today); " in capsys.readouterr().out
+    spec = task.job.state.launches[-1].spec
+    with pytest.raises(Fenced, match="told to stop"):
+        task.job.coordinator.journal.append(c.StartAttempt(token=spec.token, try_number=1, driver="late"))
+    task.run(task.finishes, try_number=2, max_tries=4)  # after a clear
+
+
+@FINAL
+def test_operator_that_wants_no_retry_does_not_leave_a_driver_that_lives(
+    task: Task, capsys: pytest.CaptureFixture[str], kind: type[AirflowException]
+) -> None:
+    def loses_it(_: Submits) -> None:
+        task.job.attach()
+        raise kind("the service does not answer")
+
+    with lives(task.job), later(lambda: "CKP505" in capsys.readouterr().out, task.job.end):
+        assert task.run(loses_it)["ended"] == "finished"
+
+
+def test_job_that_has_finished_stays_finished_when_its_task_is_skipped(
+    task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def skips(submits: Submits) -> None:
+        task.finishes(submits)
+        raise AirflowSkipException("exit code 99")
+
+    with pytest.raises(AirflowSkipException):
+        task.run(skips)
+    assert task.job.state.attempts[-1].outcome == "finished"
+    said = capsys.readouterr().out
+    assert "FINISHED in 1 attempt" in said
+    assert "skips the task (exit code 99); attempt 1 finished" in said
+
+
+def test_job_that_has_finished_fails_when_its_operator_fails_for_good(task: Task) -> None:
+    def fails(submits: Submits) -> None:
+        task.finishes(submits)
+        raise AirflowFailException("the quota is used up")
+
+    with pytest.raises(AirflowFailException, match="the quota is used up"):
+        task.run(fails)
+    assert task.job.state.attempts[-1].outcome == "failed"
+
+
+@FINAL
+def test_driver_that_was_told_to_stop_is_retried_whatever_its_operator_wants(
+    task: Task, kind: type[AirflowException]
+) -> None:
+    def is_stopped(_: Submits) -> None:
+        task.job.attach()
+        task.job.coordinator.journal.append(c.EndAttempt(epoch=1, outcome="cancelled", exit_code=79))
+        raise kind("exit code 79")
+
+    with pytest.raises(AirflowException, match="The next try checks again") as failed:
+        task.run(is_stopped)
+    assert not isinstance(failed.value, FINAL_KINDS)
+
+
+@FINAL
+def test_suspended_job_waits_for_its_restore_whatever_its_operator_wants(
+    task: Task, kind: type[AirflowException]
+) -> None:
+    def is_suspended(_: Submits) -> None:
+        task.job.attach()
+        asks = Request(token="stop", kind="suspend_savepoint", origin="task", folder=f"{task.job.store.uri}/savepoints")
+        task.job.complete(task.job.coordinator.trigger(asks))
+        task.job.end("suspended")
+        raise kind("exit code 79")
+
+    with pytest.raises(AirflowRescheduleException):
+        task.run(is_suspended)
+
+
+@FINAL
+def test_refusal_of_the_driver_is_said_whatever_its_operator_wants(task: Task, kind: type[AirflowException]) -> None:
+    def is_refused(_: Submits) -> None:
+        refusal = RefusedStart(code="CKP607", text="boto3 is not there").to_json()
+        put_beat(task.job.store, task.job.keys.driver_beat(1), refusal=refusal)
+        raise kind("exit code 3")
+
+    with pytest.raises(AirflowFailException, match="boto3 is not there"):
+        task.run(is_refused)
 
 
 # -- adopted and killed --------------------------------------------------------------------------------------------------
