@@ -15,6 +15,8 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_checkpoint_provider.coordinator.heart import follower_heart
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, driver_keys, read_beat
+from airflow_checkpoint_provider.errors import CheckpointError, HistoryGone, Refused
+from airflow_checkpoint_provider.operators import _earlier
 from airflow_checkpoint_provider.operators._base import failing_for_good
 from airflow_checkpoint_provider.operators._launch import DriverLaunch
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -33,6 +35,7 @@ class DeferrableLaunch(BaseOperator):
     """Base of the operators that launch a driver and may be deferred while it runs."""
 
     checkpoint_conn_id: str
+    item: str | None
     _launch: DriverLaunch | None
     _was_killed: threading.Event
 
@@ -70,12 +73,24 @@ class DeferrableLaunch(BaseOperator):
     def execute_complete(self, context: Any, event: dict[str, Any], ask_after: float = FIRST_ASK) -> Any:
         """Read the journal, whatever woke this task, and end it or defer it again. A second process may do the same at the same time."""
         with failing_for_good():
-            self._launch = launch = self.new_launch(context)
-            if not launch.resume():  # Airflow has kept this method for a later try
+            launch = self._open(context)
+            if launch is None:  # Airflow has kept this method for a later try
                 return self.execute(context)
             attempt = launch.attempt()
             self.push_launch(context["ti"], launch, attempt.epoch if attempt else None)
             return self._end_or_defer(context, launch, attempt, event.get("why"), ask_after)
+
+    def _open(self, context: Any) -> DriverLaunch | None:
+        """Return the launch of this try; None if it has none. A driver goes on whose history cannot be opened, and the next try may find it:
+        the storage of this try was there when it began."""
+        try:
+            with _earlier.naming_its_driver(context, self.item):
+                self._launch = launch = self.new_launch(context)
+                return launch if launch.resume() else None
+        except (HistoryGone, Refused):
+            raise
+        except CheckpointError as error:
+            raise AirflowException(str(error)) from error
 
     def _end_or_defer(
         self, context: Any, launch: DriverLaunch, attempt: AttemptRecord | None, why: str | None, ask_after: float

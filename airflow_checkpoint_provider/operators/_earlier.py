@@ -6,6 +6,7 @@ A later try of the task compares it with its own history: the history may have b
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any
 from urllib.parse import quote
@@ -14,10 +15,10 @@ from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub l
 
 from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.liveness import Liveness, beat_keys
-from airflow_checkpoint_provider.errors import CheckpointError, HistoryGone
+from airflow_checkpoint_provider.errors import CheckpointError, HistoryGone, InvalidName, Refused
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators._launched import EarlierHistory, LaunchedDriver
-from airflow_checkpoint_provider.protocol.keys import Keys, safe_token
+from airflow_checkpoint_provider.protocol.keys import History, Keys, check_item, safe_token
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.wording import of_connection, stop, title, typed_command
 
@@ -45,6 +46,38 @@ def known(context: Any, item: str | None) -> EarlierHistory | None:
         return EarlierHistory(found)
     names = [field.name for field in fields(EarlierHistory)]
     return EarlierHistory(**{name: found[name] for name in names if name in found}) if found else None
+
+
+@contextlib.contextmanager
+def naming_its_driver(context: Any, item: str | None) -> Iterator[None]:
+    """Add to the error of a history that cannot be opened that the driver of an earlier try may go on, which no task follows then."""
+    try:
+        yield
+    except (HistoryGone, Refused):  # the history was read, and the error says what it knows
+        raise
+    except CheckpointError as error:
+        earlier = None
+        with contextlib.suppress(InvalidName):  # an item that names nothing has no history
+            earlier = known(context, None if item is None else check_item(item))
+        if earlier is None or not earlier.history:
+            raise
+        said = f"{error.message.rstrip('.')}. {_goes_on(earlier, context['ti'].run_id, item)}"
+        raise type(error)(said, **error.about) from error
+
+
+def _goes_on(earlier: EarlierHistory, run: str, item: str | None) -> str:
+    with typed_command("airflow checkpoints", of_connection(earlier.connection)):
+        ends = stop(_unread(earlier, run, item))
+    return (
+        "The driver that this task has submitted was not asked to stop. If it still runs, the next try follows it, once the storage can be"
+        f" opened. If no try comes: clear the task, or end the driver by `{ends}`"
+    )
+
+
+def _unread(earlier: EarlierHistory, run: str, item: str | None) -> State:
+    """Return a state with as much as the place of a history says: its job, and its run if that is this one."""
+    job = Keys(earlier.history).job
+    return State(job=job, scope=run if earlier.history == History(job, run, item).prefix else "", item=item)
 
 
 def check(launch: LaunchedDriver, state: State) -> None:
@@ -93,7 +126,7 @@ def _observe(launch: LaunchedDriver, earlier: EarlierHistory) -> tuple[State, bo
         if state.n >= 0:
             lives = Liveness(store, launch.beats).wait(beat_keys(Keys(earlier.history), state))
             return state, lives or (None if state.starting() else False)  # an application may be queued
-    return State(job=Keys(earlier.history).job), None
+    return _unread(earlier, launch.parameters.token.run, launch.parameters.token.item), None
 
 
 def _forget(launch: LaunchedDriver) -> str:

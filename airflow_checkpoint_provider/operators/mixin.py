@@ -165,8 +165,9 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     def execute(self, context: Any) -> Any:
         ti = context["ti"]
         with failing_for_good():
-            archive = self._prepared(context)
-            self._launch = launch = self.new_launch(context)
+            with _earlier.naming_its_driver(context, self.item):
+                archive = self._prepared(context)
+                self._launch = launch = self.new_launch(context)
             try:
                 self._plan(launch)
             except AlreadyFinished:

@@ -1,4 +1,4 @@
-"""A task that names another history than its earlier try, or whose history is gone: what it says of the driver that it leaves."""
+"""A task that cannot open the history of its earlier try, or names another one: what it says of the driver that it leaves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_checkpoint_provider.coordinator.liveness import VARIABLE
 from airflow_checkpoint_provider.storage import LocalStore
@@ -88,7 +88,7 @@ def test_driver_is_not_called_dead_whose_history_cannot_be_read(
     said = refusal(task)
     assert f"at {task.job.store.uri}/{task.job.keys.prefix}." in said
     assert "Its driver may still run" in said
-    assert "stop it first: `airflow checkpoints stop etl.job`. Then delete the key" in said
+    assert "stop it first: `airflow checkpoints stop etl.job manual__1`. Then delete the key" in said
 
 
 def test_driver_is_not_called_dead_that_may_be_queued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,3 +133,38 @@ def test_history_that_an_earlier_version_has_kept_is_known(task: Task) -> None:
     assert task.resumes({"why": "ended"})["ended"] == "finished"
     task.state_store.set("checkpoint_history", "another")
     assert "that is not there any more" in refusal(task)
+
+
+# -- a history that cannot be opened -----------------------------------------------------------------------------------------
+
+BROKEN: dict[str, str] = {
+    "typing error": json.dumps({"conn_type": "checkpoint_storage", "extra": {"root": "/lake", "regoin": "x"}}),
+    "no store": json.dumps({"conn_type": "checkpoint_storage", "extra": {"root": "ftp://lake"}}),
+    "unreadable": "{not json",
+}
+
+
+@pytest.mark.parametrize("connection", BROKEN.values(), ids=BROKEN)
+def test_task_whose_connection_is_broken_for_a_while_is_retried_and_names_its_driver(
+    task: Task, monkeypatch: pytest.MonkeyPatch, connection: str
+) -> None:
+    with living(task, monkeypatch):
+        with monkeypatch.context() as broken:
+            broken.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", connection)
+            with pytest.raises(AirflowException, match="was not asked to stop") as error:
+                task.resumes({"why": ""})
+        assert not isinstance(error.value, AirflowFailException)
+        assert "end the driver by `airflow checkpoints stop etl.job manual__1`" in str(error.value)
+        assert task.defers(try_number=2).launch == 1
+
+
+def test_retry_that_cannot_open_the_history_either_names_the_driver(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", BROKEN["typing error"])
+    with pytest.raises(AirflowFailException, match=r"regoin.*Remove the others\. The driver .*was not asked to stop"):
+        task.operator().execute(task.context(try_number=2))
+    task.state_store = TaskStateStore()
+    with pytest.raises(AirflowFailException) as first:
+        task.operator().execute(task.context())
+    assert "was not asked to stop" not in str(first.value)
