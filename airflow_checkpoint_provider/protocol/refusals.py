@@ -70,7 +70,13 @@ def already_finished(run: Run, command: PlanLaunch) -> Refusal:
 def already_running(state: State, launch: Launch) -> Refusal:
     """Refuse a run while another one is alive."""
     which = f"launch {launch.number}, try {launch.latest_try}"
-    text = f"{state.job}: run {launch.spec.run} is alive ({which}); stop it first, or wait for it"
+    ends, token = f"`{wording.stop(state)}`, which says how to resume the job", launch.spec.token
+    if token.dag:
+        ends = (
+            f"mark its task {token.dag}.{token.task} as failed, which ends its driver. If that task has ended or was deleted, it does not follow"
+            f" the driver any more: clear it, or type {ends}"
+        )
+    text = f"{state.job}: run {launch.spec.run} is alive ({which}). Wait for it, or {ends}"
     return Refusal(errors.JobAlreadyRunning(text, run=launch.spec.run, launch=launch.number))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from airflow_checkpoint_provider.coordinator.liveness import Beat
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import title
+from airflow_checkpoint_provider.protocol.wording import stop, title
 from airflow_checkpoint_provider.text.units import MINUTE, between, coded, day_and_time
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
-    "CKP115": "The task of a job is deferred, and no triggerer follows its driver. The driver goes on.",
+    "CKP115": "The task of a job was deferred, and no triggerer follows its driver. The driver goes on.",
     "CKP116": "The task of a job is deferred, and there is no sign of its driver yet. The line says what the cluster manager knows.",
 }
 
@@ -22,9 +22,10 @@ def not_followed(state: State, follower: Beat | None, now: str) -> str | None:
     if follower is None or between(follower.at, now) <= MINUTE:
         return None
     text = (
-        f"{title(state, state.scope)}: its task is deferred since {day_and_time(follower.deferred_at)}, and no triggerer has followed its"
-        f" driver since {day_and_time(follower.at)}. The driver goes on, but its end reaches the task only with a triggerer: start one with"
-        " `airflow triggerer`, and check that it reaches the checkpoint storage"
+        f"{title(state, state.scope)}: its task was deferred {day_and_time(follower.deferred_at)}, and no triggerer has followed its"
+        f" driver since {day_and_time(follower.at)}. The driver goes on. If the task is still deferred, it needs a triggerer: start one with"
+        " `airflow triggerer`, and check that it reaches the checkpoint storage. If the task has ended, clear it, or end the driver:"
+        f" `{stop(state)}`"
     )
     return coded(printable(text), "CKP115")
 

@@ -27,9 +27,11 @@ def test_driver_without_a_follower_is_told_with_its_time(job: Job, checkpoints: 
     done = checkpoints(*verb)
     (said,) = (line for line in f"{done.out}\n{done.err}".splitlines() if "[CKP115]" in line)
     assert said.startswith(
-        "orders: its task is deferred since 2026-11-20 02:14, and no triggerer has followed its driver since 20"
+        "orders: its task was deferred 2026-11-20 02:14, and no triggerer has followed its driver since 20"
     )
     assert "The driver goes on" in said
+    assert "If the task has ended, clear it, or end the driver: `checkpoints --root " in said
+    assert said.endswith(" stop orders`  [CKP115]")
 
 
 def ends(job: Job) -> None:

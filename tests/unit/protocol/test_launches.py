@@ -102,6 +102,21 @@ def test_second_run_of_the_same_moment_is_not_newer() -> None:
     assert refusal(history.ask(same), errors.RunIsOlder).about["newer"] == ["day-2"]
 
 
+def test_run_beside_a_living_one_is_told_how_that_ends_also_without_its_task() -> None:
+    history = History()
+    history.started()
+    said = refusal(history.ask(launch("day-2", seen_alive=True)), errors.JobAlreadyRunning).message
+    task = history.state.launches[0].spec.token
+    assert f"mark its task {task.dag}.{task.task} as failed" in said
+    assert "clear it, or type `airflow checkpoints stop " in said
+    alone = History()
+    plan = launch("day-1", alone=True)
+    alone.do(replace(plan, spec=replace(plan.spec, token=replace(plan.spec.token, dag=""))))
+    said = refusal(alone.ask(launch("day-2", alone=True, seen_alive=True)), errors.JobAlreadyRunning).message
+    assert "mark its task" not in said
+    assert "Wait for it, or `checkpoints stop " in said
+
+
 # -- repeated launches ---------------------------------------------------------------------------------------------------
 
 
