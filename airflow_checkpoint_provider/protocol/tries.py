@@ -1,4 +1,4 @@
-"""Tries of a task that got no further: neither by a newer checkpoint nor by a newer batch of a query. Pure. Runs anywhere."""
+"""Tries and launches that got no further: neither by a newer checkpoint nor by a newer batch of a query. Pure. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Tries:
 
 
 NO_BATCHES: Mapping[str, int] = {}
+FEWEST_DEATHS = 2  # a stream without new rows may lose its driver once, and nothing is wrong with its work
 
 
 def tries_of(state: State, run: str, owner: str, committed: Mapping[str, int] = NO_BATCHES) -> Tries | None:
@@ -47,6 +48,38 @@ def tries_of(state: State, run: str, owner: str, committed: Mapping[str, int] = 
     return Tries(newest, attempt, over, tuple(reversed(stuck)))
 
 
+def dying(state: State) -> tuple[Launch, ...]:
+    """Return the launches in a row, the newest last, whose checkpoints save nothing: drivers complete them, die, and get no further.
+
+    It looks at the newest launches of the branch, of whatever run. The driver that runs is one of them if it repeats a batch that an
+    older driver had begun; else it may just wait for rows. An end in order is no death.
+    """
+    row = list[Launch]()
+    for launch in reversed(state.launches):
+        if launch.branch != state.branch.number or got_further(state, launch) or _ended_in_order(state, launch):
+            break
+        row.append(launch)
+    dead = [launch for launch in row if not _runs(state, launch)]
+    if sum(bool(_completed(state, launch)) for launch in dead) < FEWEST_DEATHS:
+        return ()
+    return tuple(launch for launch in reversed(row) if launch in dead or _repeats_batch(state, launch))
+
+
+def _runs(state: State, launch: Launch) -> bool:
+    return any(attempt.launch == launch.number for attempt in state.living())
+
+
+def _ended_in_order(state: State, launch: Launch) -> bool:
+    attempt = state.attempt_of(launch.number)
+    return attempt is not None and attempt.outcome in ("finished", "cancelled", "suspended")
+
+
+def _repeats_batch(state: State, launch: Launch) -> bool:
+    """Return whether a driver of ``launch`` has taken over a query in the middle of a batch."""
+    epochs, newest = _epochs(state, launch), (query.newest for query in state.queries)
+    return any(one.begun > one.committed and file_set_epoch(one.path) in epochs for one in newest)
+
+
 def _repeats(launch: Launch, newest: Launch) -> bool:
     """Return whether two launches belong to one series of tries, and their drivers had the same memory."""
     one, other = ((each.spec.token, each.branch, each.spec.memory) for each in (launch, newest))
@@ -60,7 +93,7 @@ def got_further(state: State, launch: Launch) -> bool:
 
 def _commits(state: State, launch: Launch, committed: Mapping[str, int]) -> bool:
     """Return whether a driver of ``launch`` has ``committed`` batches in the newest location of a query since it began there."""
-    epochs = {attempt.epoch for attempt in state.attempts if attempt.launch == launch.number}
+    epochs = _epochs(state, launch)
     return any(
         committed.get(query.uid, -1) > query.newest.committed and file_set_epoch(query.newest.path) in epochs
         for query in state.queries
@@ -69,14 +102,22 @@ def _commits(state: State, launch: Launch, committed: Mapping[str, int]) -> bool
 
 def completed_newer(state: State, launch: Launch) -> bool:
     """Return whether a driver of ``launch`` has completed a checkpoint with more work than that from which the launch started."""
-    point = launch.restore_point
+    point, completed = launch.restore_point, _completed(state, launch)
     start = state.checkpoint(point.id) if point and point.pointer is None else None
+    if point and point.pointer is None and completed:
+        start = start or completed[0]  # a checkpoint that was deleted long ago is not listed any more
     began = {entry.uid: -1 if entry.batch is None else entry.batch for entry in start.states} if start else {}
-    epochs = {attempt.epoch for attempt in state.attempts if attempt.launch == launch.number}
-    return any(
-        checkpoint.completed_at and not epochs.isdisjoint(checkpoint.epochs) and _adds(checkpoint, began)
-        for checkpoint in state.checkpoints
-    )
+    return any(_adds(checkpoint, began) for checkpoint in completed)
+
+
+def _completed(state: State, launch: Launch) -> list[Checkpoint]:
+    """Return the listed checkpoints that drivers of ``launch`` have completed, in the order of their ids."""
+    epochs = _epochs(state, launch)
+    return [one for one in state.checkpoints if one.completed_at and not epochs.isdisjoint(one.epochs)]
+
+
+def _epochs(state: State, launch: Launch) -> set[int]:
+    return {attempt.epoch for attempt in state.attempts if attempt.launch == launch.number}
 
 
 def _adds(checkpoint: Checkpoint, began: Mapping[str, int]) -> bool:

@@ -26,13 +26,14 @@ class CheckpointHealthSensor(JobOperator, BaseSensorOperator):
     An unhealthy job fails it without retry (CKP247). If the storage or the connection cannot be read, it fails, and ``retries=`` apply.
 
     The work is saved up to the newest completed checkpoint or savepoint, the end of a run that finished, or a restore. Before the first
-    of them it counts from the first launch. So a job that is suspended, or that nobody starts, becomes unhealthy, too. A history of one run
-    (``run=``) is healthy once the run has finished. The age is measured by the clocks of two hosts.
+    of them it counts from the first launch. Checkpoints of drivers that die again and again, and get no further, do not count. So a
+    job that is suspended, or that nobody starts, becomes unhealthy, too. A history of one run (``run=``) is healthy once the run has
+    finished. The age is measured by the clocks of two hosts.
 
     :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
     :param run: with a job id: the run, if each run has its own history. (templated)
     :param item: of a mapped job: the item whose history is meant. A task in the mapped group of the job takes its own. (templated)
-    :param max_age: how old the newest completed checkpoint may be: seconds, a ``timedelta``, or text such as ``"30 min"``.
+    :param max_age: how long ago the moment may be up to which the work is saved: seconds, a ``timedelta``, or text such as ``"30 min"``.
     :param unprotected: how much work a crash of the running driver may cost by its newest heartbeat, written in the same way. It is the
         gauge ``unprotected_seconds``. By default it is not looked at.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``; by default that of the job's operator.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.liveness import Beat
+from airflow_checkpoint_provider.protocol.launch_records import Launch
 from airflow_checkpoint_provider.protocol.lifetime import FINISHED
 from airflow_checkpoint_provider.protocol.state import State
+from airflow_checkpoint_provider.protocol.tries import dying
 from airflow_checkpoint_provider.protocol.wording import suspension, title
 from airflow_checkpoint_provider.text.units import ago, between, coded, day_and_time, duration, plural
 
@@ -24,12 +26,18 @@ class SavedState:
 def saved_state(state: State) -> SavedState:
     """Return what saves the work of the job: its newest completed checkpoint, the end of a run that finished, or the point to which a
     restore or a clear went back. Before the first of them: the launch of its first driver.
+
+    Checkpoints of drivers that die again and again, and add nothing, do not count.
     """
+    dead = dying(state)
+    launches = {launch.number for launch in dead}
+    vain = {attempt.epoch for attempt in state.attempts if attempt.launch in launches}
     moments = [
         SavedState(checkpoint.completed_at, f"chk-{checkpoint.id}")
         for checkpoint in state.checkpoints
-        if checkpoint.completed_at and checkpoint.branch == state.branch.number
+        if checkpoint.completed_at and checkpoint.branch == state.branch.number and vain.isdisjoint(checkpoint.epochs)
     ]
+    moments += _start_of(state, dead[:1])
     moments += [
         SavedState(run.ended_at, f"the end of run {run.key}") for run in state.runs if run.outcome == "finished"
     ]
@@ -38,13 +46,24 @@ def saved_state(state: State) -> SavedState:
     return max(moments, key=lambda moment: moment.at) if moments else _beginning(state)
 
 
+def _start_of(state: State, first: tuple[Launch, ...]) -> list[SavedState]:
+    """Return when the first of the dying drivers was launched, if the checkpoint from which it started is not listed any more."""
+    return [
+        SavedState(launch.at, f"what was there before try {launch.latest_try} of {launch.spec.owner}")
+        for launch in first
+        if launch.restore_point
+        and launch.restore_point.pointer is None
+        and state.checkpoint(launch.restore_point.id) is None
+    ]
+
+
 def _beginning(state: State) -> SavedState:
     """Return when a job began that has saved nothing."""
     if not state.launches:
         return SavedState(state.at, "the close of its history")
     first, run = state.launches[0], state.runs[0]
     at = first.at if first.number == 1 else min(first.at, run.started_at)  # older launches are not listed any more
-    return SavedState(at, "its first launch, and no checkpoint since")
+    return SavedState(at, "its first launch, and nothing newer since")
 
 
 def is_over(state: State) -> bool:
@@ -102,6 +121,8 @@ def _why(state: State, beat: Beat | None, now: str) -> str:
     """Say what the journal knows of the reason."""
     if state.suspended:
         return f". The job is suspended {suspension(state)}"
+    if dead := dying(state):
+        return f". Its newest {plural(len(dead), 'driver')} add nothing to that: each repeats the work of the one before it, and dies"
     if beat is not None:
         return f". The driver's last heartbeat came {ago(between(beat.at, now))} ago"
     starting = state.starting()

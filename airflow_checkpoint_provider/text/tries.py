@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.errors import CheckpointError, printable, shortened, without_userinfo
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.protocol.tries import Tries, completed_newer
 from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, of_connection, title, typed_command
@@ -53,8 +54,9 @@ def stuck(state: State, tries: Tries) -> str:
 def in_a_row(state: State, tries: Tries) -> str:
     """Return how many tries got no further: ``3 tries in a row have completed no newer checkpoint than chk-4``."""
     have = f"{plural(len(tries.stuck), 'try')} in a row {fitting(len(tries.stuck), 'have')}"
-    point = state.restore_point(tries.newest.spec.application)
-    nothing = f"no newer checkpoint than {point}" if point else "no checkpoint"
+    point = tries.stuck[0].restore_point
+    none = "no checkpoint that holds work" if state.restore_point(tries.newest.spec.application) else "no checkpoint"
+    nothing = f"no newer checkpoint than {point}" if point else none
     return f"{have} completed {nothing}{', and committed no newer batch' if state.queries else ''}"
 
 
@@ -117,7 +119,7 @@ def notification(failed: FailedTask, state: State, run: str, tries: Tries | None
     lines += [
         labelled("job", title(state, run or state.scope)),
         labelled("reason", _reason(failed, state, tries)),
-        labelled("checkpoint", _newest(state, now)),
+        labelled("checkpoint", _newest(state, tries, now)),
     ]
     lines += [labelled("next", _next(failed, state, tries, now))] if tries else []
     lines += [labelled("no further", in_a_row(state, tries))] if tries and tries.stuck else []
@@ -149,15 +151,27 @@ def _shown(reason: str) -> str:
     return shortened(without_userinfo(printable(reason)), LONGEST_REASON)
 
 
-def _newest(state: State, now: str) -> str:
-    """Return the newest completed checkpoint from which the job can start, and its age."""
+def _newest(state: State, tries: Tries | None, now: str) -> str:
+    """Return the newest completed checkpoint from which the job can start, and its age; and what it adds nothing to, if tries in a row got
+    no further.
+    """
     point = state.restore_point()
     found = state.checkpoint(point.id) if point and point.pointer is None else None
     if found is None:
         return f"{point}, of another history" if point else "none is completed"
-    age = ago(between(found.completed_at, now))
-    where = at_barrier(found.barrier)
-    return f"chk-{found.id}, completed {day_and_time(found.completed_at)} at {where}, {age} ago"
+    stuck = {launch.number for launch in tries.stuck} if tries else set()
+    attempts = [attempt for attempt in state.attempts if attempt.epoch in found.epochs and attempt.launch in stuck]
+    if tries is None or not attempts:
+        return _with_age(found, now)
+    start = tries.stuck[0].restore_point
+    before = state.checkpoint(start.id) if start and start.pointer is None else None
+    older = _with_age(before, now) if before else str(start or "the beginning")
+    return f"{_with_age(found, now)}. It adds nothing to {older}"
+
+
+def _with_age(checkpoint: Checkpoint, now: str) -> str:
+    when, age = day_and_time(checkpoint.completed_at), ago(between(checkpoint.completed_at, now))
+    return f"chk-{checkpoint.id}, completed {when} at {at_barrier(checkpoint.barrier)}, {age} ago"
 
 
 def _next(failed: FailedTask, state: State, tries: Tries, now: str) -> str:

@@ -146,6 +146,39 @@ class History:
             c.EndAttempt(epoch=self.state.last_epoch, outcome=how, exit_code=0 if how == "finished" else 1, **other)
         )
 
+    def timer(self, batch: int, run: str = "day-1") -> None:
+        """Complete a checkpoint of a stream's timer: a query stands at ``batch``, and a value was handed on."""
+        number = self.triggered()
+        entries = (
+            StateEntry(uid="orders", kind="query", run=run, batch=batch, new=True),
+            StateEntry(uid="rows", kind="value", run=run),
+        )
+        self.do(complete(number, *entries))
+
+    def streams(self, try_number: int, batch: int, run: str = "day-1", how: str = "failed", begun: int = 7) -> None:
+        """Let a driver complete two checkpoints of the timer in which its query stands at ``batch``, and end ``how``; "" if it runs on.
+
+        The driver before it had committed batch 6, and had begun the batch ``begun``.
+        """
+        epoch = self.started(run, try_number)
+        older = self.state.query("orders")
+        where, committed = (older.newest.path, 6) if older else (None, -1)
+        self.do(
+            c.LocateQuery(
+                uid="orders",
+                path=f"query/orders/{epoch}-abc",
+                taken_from=where,
+                begun=begun if older else -1,
+                committed=committed,
+                epoch=epoch,
+                sink="/out",
+            )
+        )
+        for _ in range(2):
+            self.timer(batch, run)
+        if how:
+            self.ended(how)
+
     def condemned(self, *ids: int) -> None:
         self.do(c.Condemn(ids=ids, now=at(self.state.n)))
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import GoneBack, Point, Token
-from airflow_checkpoint_provider.protocol.metadata import StateEntry
-from airflow_checkpoint_provider.protocol.tries import Tries, got_further, tries_of
+from airflow_checkpoint_provider.protocol.tries import Tries, dying, got_further, tries_of
 from tests.support.histories import History, complete, launch, start
 
 RUN, OWNER = "day-1", "flights.delays"
@@ -33,16 +33,6 @@ def failed(h: History, try_number: int, checkpoints: int = 0, generation: int = 
     for _ in range(checkpoints):
         h.completed()
     h.ended("failed")
-
-
-def query(h: History, batch: int) -> None:
-    """Complete a checkpoint of the timer: a query stands at ``batch``, and a value was handed on."""
-    number = h.triggered()
-    entries = (
-        StateEntry(uid="orders", kind="query", run=RUN, batch=batch, new=True),
-        StateEntry(uid="rows", kind="value", run=RUN),
-    )
-    h.do(complete(number, *entries))
 
 
 def test_tries_without_a_checkpoint_are_counted() -> None:
@@ -134,11 +124,11 @@ def test_checkpoints_of_a_stream_that_tries_one_batch_again_are_no_step(batch: i
     """The timer takes them while the query runs, also if it then dies in the same batch."""
     h = History()
     h.started()
-    query(h, 7)
+    h.timer(7)
     h.ended("failed")
     h.started(RUN, 2)
-    query(h, batch)
-    query(h, batch)
+    h.timer(batch)
+    h.timer(batch)
     h.ended("failed")
     assert got_further(h.state, h.state.launches[1]) is further
     assert stuck(h) == ([] if further else [2])
@@ -147,7 +137,7 @@ def test_checkpoints_of_a_stream_that_tries_one_batch_again_are_no_step(batch: i
 def test_a_stream_that_has_committed_nothing_has_not_got_further() -> None:
     h = History()
     h.started()
-    query(h, -1)
+    h.timer(-1)
     h.ended("failed")
     assert stuck(h) == [1]
 
@@ -209,3 +199,84 @@ def test_a_savepoint_is_a_step_too() -> None:
     h.do(complete(number))
     h.ended("failed")
     assert stuck(h) == []
+
+
+# -- drivers that die again and again, whoever launched them ---------------------------------------------------------------
+
+
+def dead(h: History) -> list[int]:
+    return [launch.number for launch in dying(h.state)]
+
+
+def test_checkpoints_of_drivers_that_die_in_one_batch_save_nothing() -> None:
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(number, 6)
+        assert dead(h) == ([] if number < 3 else [2, 3])
+
+
+def test_one_driver_that_is_lost_while_no_rows_come_is_no_sign() -> None:
+    h = History()
+    h.streams(1, 6)
+    h.streams(2, 6, how="")
+    h.streams(3, 6, how="")
+    assert dead(h) == []
+    h.ended("failed")
+    assert dead(h) == [2, 3]
+    h.streams(4, 7)
+    assert dead(h) == []
+
+
+def test_a_driver_that_never_completed_a_checkpoint_hides_nothing() -> None:
+    h = History()
+    h.streams(1, 6)
+    h.streams(2, 6)
+    failed(h, 3)
+    failed(h, 4)
+    assert dead(h) == []
+
+
+@pytest.mark.parametrize(("begun", "counts"), [(7, [2, 3, 4]), (6, [2, 3])])
+def test_the_driver_that_runs_saves_work_unless_it_repeats_a_batch(begun: int, counts: list[int]) -> None:
+    """A stream to which no rows come has nothing newer to save, however often its driver was lost."""
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(number, 6)
+    h.streams(4, 6, how="", begun=begun)
+    assert dead(h) == counts
+
+
+@pytest.mark.parametrize("how", ["finished", "cancelled", "suspended"])
+def test_an_end_in_order_is_no_death(how: str) -> None:
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(number, 6, run=f"day-{number}", how=how)
+    assert dead(h) == []
+
+
+def test_drivers_of_other_runs_die_in_the_same_batch() -> None:
+    """The next run of a DAG continues the stream, and its tries are counted from one."""
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(1, 6, run=f"day-{number}")
+    assert dead(h) == [2, 3]
+
+
+def test_a_restore_begins_anew() -> None:
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(number, 6)
+    h.do(c.Restore(token=Token(dag="", run="by hand", task="ann"), base=Point(id=1), by="ann", reason=""))
+    h.streams(4, 6)
+    assert dead(h) == []
+
+
+def test_launches_whose_start_is_not_listed_any_more_have_not_got_further() -> None:
+    """Of the checkpoints that are deleted, the newest hundred are listed. Drivers that die again and again leave more than that."""
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(number, 6)
+    listed: tuple[Checkpoint, ...] = h.state.checkpoints[3:]  # the checkpoint from which try 2 started was number 2
+    h.state = replace(h.state, checkpoints=listed)
+    assert not got_further(h.state, h.state.launches[1])
+    assert dead(h) == [2, 3]

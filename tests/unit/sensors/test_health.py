@@ -106,7 +106,7 @@ def test_job_without_a_checkpoint_has_the_time_since_its_first_launch(store: Sto
     aged(job, 15)
     job.plan()
     run(sensor(max_age="20 min"))
-    unhealthy("its first launch, and no checkpoint since.*A driver was launched .*, and has not attached")
+    unhealthy("its first launch, and nothing newer since.*A driver was launched .*, and has not attached")
 
 
 def test_end_of_a_finished_run_saves_its_work(store: Store) -> None:

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.protocol.query_records import QueryLocation, Qu
 from airflow_checkpoint_provider.protocol.tries import Tries, tries_of
 from airflow_checkpoint_provider.text import restore_age, tries
 from airflow_checkpoint_provider.text.tries import FailedTask
+from tests.support import histories
 from tests.support.recorded import RUN, Recorded, at, three_stages
 from tests.unit.text.conftest import Golden
 
@@ -90,6 +91,29 @@ def test_notification_of_a_stream_whose_queries_go_on(golden: Golden) -> None:
             tries.stuck(stream, tries_of_stream),
         ],
     )
+
+
+def test_notification_says_that_a_newer_checkpoint_adds_nothing() -> None:
+    """The timer of a stream takes checkpoints also while the query tries one batch again and again."""
+    h = histories.History()
+    for number in (1, 2, 3):
+        h.streams(number, 6)
+    found = tries_of(h.state, "day-1", "flights.delays")
+    told = "\n".join(tries.notification(failed(), h.state, "day-1", found, h.state.at))
+    assert "chk-6, completed 2026-11-20 00:22 at " in told
+    assert ", 1 min ago. It adds nothing to chk-2, completed 2026-11-20 00:06 at " in told
+    assert "2 tries in a row have completed no newer checkpoint than chk-2, and committed no newer batch" in told
+
+
+def test_notification_of_a_stream_that_never_committed_a_batch() -> None:
+    h = histories.History()
+    h.started()
+    h.timer(-1)
+    h.ended("failed")
+    found = tries_of(h.state, "day-1", "flights.delays")
+    told = "\n".join(tries.notification(failed(), h.state, "day-1", found, h.state.at))
+    assert "It adds nothing to the beginning" in told
+    assert "1 try in a row has completed no checkpoint that holds work" in told
 
 
 def test_notification_of_a_lost_worker(golden: Golden) -> None:
