@@ -96,45 +96,91 @@ def find_connection(conn_id: str) -> Connection | None:
 
 
 def _ask_each_backend(conn_id: str) -> Connection | None:
-    from airflow.sdk.exceptions import AirflowSecretsBackendAccessDenied
     from airflow.sdk.execution_time.context import _mask_connection_secrets, _preset_connections
-    from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
 
     preset = (_preset_connections.get() or {}).get(conn_id)  # a connection that is being tested and not stored yet
     if preset is not None:
         return preset
+    in_task, backends = _secrets_backends()
+    teams = not in_task and conf.getboolean("core", "multi_team", fallback=False)
+    connection = _first_answer(backends, conn_id, _team_of(conn_id) if teams else None)
+    if connection is not None:
+        _mask_connection_secrets(connection)
+    elif teams:
+        _refuse_other_teams(backends, conn_id)
+    return connection
+
+
+def _first_answer(backends: list[Any], conn_id: str, team: str | None) -> Connection | None:
+    from airflow.sdk.exceptions import AirflowSecretsBackendAccessDenied
+    from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
+
     failure: Exception | None = None
-    for backend in _secrets_backends():
+    for backend in backends:
         ask = _ask_api_server if isinstance(backend, ExecutionAPISecretsBackend) else backend.get_connection
         try:
-            connection: Connection | None = ask(conn_id=conn_id)
+            connection: Connection | None = _ask(ask, conn_id, team)
         except AirflowSecretsBackendAccessDenied:  # no later backend may answer instead
             raise
         except Exception as error:  # noqa: BLE001 - a secrets backend raises any error of its client
             failure = failure or error
         else:
             if connection is not None:
-                _mask_connection_secrets(connection)
                 return connection
     if failure is not None:
         raise failure
     return None
 
 
-def _secrets_backends() -> list[Any]:
+class OtherTeam(LookupError):
+    """A secrets backend has the connection for tasks of a team only."""
+
+
+def _team_of(conn_id: str) -> str | None:
+    """Return the team to which the connection in Airflow's database belongs. For tasks, the API server adds the team of the task."""
+    from airflow.models.connection import Connection as Stored
+
+    team: str | None = Stored.get_team_name(conn_id)
+    return team
+
+
+def _ask(ask: Any, conn_id: str, team: str | None) -> Any:
+    """Ask a secrets backend. One that was written before Airflow had teams takes no ``team_name``."""
+    return ask(conn_id=conn_id, team_name=team) if team and _knows_teams(ask) else ask(conn_id=conn_id)
+
+
+def _knows_teams(ask: Any) -> bool:
+    parameters = inspect.signature(ask).parameters.values()
+    return any(one.name == "team_name" or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+
+
+def _refuse_other_teams(backends: list[Any], conn_id: str) -> None:
+    """Raise ``OtherTeam`` if the tasks of a team find the connection: it is not absent, and only a task says for which team it asks."""
+    from airflow.models.team import Team
+
+    asks = [backend.get_connection for backend in backends if _knows_teams(backend.get_connection)]
+    for team in sorted(Team.get_all_team_names()):
+        if any(_ask(ask, conn_id, team) is not None for ask in asks):
+            raise OtherTeam(f"only tasks of team {team!r} find it, in a secrets backend")
+
+
+def _secrets_backends() -> tuple[bool, list[Any]]:
+    """Return whether this is the process of a task, a trigger or a DAG that is being parsed, and its secrets backends."""
     from airflow.configuration import ensure_secrets_loaded
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
-    if hasattr(task_runner, "SUPERVISOR_COMMS"):  # a task, a trigger, a DAG being parsed
+    if hasattr(task_runner, "SUPERVISOR_COMMS"):
         backends = list(ensure_secrets_backend_loaded())
         if not any(isinstance(backend, ExecutionAPISecretsBackend) for backend in backends):
             raise AttributeError("no secrets backend of this task is an ExecutionAPISecretsBackend")
-        return backends
+        return True, backends
     if "SUPERVISOR_COMMS" not in task_runner.__annotations__:
         raise AttributeError("airflow.sdk.execution_time.task_runner has no SUPERVISOR_COMMS")
-    return list(ensure_secrets_loaded())  # the API server; a command, where the other list would leave out the database
+    return False, list(
+        ensure_secrets_loaded()
+    )  # the API server; a command, where the other list would leave out the database
 
 
 def _ask_api_server(conn_id: str) -> Connection | None:

@@ -31,6 +31,10 @@ class ConnectionNotNamed(CheckpointError, LookupError, code="CKP642"):
     """The pages do not open a connection that no administrator has named: see `[checkpoints] connections`."""
 
 
+_OF_TEAM = (
+    "Pages and commands ask for no team. Store the connection in Airflow's database, with its team, where they find it; or give it to them"
+    " under a name of its own, without a team."
+)
 _SILENT = "Check that API server, database and secrets backends answer, then try again."
 _CHANGED = (
     "If the error names a part of Airflow, this Airflow was not tried with this package, and its own look-up gives one answer for a connection"
@@ -47,10 +51,10 @@ def find_connection(conn_id: str) -> Connection | None:
     try:
         return _airflow.find_connection(conn_id)
     except Exception as error:
-        changed = isinstance(error, _airflow.CHANGED)
+        other, changed = isinstance(error, _airflow.OtherTeam), isinstance(error, _airflow.CHANGED)
         raise ConnectionUnreadable(
             f"Airflow could not say whether connection {conn_id!r} exists ({type(error).__name__}: {error})."
-            f" Nothing was assumed. {_CHANGED if changed else _SILENT}",
+            f" Nothing was assumed. {_OF_TEAM if other else _CHANGED if changed else _SILENT}",
             conn_id=conn_id,
         ) from error
 
