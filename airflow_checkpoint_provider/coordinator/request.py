@@ -57,6 +57,7 @@ class CheckpointRequest:
         self._completed: float | None = None  # monotonic: when a poll first saw it completed
         self._error: errors.CheckpointError | None = None
         self._folder: str | None = None
+        self._incarnation = ""
         self.number: int | None = None  # of the checkpoint, once there is one
 
     @classmethod
@@ -67,10 +68,13 @@ class CheckpointRequest:
         *,
         folder: str | None = None,
         awaited: Awaited = Awaited.COMPLETED,
+        incarnation: str = "",
     ) -> CheckpointRequest:
-        """Return the request of checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that folder."""
+        """Return the request of checkpoint ``number``. ``folder``: the checkpoint must be the savepoint in that folder. ``incarnation``: its
+        history must be that one, if it is not empty.
+        """
         request = cls(connect, awaited=awaited)
-        request.number, request._folder = number, folder
+        request.number, request._folder, request._incarnation = number, folder, incarnation
         return request
 
     @property
@@ -205,6 +209,8 @@ class CheckpointRequest:
         return self._unserved(state) if self.number is None else self._seen(state)
 
     def _listed(self, state: State) -> Checkpoint:
+        if state.replaces(self._incarnation):
+            raise errors.CheckpointNotFound(f"{self.pointer}: {wording.ANOTHER_HISTORY}", over=True)
         checkpoint = state.checkpoint(self.number)
         if checkpoint is None:
             over = self.number is not None and self.number < state.next_id

@@ -83,11 +83,12 @@ class Restored:
         return self.seal.id if self.seal and self.point and self.point.pointer else 0
 
 
-def resolve(restore: str, state: State, store: Store) -> Point | None:
+def resolve(restore: str, state: State, store: Store, incarnation: str = "") -> Point | None:
     """Return the point that ``restore=`` names: None for "latest" and "none"; else a point that exists and is retained.
 
     ``restore`` may be an id of this history (``"7"``, ``"chk-7"``), a pointer to a checkpoint of any history
     (``<root>/jobs/…/chk-7``), or the directory of a savepoint. A pointer to a checkpoint of this history becomes its id.
+    ``incarnation``: that of the history to which a pointer to a checkpoint leads, if it is known.
     """
     if restore in ("latest", "none"):
         return None
@@ -105,8 +106,9 @@ def resolve(restore: str, state: State, store: Store) -> Point | None:
         return _savepoint_point(pointer, state, store)
     prefix = History(state.job, state.scope or None, state.item).prefix if state.job else None
     if pointer.prefix == prefix and same_root(store.beside(pointer.root).uri, store.uri):
+        _refuse_another(pointer, state, incarnation)
         return _own_point(pointer.id, state, restore)
-    locate_checkpoint(pointer, store)
+    locate_checkpoint(pointer, store, incarnation=incarnation)
     return Point(pointer=str(pointer))
 
 
@@ -150,11 +152,14 @@ def _own_point(number: int, state: State, restore: str) -> Point:
     return Point(id=number)
 
 
-def locate_checkpoint(pointer: Pointer, home: Store, *, pending: bool = False) -> tuple[Coordinator, Checkpoint]:
+def locate_checkpoint(
+    pointer: Pointer, home: Store, *, pending: bool = False, incarnation: str = ""
+) -> tuple[Coordinator, Checkpoint]:
     """Return the completed checkpoint of a pointer, with the coordinator of its history. Only a journal tells
     that it is completed.
 
-    The credentials of ``home`` are used for its store. ``pending``: accept a pending checkpoint too.
+    The credentials of ``home`` are used for its store. ``pending``: accept a pending checkpoint too. ``incarnation``: that of its history, if it
+    is known.
     """
     store = home.beside(pointer.root)
     coordinator = open_history(store, pointer.prefix)
@@ -164,9 +169,15 @@ def locate_checkpoint(pointer: Pointer, home: Store, *, pending: bool = False) -
         raise CheckpointNotFound(
             f"{pointer}: there is no history at {pointer.prefix}; `{wording.command('jobs')}` lists the jobs of a root"
         )
+    _refuse_another(pointer, state, incarnation)
     if checkpoint is None or not (checkpoint.status == RETAINED or (pending and checkpoint.status == PENDING)):
         raise CheckpointNotFound(f"{pointer}: {_absence(state, checkpoint)}")
     return coordinator, checkpoint
+
+
+def _refuse_another(pointer: Pointer, state: State, incarnation: str) -> None:
+    if state.replaces(incarnation):
+        raise CheckpointNotFound(f"{pointer}: {wording.ANOTHER_HISTORY}")
 
 
 def _absence(state: State, checkpoint: Checkpoint | None) -> str:
@@ -252,19 +263,24 @@ class OpenedPointer:
 
 
 def open_pointer(
-    pointer: Pointer | SavepointPointer, home: Store, *, pending: bool = False, deep: bool = False
+    pointer: Pointer | SavepointPointer,
+    home: Store,
+    *,
+    pending: bool = False,
+    deep: bool = False,
+    incarnation: str = "",
 ) -> OpenedPointer:
     """Return the checkpoint of a pointer, after its digest and the names, sizes and footers of its files were compared.
 
     ``deep``: all pages of the files too. The credentials of ``home`` are used for its store. A savepoint is read without a
-    journal. With ``pending``, a checkpoint that is acknowledged and not sealed yet is accepted too. Raises
-    ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
+    journal. With ``pending``, a checkpoint that is acknowledged and not sealed yet is accepted too. ``incarnation`` is that of
+    the history of a checkpoint, if it is known. Raises ``CheckpointNotFound``, ``SavepointDisposed``, ``Damaged``.
     """
     if isinstance(pointer, SavepointPointer):
         savepoint = open_listed(pointer, home)
         files = savepoint.verify(deep=deep)
         return OpenedPointer(_as_listed(savepoint), savepoint.seal, savepoint.store, savepoint.keys, files)
-    coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending)
+    coordinator, checkpoint = locate_checkpoint(pointer, home, pending=pending, incarnation=incarnation)
     seal, files = verified(coordinator, checkpoint, deep=deep)
     return OpenedPointer(checkpoint, seal, *stored_at(coordinator, checkpoint), files)
 

@@ -23,7 +23,9 @@ from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage.base import Store
 
 
-def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Point | None, dict[str, str]]:
+def _named_point(
+    where: str, state: State, run: str, store: Store, incarnation: str
+) -> tuple[Point | None, dict[str, str]]:
     """Return the point that a deliberate restore names, and the new names of its states.
 
     Besides the texts of ``resolve``, it accepts "latest" and "run-start" of a run. For these two, the names are those under which the job
@@ -33,7 +35,7 @@ def _named_point(where: str, state: State, run: str, store: Store) -> tuple[Poin
         point = state.restore_point()
         return point, state.branch.rename if point == state.branch.base else {}
     if where != "run-start":
-        point = resolve(where, state, store)
+        point = resolve(where, state, store, incarnation)
         again = point is not None and point.pointer is not None and point == state.branch.base
         return point, state.branch.rename if again else {}
     listed = state.run(run)
@@ -55,15 +57,16 @@ class GoingBack:
 class RestoreTarget:
     """The target of a deliberate restore: resolved in the state on which the journal decides, and verified there."""
 
-    def __init__(self, coordinator: Coordinator, where: str, run: str) -> None:
-        self._coordinator, self._where, self._run = coordinator, where, run
+    def __init__(self, coordinator: Coordinator, where: str, run: str, incarnation: str = "") -> None:
+        self._coordinator, self._where, self._run, self._incarnation = coordinator, where, run, incarnation
         self.state = State()
         self.restored = Restored()
         self._names: dict[str, str] = {}
 
     def verify(self, state: State) -> Point | None:
         """Return the verified point. Raises ``CheckpointNotFound``, ``Damaged``."""
-        base, self._names = _named_point(self._where, state, self._run, self._coordinator.store)
+        store = self._coordinator.store
+        base, self._names = _named_point(self._where, state, self._run, store, self._incarnation)
         if self.state.n < 0 or base != self.restored.point:
             self.restored = examine(self._coordinator, state, base, named=self._where != "latest", told=self._where)
         self.state = state

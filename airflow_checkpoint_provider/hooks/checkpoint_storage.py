@@ -18,7 +18,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, NotSupportedYet,
 from airflow_checkpoint_provider.hooks import archive
 from airflow_checkpoint_provider.hooks.connections import NoConnection, find_connection
 from airflow_checkpoint_provider.hooks.history import HistoryReader, JobProgress, coordinator_at
-from airflow_checkpoint_provider.hooks.references import CheckpointReference, pointer_in
+from airflow_checkpoint_provider.hooks.references import CheckpointReference, incarnation_in, pointer_in
 from airflow_checkpoint_provider.hooks.s3_connection import FIELDS, is_s3, s3_settings
 from airflow_checkpoint_provider.location.foreign import loads, readable
 from airflow_checkpoint_provider.protocol.checkpoint_records import RETAINED
@@ -152,7 +152,9 @@ class CheckpointStorageHook(BaseHook):
             store = self.get_store_at(root) if root is not None else self.get_store_of(reference.job)
             return coordinator_at(store, reference.prefix, owner)
 
-        return CheckpointRequest.of(connect, reference.id, folder=reference.target, awaited=awaited)
+        return CheckpointRequest.of(
+            connect, reference.id, folder=reference.target, awaited=awaited, incarnation=reference.incarnation
+        )
 
     def get_progress(self, history: History, after: int | None, owner: str) -> JobProgress:
         """Return a reader of the checkpoints that a job completes: above the id ``after``, or since its newest launch."""
@@ -191,23 +193,25 @@ class CheckpointStorageHook(BaseHook):
     def describe(self, checkpoint: Mapping[str, Any] | str) -> dict[str, Any]:
         """Describe the content of a checkpoint, without Spark. An audit can then read the files with any library.
 
-        ``{"job", "scope", "id", "pointer", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
+        ``{"job", "scope", "id", "pointer", "incarnation", "sealed", "states": {uid: {"kind", "rows", "bytes", "files", "schema", "value"}}}``:
         ``files`` are URIs, ``schema`` is Spark's as JSON, None for a value. A stage in parts also has ``"parts": {"values", "done"}``: the
         values of all parts, and how many of them are stored. ``sealed`` is False for a gated checkpoint that is
         acknowledged and waits for its finalize. The digest, and the names, sizes and footers of the files, are compared first.
-        Raises ``NotPending`` if it is not acknowledged yet, ``CheckpointNotFound`` if it was aborted or deleted, and ``Damaged``. A
+        Raises ``NotPending`` if it is not acknowledged yet, ``CheckpointNotFound`` if it was aborted or deleted, also with its history, and
+        ``Damaged``. A
         savepoint may lie outside the connection's root.
         """
         pointer = pointer_of(pointer_in(checkpoint))
         savepoint = isinstance(pointer, SavepointPointer)
         home = self.get_store_beside() if savepoint else self.get_store_at(pointer.root)
-        opened = open_pointer(pointer, home, pending=True)
+        opened = open_pointer(pointer, home, pending=True, incarnation=incarnation_in(checkpoint))
         return {
             "job": opened.seal.job,
             "scope": opened.seal.scope,
             **({} if opened.seal.item is None else {"item": opened.seal.item}),
             "id": opened.seal.id,
             "pointer": opened.checkpoint.target or str(pointer),
+            "incarnation": opened.seal.inc,
             "sealed": opened.checkpoint.status == RETAINED,
             "states": _describe_states(opened.seal, f"{opened.store.uri}/{opened.keys.prefix}"),
         }

@@ -55,7 +55,7 @@ class CheckpointReference:
     """The checkpoint that a task's parameter names: history and id.
 
     ``root`` is the URI of the store, or None for a savepoint's XCom: that names the savepoint's directory (``target``), and
-    the connection leads to the store of its ``job``.
+    the connection leads to the store of its ``job``. ``incarnation`` is that of the history, if an XCom says it.
     """
 
     prefix: str
@@ -63,18 +63,19 @@ class CheckpointReference:
     root: str | None = None
     job: str = ""
     target: str | None = None
+    incarnation: str = ""
 
     @classmethod
     def of(cls, checkpoint: object) -> CheckpointReference:
         """Return the reference in the XCom of a trigger, or in a pointer. Raise ``InvalidConfig`` or ``InvalidName``."""
-        target = pointer_in(checkpoint)
+        target, incarnation = pointer_in(checkpoint), incarnation_in(checkpoint)
         if isinstance(checkpoint, Mapping) and isinstance(pointer_of(target), SavepointPointer):
             job, scope, number, item = (checkpoint.get(name) for name in ("job", "scope", "id", "item"))
             if isinstance(job, str) and isinstance(scope, str) and isinstance(number, int):
                 history = History(job, scope or None, None if item is None else check_item(item))
-                return cls(history.prefix, number, job=job, target=target)
+                return cls(history.prefix, number, job=job, target=target, incarnation=incarnation)
         pointer = Pointer.parse(target)
-        return cls(pointer.prefix, pointer.id, root=pointer.root)
+        return cls(pointer.prefix, pointer.id, root=pointer.root, incarnation=incarnation)
 
 
 def pointer_in(value: object, name: str = "checkpoint") -> str:
@@ -83,6 +84,19 @@ def pointer_in(value: object, name: str = "checkpoint") -> str:
     if not isinstance(pointer, str):
         raise InvalidConfig(f"{name}={value!r} is not a {_EXPECTED[name]}")
     return pointer
+
+
+def incarnation_in(value: object) -> str:
+    """Return the incarnation of the history in the XCom of a trigger; empty for text, and for what a person has written without it.
+
+    Ids begin at 1 again when a history is deleted and begun anew, so a pointer may mean another checkpoint than it did.
+    """
+    found = value.get("incarnation") if isinstance(value, Mapping) else None
+    if found is not None and not isinstance(found, str):
+        raise InvalidConfig(
+            f"{value!r}: its incarnation is no text. Write the output of a task as it is, or leave it out"
+        )
+    return found or ""
 
 
 def start_in(restore: object, *keywords: str) -> str:
@@ -125,6 +139,7 @@ def reference(state: State, pointer: Pointer, target: str | None = None) -> dict
         **item_in(state),
         "id": pointer.id,
         "pointer": target or str(pointer),
+        "incarnation": state.incarnation,
     }
 
 

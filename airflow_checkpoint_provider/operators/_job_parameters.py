@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, 
 from airflow_checkpoint_provider.coordinator.journal import utc_now, utc_text
 from airflow_checkpoint_provider.errors import InvalidConfig, Refused
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, start_in
+from airflow_checkpoint_provider.hooks.references import HistoryReference, incarnation_in, known_at_parse, start_in
 from airflow_checkpoint_provider.operators import _earlier, _mapped
 from airflow_checkpoint_provider.operators._base import generation_of, has_launched, history_of
 from airflow_checkpoint_provider.operators._items import checked_item, index_of
@@ -154,6 +154,7 @@ class JobParameters(LinkedTask):
             run_after=utc_text(dag_run.run_after),
             now=utc_now(),
             restore=start_in(self.restore, *STARTS),
+            restore_incarnation=incarnation_in(self.restore),
             require_state=self.require_state,
             on_clear="restart" if starts_over else self.on_clear,
             discarded=starts_over,

@@ -106,7 +106,7 @@ class DriverLaunch(LaunchedDriver):
     def _plan_command(self, state: State) -> c.PlanLaunch:
         parameters = self.parameters
         first = state.run(parameters.token.run) is None
-        base = resolve(parameters.restore, state, self.store) if first else None
+        base = resolve(parameters.restore, state, self.store, parameters.restore_incarnation) if first else None
         return c.PlanLaunch(
             spec=self._spec(),
             incarnation=secrets.token_hex(16),

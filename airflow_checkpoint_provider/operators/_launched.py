@@ -69,6 +69,7 @@ class LaunchParameters:
     run_after: str | None
     now: str
     restore: str = "latest"
+    restore_incarnation: str = ""  # of the history that the output of a task names in restore=
     require_state: bool = False
     on_clear: str = "auto"
     discarded: bool = False  # a clear has discarded what Airflow had stored: for that reason on_clear is "restart"

@@ -100,7 +100,7 @@ class RequestOperator(JobOperator):
             self._check_answer(request)
             if not self.wait_for_completion:
                 return reference_of(request)
-            return self.execute_complete(context, {"checkpoint": str(request.pointer), "deadline": deadline})
+            return self.execute_complete(context, {"checkpoint": pointed(request), "deadline": deadline})
 
     def _submit(self, context: Any, deadline: str) -> CheckpointRequest:
         """Submit the request again and again: while the job may still start, and while the request waits in the job's queue."""
@@ -189,7 +189,7 @@ class RequestOperator(JobOperator):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
-        """Read the journal, whatever resumed this task. The event holds the checkpoint's pointer and the deadline."""
+        """Read the journal, whatever resumed this task. The event holds the checkpoint and the deadline."""
         ti = context["ti"]
         request = self._request(event["checkpoint"], ti)
         with failing_for_good():
@@ -203,7 +203,7 @@ class RequestOperator(JobOperator):
             self._finish(request, ti, event["deadline"])
             return reference_of(request)
 
-    def _request(self, checkpoint: str, ti: Any, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
+    def _request(self, checkpoint: object, ti: Any, awaited: Awaited = Awaited.COMPLETED) -> CheckpointRequest:
         return CheckpointStorageHook(self.checkpoint_conn_id).get_checkpoint(checkpoint, owner_of(ti), awaited)
 
     def _wait(self, request: CheckpointRequest, event: dict[str, Any], ti: Any) -> None:
@@ -224,7 +224,7 @@ class RequestOperator(JobOperator):
             raise AirflowException(str(aborted(request.state, outcome.checkpoint)))
         if not outcome.over:  # deferred or not: the error that Airflow raises after execution_timeout
             raise AirflowTaskTimeout(
-                f"{event['checkpoint']} was not completed in time; see execution_timeout= of this task"
+                f"{request.pointer} was not completed in time; see execution_timeout= of this task"
             )
 
     def _warn_if_unreadable(self, outcome: Outcome) -> None:
@@ -245,6 +245,11 @@ class RequestOperator(JobOperator):
             poll_interval=self.poke_interval,
         )
         self.defer(trigger=trigger, method_name="execute_complete")
+
+
+def pointed(request: CheckpointRequest) -> dict[str, str]:
+    """Return what names the checkpoint of a request for another request: its pointer in its history, also of a savepoint."""
+    return {"pointer": str(request.pointer), "incarnation": request.state.incarnation}
 
 
 def _not_yet(error: CheckpointError) -> CheckpointError:

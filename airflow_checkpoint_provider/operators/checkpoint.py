@@ -28,7 +28,7 @@ from airflow_checkpoint_provider.text import messages
 class TriggerCheckpointOperator(RequestOperator):
     """Requests a checkpoint of a running job. Its driver takes the checkpoint at its next barrier.
 
-    The XCom is ``{"job", "scope", "id", "pointer"}``. A retry returns the checkpoint of the try before it, unless that was
+    The XCom is ``{"job", "scope", "id", "pointer", "incarnation"}``. A retry returns the checkpoint of the try before it, unless that was
     aborted; a clear requests another one.
 
     :param job: the task of the same DAG that submits the job (its job id, scope and connection are used; no

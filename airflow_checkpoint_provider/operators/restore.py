@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.coordinator.savepoint import claim_before_resto
 from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_CLAIM
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, printable
-from airflow_checkpoint_provider.hooks.references import item_in, known_at_parse, start_in
+from airflow_checkpoint_provider.hooks.references import incarnation_in, item_in, known_at_parse, start_in
 from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
@@ -98,7 +98,8 @@ class RestoreOperator(JobOperator):
         }
 
     def _restore(self, coordinator: Coordinator, state: State, token: Token) -> None:
-        target = RestoreTarget(coordinator, start_in(self.restore, *STARTS), state.runs[-1].key)
+        where, incarnation = start_in(self.restore, *STARTS), incarnation_in(self.restore)
+        target = RestoreTarget(coordinator, where, state.runs[-1].key, incarnation)
         reason = f"task {token.owner} of run {token.run}"
         claims = self.claim_mode == CLAIM
 

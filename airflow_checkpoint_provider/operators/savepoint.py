@@ -44,7 +44,7 @@ from airflow_checkpoint_provider.operators._base import (
     reference_of_checkpoint,
     request_of,
 )
-from airflow_checkpoint_provider.operators._request import RequestOperator
+from airflow_checkpoint_provider.operators._request import RequestOperator, pointed
 from airflow_checkpoint_provider.policies.retention import Retention
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED, Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
@@ -98,7 +98,7 @@ class SavepointRequestOperator(RequestOperator):
 
     def _publish(self, request: CheckpointRequest, ti: Any, deadline: str) -> Checkpoint:
         """Wait until the completed savepoint is published at its target, and return it."""
-        outcome = self._await(self._request(str(request.pointer), ti, Awaited.PUBLISHED), seconds_to(deadline))
+        outcome = self._await(self._request(pointed(request), ti, Awaited.PUBLISHED), seconds_to(deadline))
         assert isinstance(outcome, CheckpointOutcome)
         self.log.info("%s", messages.savepoint_line(outcome.checkpoint))
         return outcome.checkpoint
@@ -123,7 +123,7 @@ class SavepointRequestOperator(RequestOperator):
 class TriggerSavepointOperator(SavepointRequestOperator):
     """Takes a savepoint of a running job: requests it, and waits until it is published at its target.
 
-    The XCom is ``{"job", "scope", "id", "pointer"}``; the pointer is the savepoint's own directory. A retry gets the
+    The XCom is ``{"job", "scope", "id", "pointer", "incarnation"}``; the pointer is the savepoint's own directory. A retry gets the
     savepoint of the try before it, unless that was aborted; if it was disposed of since, the retry fails. A clear requests
     another one.
 
@@ -219,7 +219,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     the attempt does not end, the savepoint and the suspension stay; the error names both, and a retry checks again. The same
     holds if the attempt fails, is cancelled or is lost after its savepoint, but then this task fails without retry.
 
-    The XCom is ``{"job", "scope", "id", "pointer"}``, which ``RestoreOperator`` takes. A retry finds the same stop. So does a
+    The XCom is ``{"job", "scope", "id", "pointer", "incarnation"}``, which ``RestoreOperator`` takes. A retry finds the same stop. So does a
     clear while the job is suspended by it.
 
     :param job: the task of the same DAG that submits the job, or a job id: the history that its runs share.
@@ -266,7 +266,7 @@ class StopWithSavepointOperator(SavepointRequestOperator):
     def _finish(self, request: CheckpointRequest, ti: Any, deadline: str) -> None:
         """Publish, then wait until the attempt ends."""
         savepoint = self._publish(request, ti, deadline)
-        ending = self._request(str(request.pointer), ti, Awaited.ENDED)
+        ending = self._request(pointed(request), ti, Awaited.ENDED)
         outcome = self._await(ending, savepoint.timeout_s)
         if not isinstance(outcome, Ended):
             late = f"its driver has not ended within {savepoint.timeout_s:g} s"

@@ -105,6 +105,10 @@ class State(Record):
     def closed(self) -> bool:
         return self.closing is not None and self.closing.done
 
+    def replaces(self, incarnation: str) -> bool:
+        """Return whether a checkpoint of the history ``incarnation`` was made before this history began in its place. Empty: not known."""
+        return self.n >= 0 and incarnation not in ("", self.incarnation)
+
     # -- finding ---------------------------------------------------------------------------------------------------
 
     def launch(self, number: int | None) -> Launch | None:

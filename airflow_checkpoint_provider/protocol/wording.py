@@ -144,6 +144,12 @@ def rewound(sink: str, *options: str) -> str:
     return command("rewound", Name(sink), *options)
 
 
+ANOTHER_HISTORY = (
+    "its history was deleted since, and another one has begun in its place and counts its ids anew. Nothing was changed. Run the task again"
+    " that made the checkpoint, or name one of the history of now"
+)
+
+
 def list_of(job: str, state: State | None = None) -> str:
     """Return the command that lists the checkpoints of a job. ``state``: of one history of that job."""
     return command("list", *(_names(state) if state else [Name(job)]), state=state)

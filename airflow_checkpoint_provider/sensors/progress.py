@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from airflow_checkpoint_provider.coordinator.coordinator import open_history
 from airflow_checkpoint_provider.coordinator.savepoint_target import open_savepoint
-from airflow_checkpoint_provider.errors import InvalidConfig, RunFinished
+from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, RunFinished
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.history import JobProgress
 from airflow_checkpoint_provider.hooks.references import CheckpointReference
 from airflow_checkpoint_provider.protocol.keys import History, SavepointPointer, checkpoint_id, pointer_of
+from airflow_checkpoint_provider.protocol.wording import ANOTHER_HISTORY
 from airflow_checkpoint_provider.storage import Store
 from airflow_checkpoint_provider.text import messages
 from airflow_checkpoint_provider.text.units import plural
@@ -101,5 +103,9 @@ def _named_by(after: Mapping[str, Any] | str, hook: CheckpointStorageHook) -> tu
         return History(seal.job, seal.scope or None, seal.item).prefix, seal.id
     reference = CheckpointReference.of(after)
     if reference.root is not None:
-        hook.get_store_at(reference.root)
+        store = hook.get_store_at(reference.root)
+        if reference.incarnation:
+            state = open_history(store, reference.prefix).journal.catch_up()
+            if state.replaces(reference.incarnation):
+                raise CheckpointNotFound(f"after={after!r}: {ANOTHER_HISTORY}", over=True)
     return reference.prefix, reference.id

@@ -55,7 +55,7 @@ def test_stop_succeeds_when_the_savepoint_is_published_and_the_attempt_has_ended
     answer = stopped(job, drain=drain)
     found = job.checkpoint(1)
     assert (found.kind, found.published, found.request.owner) == (kind, True, f"{OTHER}.stop")
-    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": found.target}
+    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": found.target, "incarnation": "of orders"}
     assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
     assert f"({OTHER}.stop, {found.target})" in (job.state.suspended or "")
     with pytest.raises(JobSuspended):

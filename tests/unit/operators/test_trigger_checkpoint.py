@@ -47,7 +47,7 @@ def submits(**options: Any) -> CheckpointedSparkSubmitOperator:
 def test_trigger_returns_the_pointer_of_its_checkpoint(job: Job) -> None:
     answer = run(trigger())
     pointer = f"{job.store.uri}/jobs/orders/job/chk-1"
-    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": pointer}
+    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": pointer, "incarnation": "of orders"}
     assert json.loads(json.dumps(answer)) == answer
     found = job.checkpoint(1)
     assert (found.status, found.request.gated, found.request.origin, found.timeout_s) == (

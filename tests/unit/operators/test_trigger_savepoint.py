@@ -58,7 +58,8 @@ def test_savepoint_is_complete_at_its_target_when_the_task_succeeds(job: Job, tm
     answer = taken(job, target=str(tmp_path / "saved"))
     (folder,) = (tmp_path / "saved").iterdir()
     assert folder.name.startswith("savepoint-orders-1-")
-    assert answer == {"job": "orders", "scope": "", "id": 1, "pointer": f"file://{folder}"}
+    history = {"job": "orders", "scope": "", "incarnation": "of orders"}
+    assert answer == {**history, "id": 1, "pointer": f"file://{folder}"}
     assert json.loads(json.dumps(answer)) == answer
     assert open_savepoint(SavepointPointer.parse(answer["pointer"]), job.store).verify() == 2
     assert job.checkpoint(1).published

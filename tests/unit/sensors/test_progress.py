@@ -112,7 +112,8 @@ def test_deleted_checkpoints_count(job: Job) -> None:
 def test_sensor_returns_the_reference_of_the_newest_checkpoint(job: Job) -> None:
     made(job, 3)
     answer = run(waits(count=2))
-    assert answer == {"job": "orders", "scope": "", "id": 3, "pointer": f"{job.store.uri}/jobs/orders/job/chk-3"}
+    history = {"job": "orders", "scope": "", "incarnation": "of orders"}
+    assert answer == {**history, "id": 3, "pointer": f"{job.store.uri}/jobs/orders/job/chk-3"}
     assert json.loads(json.dumps(answer)) == answer
 
 

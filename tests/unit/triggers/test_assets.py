@@ -85,13 +85,10 @@ def test_each_checkpoint_from_now_on_is_an_event_with_pointer_and_size(job: Job,
     job.take()
     first, second = watched(kept, job.save, job.take)
     place = job.checkpoint(2)
-    assert first == {
-        "job": "orders", "scope": "", "id": 2, "pointer": place.target, "kind": "savepoint", "bytes": place.bytes,
-    }  # fmt: skip
-    assert second == {
-        "job": "orders", "scope": "", "id": 3, "pointer": str(job.coordinator.pointer(3)), "kind": "checkpoint",
-        "bytes": job.checkpoint(3).bytes,
-    }  # fmt: skip
+    history = {"job": "orders", "scope": "", "incarnation": "of orders"}
+    assert first == {**history, "id": 2, "pointer": place.target, "kind": "savepoint", "bytes": place.bytes}
+    pointer = str(job.coordinator.pointer(3))
+    assert second == {**history, "id": 3, "pointer": pointer, "kind": "checkpoint", "bytes": job.checkpoint(3).bytes}
     assert place.bytes > 0
 
 
