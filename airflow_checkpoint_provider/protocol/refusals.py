@@ -92,11 +92,12 @@ def older_run(state: State, command: PlanLaunch, newer: Sequence[str], before: i
     if before is not None:
         restore = wording.restore(state, f"chk-{before}")
         back = f"To go back to the newest checkpoint before it: `{restore}`; then clear this run and all after it"
+    backfill = ". Runs of a backfill with --max-active-runs 1 come in the order of their dates"
     text = (
         f"{state.job}: run {command.spec.run} is older than the runs in the state"
         f" ({', '.join(newer) or 'runs no longer listed'}); its results would be added to theirs."
         " To compute it without this state, use a task with another job_id and restore=<pointer>."
-        f" {back}"
+        f" {back}{'' if state.run(command.spec.run) else backfill}"
     )
     return Refusal(errors.RunIsOlder(text, newer=list(newer), before=before))
 

@@ -302,6 +302,7 @@ def test_backfill_with_job_scope_is_refused(folder: Path) -> None:
     with pytest.raises(AirflowFailException, match="backfill"):
         execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="job")
     execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="run")
+    execute(folder, DagRun(run_type=DagRunType.BACKFILL), scope="{{ ds_nodash[:6] }}")  # it may fill a past month
 
 
 @pytest.mark.usefixtures("on_yarn")

@@ -200,6 +200,7 @@ def test_refusal_of_an_older_run_names_the_checkpoint_before_it() -> None:
     two_days(history)
     assert history.state.retained
     error = refusal(history.ask(launch("between", run_after="2026-11-01T12:00:00Z")), errors.RunIsOlder)
+    assert "a backfill with --max-active-runs 1" in error.message
     assert error.about["newer"] == ["day-2"]
     assert f"`airflow checkpoints restore flights.delays --from chk-{error.about['before']}`" in error.message
 
