@@ -178,9 +178,8 @@ def _secrets_backends() -> tuple[bool, list[Any]]:
         return True, backends
     if "SUPERVISOR_COMMS" not in task_runner.__annotations__:
         raise AttributeError("airflow.sdk.execution_time.task_runner has no SUPERVISOR_COMMS")
-    return False, list(
-        ensure_secrets_loaded()
-    )  # the API server; a command, where the other list would leave out the database
+    # the API server; a command, where the other list would leave out the database
+    return False, list(ensure_secrets_loaded())
 
 
 def _ask_api_server(conn_id: str) -> Connection | None:
