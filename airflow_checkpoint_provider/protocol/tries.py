@@ -9,6 +9,7 @@ from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import QUERY
+from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
 
 
@@ -60,9 +61,15 @@ def dying(state: State) -> tuple[Launch, ...]:
             break
         row.append(launch)
     dead = [launch for launch in row if not _runs(state, launch)]
-    if sum(bool(_completed(state, launch)) for launch in dead) < FEWEST_DEATHS:
+    if sum(_has_completed(state, launch) for launch in dead) < FEWEST_DEATHS:
         return ()
     return tuple(launch for launch in reversed(row) if launch in dead or _repeats_batch(state, launch))
+
+
+def _has_completed(state: State, launch: Launch) -> bool:
+    """Return whether a driver has completed a checkpoint, though it may not be listed any more, or a savepoint."""
+    first = any(attempt.first_completed for attempt in state.attempts if attempt.launch == launch.number)
+    return first or bool(_completed(state, launch))
 
 
 def _runs(state: State, launch: Launch) -> bool:
@@ -75,9 +82,10 @@ def _ended_in_order(state: State, launch: Launch) -> bool:
 
 
 def _repeats_batch(state: State, launch: Launch) -> bool:
-    """Return whether a driver of ``launch`` has taken over a query in the middle of a batch."""
-    epochs, newest = _epochs(state, launch), (query.newest for query in state.queries)
-    return any(one.begun > one.committed and file_set_epoch(one.path) in epochs for one in newest)
+    """Return whether a driver of ``launch`` has taken over a query in the middle of a batch, and saved nothing after it."""
+    completed = _completed(state, launch)
+    saved = _batches(completed[-1]) if completed else {}
+    return any(query.newest.begun > saved.get(query.uid, -1) for query in _located(state, launch))
 
 
 def _repeats(launch: Launch, newest: Launch) -> bool:
@@ -93,21 +101,35 @@ def got_further(state: State, launch: Launch) -> bool:
 
 def _commits(state: State, launch: Launch, committed: Mapping[str, int]) -> bool:
     """Return whether a driver of ``launch`` has ``committed`` batches in the newest location of a query since it began there."""
-    epochs = _epochs(state, launch)
-    return any(
-        committed.get(query.uid, -1) > query.newest.committed and file_set_epoch(query.newest.path) in epochs
-        for query in state.queries
-    )
+    return any(committed.get(query.uid, -1) > query.newest.committed for query in _located(state, launch))
 
 
 def completed_newer(state: State, launch: Launch) -> bool:
     """Return whether a driver of ``launch`` has completed a checkpoint with more work than that from which the launch started."""
-    point, completed = launch.restore_point, _completed(state, launch)
-    start = state.checkpoint(point.id) if point and point.pointer is None else None
-    if point and point.pointer is None and completed:
-        start = start or completed[0]  # a checkpoint that was deleted long ago is not listed any more
-    began = {entry.uid: -1 if entry.batch is None else entry.batch for entry in start.states} if start else {}
+    completed = _completed(state, launch)
+    began = _began(state, launch, completed)
     return any(_adds(checkpoint, began) for checkpoint in completed)
+
+
+def _began(state: State, launch: Launch, completed: list[Checkpoint]) -> Mapping[str, int]:
+    """Return the batches with which the queries of a launch began, by their uids."""
+    point = launch.restore_point
+    if point is None or point.pointer is not None:
+        return NO_BATCHES
+    if start := state.checkpoint(point.id):
+        return _batches(start)
+    oldest = _batches(completed[0]) if completed else {}  # the start was deleted long ago, and is not listed any more
+    return oldest | {query.uid: query.newest.committed for query in _located(state, launch)}
+
+
+def _batches(checkpoint: Checkpoint) -> dict[str, int]:
+    return {entry.uid: -1 if entry.batch is None else entry.batch for entry in checkpoint.states}
+
+
+def _located(state: State, launch: Launch) -> list[QueryRecord]:
+    """Return the queries whose newest location a driver of ``launch`` has written."""
+    epochs = _epochs(state, launch)
+    return [query for query in state.queries if file_set_epoch(query.newest.path) in epochs]
 
 
 def _completed(state: State, launch: Launch) -> list[Checkpoint]:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.protocol import commands as c
-from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import GoneBack, Point, Token
 from airflow_checkpoint_provider.protocol.tries import Tries, dying, got_further, tries_of
 from tests.support.histories import History, complete, launch, start
@@ -276,7 +275,19 @@ def test_launches_whose_start_is_not_listed_any_more_have_not_got_further() -> N
     h = History()
     for number in (1, 2, 3):
         h.streams(number, 6)
-    listed: tuple[Checkpoint, ...] = h.state.checkpoints[3:]  # the checkpoint from which try 2 started was number 2
-    h.state = replace(h.state, checkpoints=listed)
-    assert not got_further(h.state, h.state.launches[1])
-    assert dead(h) == [2, 3]
+    for listed in (3, 1):  # the checkpoint from which try 2 started was number 2; then only one of try 3 is left
+        h.state = replace(h.state, checkpoints=h.state.checkpoints[-listed:])
+        assert not got_further(h.state, h.state.launches[1])
+        assert dead(h) == [2, 3]
+
+
+def test_driver_that_has_committed_the_batch_saves_work_though_its_first_checkpoints_are_not_listed_any_more() -> None:
+    """The cause is mended. Since then no rows come."""
+    h = History()
+    for number in (1, 2, 3):
+        h.streams(number, 6)
+    h.streams(4, 6, how="")
+    for _ in range(3):
+        h.timer(7)
+    h.state = replace(h.state, checkpoints=h.state.checkpoints[-2:])
+    assert dead(h) == []
