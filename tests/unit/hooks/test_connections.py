@@ -25,8 +25,9 @@ from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, 
 BACKENDS = "airflow.configuration.ensure_secrets_loaded"
 
 
-def extra(root: str) -> str:
-    return json.dumps({"root": root})
+def stored(name: str, root: str, team: str | None = None) -> Connection:
+    extra = json.dumps({"root": root})
+    return Connection(conn_id=name, conn_type="checkpoint_storage", extra=extra, team_name=team)
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +48,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> None:
     with create_session() as session:
         session.add_all([Team(name="team_a"), Team(name="team_b")])
         for name, team in (("plain", None), ("streams", "team_a"), ("checkpoint_default", "team_a")):
-            of_type = {"conn_type": "checkpoint_storage", "extra": extra(f"/of/{name}")}
-            session.add(Connection(conn_id=name, team_name=team, **of_type))
+            session.add(stored(name, f"/of/{name}", team))
     asked(monkeypatch, EnvironmentVariablesBackend(), MetastoreBackend())
 
 
@@ -63,17 +63,15 @@ class Vault:
     """A secrets backend of a user, written before Airflow had teams."""
 
     def get_connection(self, conn_id: str) -> Connection | None:
-        of_type = {"conn_type": "checkpoint_storage", "extra": extra("/of/vault")}
-        return Connection(conn_id=conn_id, **of_type) if conn_id == "vaulted" else None
+        return stored(conn_id, "/of/vault") if conn_id == "vaulted" else None
 
 
 class TeamVault:
     """A secrets backend that takes whatever Airflow passes, and has a connection for one team."""
 
     def get_connection(self, conn_id: str, **about: Any) -> Connection | None:
-        of_type = {"conn_type": "checkpoint_storage", "extra": extra("/of/team")}
         mine = conn_id == "vaulted" and about.get("team_name") == "team_b"
-        return Connection(conn_id=conn_id, **of_type) if mine else None
+        return stored(conn_id, "/of/team") if mine else None
 
 
 @pytest.mark.parametrize("name", ["plain", "streams", "checkpoint_default"])
