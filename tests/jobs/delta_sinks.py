@@ -26,7 +26,6 @@ from airflow_checkpoint_provider.errors import (
     SinkMoved,
 )
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
-from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.spark import DeltaSink, SinkContext
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaTable
 from airflow_checkpoint_provider.spark.sinks.delta import OpenDeltaSink
@@ -201,8 +200,7 @@ def rows_are_written_and_filed_as_they_were_prepared(path: str) -> None:
     assert opened(path, fork, partition_by=["id"]).commit(other)
     assert ids(path) == [1, 2]
     entries = DeltaChain(DeltaTable(spark, path), transaction.prepared["chain"]).entries()
-    by = RunOfSink(history=MONDAY.history, run=MONDAY.run, uid=MONDAY.uid, generation=MONDAY.generation)
-    assert [entry.by for entry in entries] == [by, by]
+    assert [entry.by for entry in entries] == [MONDAY.by, MONDAY.by]
     assert [made.name for made in opened(path).later(0)] == [name(1), name(2)]
     third = prepared(opened(path, partition_by=["half"]), 3, 3)
     assert opened(path, fork, partition_by=["id"]).abort([name(3)]) == ()
