@@ -72,9 +72,11 @@ class PartStages:
             if uid in self._states.snapshots:
                 say(state_messages.stage_recomputed(uid, "it was not computed in parts, and is now"))
             return None
+        values = self._states.values_now()
         kept = frames.kept(*prior, request)
         if kept.verdict.reuse:
             return kept
+        self._states.put_back(values)  # the function was called to compare, and is called for the same parts again
         say(state_messages.stage_recomputed(uid, kept.verdict.why))
         return None
 

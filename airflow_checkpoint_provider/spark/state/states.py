@@ -208,6 +208,18 @@ class States:
         self.values[uid] = value
         self.own_values.add(uid)
 
+    def values_now(self) -> tuple[dict[str, Any], set[str]]:
+        """Return the values as they are now, and the uids of those that this program made, for ``put_back``."""
+        return dict(self.values), set(self.own_values)
+
+    def put_back(self, before: tuple[dict[str, Any], set[str]]) -> None:
+        """Set all values as they were before. The script holds objects that read this dict, so it is not replaced."""
+        values, own_values = before
+        with self.lock:
+            self.values.clear()
+            self.values.update(values)
+            self.own_values = set(own_values)
+
     def replay_values(self, detail: Provenance, application: str) -> tuple[ValueDifference, ...]:
         """Set the values as they were at the barrier of a reused stage, if ``application`` has stored it. Return nothing then.
 

@@ -225,6 +225,26 @@ def test_values_are_those_of_the_newest_part_that_is_kept(script: Script) -> Non
     assert attempt() == 4
 
 
+def test_value_does_not_count_the_calls_that_only_compare(script: Script) -> None:
+    def attempt(breaks: str = "", of_tuesday: int = 1) -> int:
+        with script.failing() as job:
+            count, days = job.value("count", 0), Days(job, breaks)
+            called.append(days.called)
+
+            def counted(day: str) -> DataFrame:
+                count.set(count.get() + 1)
+                return days(day).where(F.lit(day != "tue" or of_tuesday == 1))
+
+            job.stage("days", counted, parts=DAYS[:3])
+            return int(count.get())
+        return 0
+
+    attempt(breaks="wed")
+    script.change("second")
+    assert attempt(of_tuesday=2) == 3
+    assert called.pop() == ["mon", "tue", *DAYS[:3]], "the first two compare"
+
+
 def test_sinks_and_numbers_of_writes_are_refused_in_the_function(script: Script, tmp_path: Path) -> None:
     def refused(job: CheckpointedJob, write: Callable[[DataFrame], object]) -> None:
         def written(day: str) -> DataFrame:

@@ -47,6 +47,16 @@ def test_new_run_begins_with_the_newest_values() -> None:
     assert states.run_values == {"count": 7}, "and its retries begin with these"
 
 
+def test_values_are_put_back_with_their_makers() -> None:
+    states = States.restored(seal(value("count", 7), count=5), RUN)
+    count, other = claimed(states, "count"), claimed(states, "other", 0)
+    before = states.values_now()
+    count.set(6)
+    other.set(1)
+    states.put_back(before)
+    assert (count.get(), other.get(), states.own_values) == (5, 0, set())
+
+
 def test_reused_stage_sets_values_to_those_of_its_barrier() -> None:
     clean, named = stage("clean", count=1), stage("named", before={"clean": file_set("clean", 1)}, count=2)
     states = States.restored(seal(clean, named, value("count", 9), count=0), RUN)
