@@ -27,11 +27,15 @@ class PartsProgress(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Record):
-    """What a stored part was made from, as ``StageDetail`` describes it. Empty if one frame makes all parts."""
+    """What a stored part was made from, as ``StageDetail`` describes it. Empty if one frame makes all parts.
+
+    ``captured`` is a digest of the values that its Python functions have captured. Their names lie beside its rows, with its plan.
+    """
 
     plan: str = added("")
     inputs: str = added("")
     listed: str = added("")
+    captured: str = added("")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_items
 from airflow_checkpoint_provider.spark.stages.pickled import Inspector, StandIn, Texts, code_name, is_of_library
 from airflow_checkpoint_provider.spark.stages.redaction import is_secret
@@ -46,6 +47,11 @@ def captured(spark: SparkSession, plan: Any) -> Captured:
                 values.setdefault(name, []).append(f"{number} {text}")
     digests = {name: hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16] for name, texts in values.items()}
     return Captured(dict(sorted(digests.items())), tuple(f"{name} of a Python function" for name in sorted(objects)))
+
+
+def digest_of(values: Mapping[str, str]) -> str:
+    """Return one digest of the values of a plan; empty if it has none."""
+    return hashlib.sha256(canonical(dict(values))).hexdigest()[:16] if values else ""
 
 
 def changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.spark.stages import parts_by
+from airflow_checkpoint_provider.spark.stages.captured import digest_of
 from airflow_checkpoint_provider.spark.stages.inputs import Listing
 from airflow_checkpoint_provider.spark.stages.part_arguments import Parts
 from airflow_checkpoint_provider.spark.stages.parts_refused import refuse
@@ -91,38 +94,96 @@ class FramesOfFunction(PartFrames):
     def __init__(self, stages: Stages, uid: str, function: Callable[[Any], DataFrame], parts: Parts) -> None:
         self.uid, self.values = uid, parts.values
         self._stages, self._function, self._given = stages, function, parts.given
+        # The part after the stored ones if it was built to compare, and the values of the job as the function has left them
+        self._ahead: tuple[PartFrame, tuple[dict[str, Any], set[str]]] | None = None
 
-    def _build(self, index: int) -> tuple[DataFrame, Plan, Listing]:
+    def _build(self, index: int) -> PartFrame:
         with self._stages.building(self.uid):
             source = self._function(self._given[index])
         df = self._stages.frame(self.uid, source, function=True)
-        return df, *self._stages.identity(df)
+        plan, listed = self._stages.identity(df)
+        made_of = Part(plan=plan.digest, inputs=plan.read, listed=listed.digest, captured=digest_of(plan.captured))
+        return PartFrame(df, made_of, plan, plan, listed)
 
     def frame(self, index: int) -> PartFrame:
-        df, plan, listed = self._build(index)
-        refuse(self.uid, df, plan)
-        return PartFrame(df, Part(plan=plan.digest, inputs=plan.read, listed=listed.digest), plan, plan, listed)
+        if self._ahead:
+            (frame, values), self._ahead = self._ahead, None
+            self._stages.states.put_back(values)
+            return frame
+        frame = self._build(index)
+        refuse(self.uid, frame.df, frame.whole)
+        return frame
 
     def kept(self, snapshot: StateSnapshot, detail: StageDetail, request: StageRequest) -> KeptParts:
         parts = snapshot.parts
         assert parts
         if why := part_messages.list_changed(parts, self.values, self.by):
             return KeptParts(snapshot, detail, parts, Verdict(False, why))
+        stored = KeptParts(snapshot, detail, parts, Verdict(True), parts.done, detail.reads)
         if reuse_without_plan(detail, request).reuse:
-            return KeptParts(snapshot, detail, parts, Verdict(True), parts.done, detail.reads)
+            return self._go_on(stored, request)
         verdict, moved, done = Verdict(True), list[str](), list[Part]()
         for index, part in enumerate(parts.done):
-            df, plan, listed = self._build(index)
-            alone = replace(snapshot, file_sets=(snapshot.file_sets[index],))
-            made_of = replace(detail, plan=part.plan, inputs=part.inputs, listed=part.listed)
-            verdict = self._stages.verdict((alone, made_of), request, plan, listed, kept=False)
-            verdict = self.fitting(verdict, parts, detail, df)
+            frame = self._build(index)
+            verdict = self._judged(stored, index, frame, request)
             if not verdict.reuse:
-                why = f"part {part_messages.shown(parts.values[index])}: {verdict.why}"
-                return KeptParts(snapshot, detail, parts, Verdict(False, why))
+                return replace(stored, verdict=verdict)
             moved += [verdict.moved] if verdict.moved else []
-            done.append(replace(part, plan=plan.digest))
+            done.append(replace(part, plan=frame.made_of.plan, captured=frame.made_of.captured))
         return KeptParts(snapshot, detail, parts, replace(verdict, moved=some(moved, 1)), tuple(done))
+
+    def _judged(self, stored: KeptParts, index: int, frame: PartFrame, request: StageRequest) -> Verdict:
+        """Decide about a stored part. ``frame`` is the one that the present function has made for it."""
+        parts, part = stored.parts, stored.parts.done[index]
+        alone = replace(stored.snapshot, file_sets=(stored.snapshot.file_sets[index],))
+        made_of = replace(stored.detail, plan=part.plan, inputs=part.inputs, listed=part.listed)
+        verdict = self._stages.verdict((alone, made_of), request, frame.whole, frame.listed, kept=False)
+        verdict = self.fitting(verdict, parts, stored.detail, frame.df)
+        why = f"part {part_messages.shown(parts.values[index])}: {verdict.why}"
+        return verdict if verdict.reuse else Verdict(False, why)
+
+    def _go_on(self, stored: KeptParts, request: StageRequest) -> KeptParts:
+        """Decide for parts of the same application whether the missing ones may follow them.
+
+        What the driver has read may be another value now, and the Python functions of the missing parts would hold it. The next part shows
+        that. It is built ahead, with the job's values as the stored parts have left them.
+        """
+        if stored.parts.progress.whole:
+            return stored
+        states, done = self._stages.states, stored.parts.done
+        before = states.values_now()
+        states.replay_values(stored.detail, request.application)
+        frame = self.frame(len(done))
+        ahead = frame, states.values_now()
+        states.put_back(before)
+        stored = replace(stored, unseen=_with(stored.unseen, "literals of the function"))
+        if any(part.captured != frame.made_of.captured for part in done):
+            stored = self._compared(stored, request)
+        self._ahead = ahead if stored.verdict.reuse else None
+        return stored
+
+    def _compared(self, stored: KeptParts, request: StageRequest) -> KeptParts:
+        """Decide for parts that hold other values than the next one. Each part may have values of its own, so the function is called.
+
+        The input of a stored part may be gone. It is no reason to lose the rows: the part is named as not compared.
+        """
+        gone = list[str]()
+        for index, part in enumerate(stored.parts.done):
+            try:
+                frame = self._build(index)
+            except (PySparkException, OSError):
+                gone.append(f"part {part_messages.shown(stored.parts.values[index])}, which cannot be built now")
+                continue
+            if frame.made_of.captured != part.captured:
+                verdict = self._judged(stored, index, frame, request)
+                if not verdict.reuse:
+                    return replace(stored, verdict=verdict)
+        return replace(stored, unseen=_with(stored.unseen, *gone))
+
+
+def _with(unseen: str, *more: str) -> str:
+    """Return what was not compared with more of it."""
+    return some([name for name in (unseen, *more) if name])
 
 
 class FramesByColumn(PartFrames):

@@ -203,6 +203,67 @@ def test_stage_is_computed_again_if_it_was_not_in_parts_before_or_is_not_now(
         job.stage("seen", Days(job), parts=DAYS)
 
 
+Rate = Callable[[str], int]
+
+
+def always(rate: int) -> Rate:
+    return lambda _: rate
+
+
+def by_day(days: str) -> Rate:
+    return days.split().index
+
+
+def by_day_without_monday(day: str) -> int:
+    if day == "mon":
+        raise FileNotFoundError(day)
+    return by_day("mon tue wed")(day)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "calls", "changed"),
+    [
+        pytest.param(always(10), always(10), "wed", "", id="the same value"),
+        pytest.param(always(10), always(20), "wed mon mon tue wed", "mon", id="another value"),
+        pytest.param(by_day("mon tue wed"), by_day("mon tue wed"), "wed mon tue", "", id="a value of its own",
+                     marks=pytest.mark.slow),  # the next one
+        pytest.param(by_day("mon tue wed"), by_day_without_monday, "wed tue", "", id="a value of its own, and an input that is gone"),
+        pytest.param(by_day("mon tue wed"), by_day("mon wed tue"), "wed mon tue mon tue wed", "tue",
+                     id="another value of its own", marks=pytest.mark.slow),  # another value
+    ],
+)  # fmt: skip
+def test_all_parts_are_computed_again_if_their_python_functions_hold_another_value(
+    script: Script, capsys: CaptureFixture, then: Rate, now: Rate, calls: str, changed: str
+) -> None:
+    """The program is the same, so nothing else is compared. A stage would hold rows of two values."""
+
+    def attempt(rate_of: Rate, breaks: str = "") -> tuple[list[tuple[str, int]], int]:
+        found: list[tuple[str, int]] = []
+        with script.failing() as job:
+            count, days = job.value("count", 0), Days(job, breaks)
+            called.append(days.called)
+
+            def priced(day: str) -> DataFrame:
+                rate = rate_of(day)
+                count.set(count.get() + 1)
+                price = F.udf(lambda number: number * rate, "long")
+                return days(day).where("number = 1").select("day", price("number").alias("price"))
+
+            rows = job.stage("days", priced, parts=DAYS[:3])
+            found += sorted((row.day, row.price) for row in rows.repartition(1).collect())
+        return found, int(count.get())
+
+    attempt(then, breaks="wed")
+    capsys.readouterr()
+    assert attempt(now) == (sorted((day, (now if changed else then)(day)) for day in DAYS[:3]), 3)
+    assert called.pop() == calls.split()
+    said = capsys.readouterr().out
+    reason = f'recomputed. Part "{changed}": its plan changed: the value of `rate` in a Python function.'
+    assert ("2 of 3 parts reused" in said, reason in said) == (not changed, bool(changed))
+    assert ("literals of the function" in said) == (not changed)
+    assert ('part "mon", which cannot be built now' in said) == (now is by_day_without_monday)
+
+
 # -- values, sinks -----------------------------------------------------------------------------------------------------
 
 

@@ -332,6 +332,14 @@ def with_captured() -> Acknowledgement:
     return replace(ack, states=(replace(state, sink=replace(state.sink, transactions=written)),))
 
 
+def with_captured_in_parts() -> Acknowledgement:
+    """Return the acknowledgement of a stage in parts whose Python functions hold values."""
+    days, _ = with_parts().states
+    assert days.parts
+    done = tuple(replace(part, captured="d1gest") for part in days.parts.done)
+    return replace(with_parts(), states=(replace(days, parts=replace(days.parts, done=done)),))
+
+
 def completed_at_a_barrier() -> e.CheckpointCompleted:
     """Return the event of a checkpoint at a barrier."""
     barrier = at_a_barrier().barrier
@@ -389,6 +397,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-barrier": lambda: at_a_barrier().to_bytes(),
     "acknowledgement-opened": lambda: with_opened_in_turns().to_bytes(),
     "acknowledgement-captured": lambda: with_captured().to_bytes(),
+    "acknowledgement-captured-parts": lambda: with_captured_in_parts().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),
