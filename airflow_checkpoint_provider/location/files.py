@@ -6,6 +6,7 @@ Spark 4.2 writes this layout, and this package does not change it:
 * ``offsets/N``: written before batch N begins. It names what the batch reads, and the confs of the state;
 * ``commits/N``: written when batch N has ended;
 * ``sources/<i>/K`` and ``K.compact``: what the file source i has read. ``offsets/N`` names the newest K that batch N needs;
+* ``sources/<i>/0``, or files below ``sources/<i>/<folder>``: where any other source begins, as it decided before batch 0;
 * ``state/<operator>/_metadata/...``: the stores of an operator, and into how many partitions they are divided (``state_metadata``);
 * ``state/<operator>/<partition>/[<store>/]``: batch N makes version N+1 of each store. ``V.delta`` and ``V.changelog`` hold
   what changed since V-1, ``V.snapshot`` and ``V.zip`` hold all. The parts of a ``.zip`` lie in ``SSTs/`` and ``logs/``.
@@ -44,7 +45,9 @@ _LOCAL = re.compile(r"^file:/(?://)?(?=[^/])", re.IGNORECASE)  # Hadoop writes o
 _S3 = re.compile(r"s3[an]?://[^/]", re.IGNORECASE)
 _PARTITION = re.compile(rf"state/({NUMBER})/{NUMBER}/")
 SOURCE = re.compile(rf"sources/({NUMBER})/({NUMBER})(\.compact)?")
-BEGINNING = re.compile(rf"sources/{NUMBER}/0")  # with a zero byte first, if Kafka's source has written it
+BEGINNING = re.compile(rf"sources/{NUMBER}/0")
+_BELOW = re.compile(rf"sources/{NUMBER}/[^/]+/.+")  # of Iceberg: offsets/0
+_OF_FILES = re.compile(rb'v1\n\{"path":')  # begins an entry of a file source. That of Kafka begins with a zero byte
 SCHEMA = re.compile(
     rf"state/{NUMBER}/(?:_stateSchema/.+|{NUMBER}/(?:[^/]+/)?_metadata/schema)"
 )  # of the rows in the state
@@ -353,8 +356,9 @@ def needed_files(found: LocationFiles, position: Position) -> tuple[str, ...]:
     offsets = [f"{OFFSETS}/{batch}" for batch in _last_two(position.begun)]
     commits = [f"{COMMITS}/{batch}" for batch in _last_two(position.committed)]
     sources = _of_sources(found, found.location.offsets(position.begun))
+    beginnings = _beginnings(found) if position.committed == NOTHING else ()
     required = list[str]()
-    for name in chain((METADATA, *offsets, *commits[-1:]), sources):
+    for name in chain((METADATA, *offsets, *commits[-1:]), sources, beginnings):
         if name not in found.sizes:  # checked one by one: an offset may name any number
             raise _missing(found.location, name)
         required.append(name)
@@ -368,12 +372,18 @@ def needed_files(found: LocationFiles, position: Position) -> tuple[str, ...]:
 
 
 def _beginnings(found: LocationFiles) -> Iterator[str]:
-    """Yield the files that say where each Kafka source begins: Spark writes them before the first batch. A file source has none, and finds
-    its files again.
+    """Yield the files that say where each source begins: sources write them before the first batch, and read them until it is committed.
+
+    A file source has none, and finds its files again. Iceberg's would decide anew, perhaps after snapshots have expired. Later the file may
+    name one that has expired since, so it is left behind.
     """
     for name in found.sizes:
-        if BEGINNING.fullmatch(name) and next(found.locations[name].log_entry(name), b"").startswith(b"\0"):
+        if _BELOW.fullmatch(name):
             yield name
+        elif BEGINNING.fullmatch(name):
+            body = next(found.locations[name].log_entry(name), b"")
+            if body and not _OF_FILES.match(body):
+                yield name
 
 
 def _last_two(batch: int) -> range:

@@ -70,12 +70,25 @@ def of_delta() -> None:
     ask("made anew", own="newest", left=None)
 
 
+def begin_again() -> None:
+    """Make the location of a query whose first batch has begun, and reads all rows."""
+    shutil.copytree(folder / "newest", folder / "first")
+    shutil.rmtree(folder / "first" / "commits")
+    offsets = sorted((folder / "newest" / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    shutil.rmtree(folder / "first" / "offsets")
+    (folder / "first" / "offsets").mkdir()
+    shutil.copy(offsets[-1], folder / "first" / "offsets" / "0")
+
+
 def of_iceberg() -> None:
+    begin_again()
+    ask("begins again", own="first", left=None)
     catalog, _, rest = table.partition(".")
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{rest}', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
     )
     ask("expired")
+    ask("its beginning has expired", own="first", left=None)
     ask("goes on", own="newest", left=None)
 
 

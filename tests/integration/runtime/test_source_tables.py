@@ -43,7 +43,10 @@ def test_iceberg_table_is_asked_for_snapshots(tmp_path: Path) -> None:
     ended = home.run()
     assert ended.code == 0, ended.log
     found = ended.result
-    assert found["all there"] == found["goes on"] == []
+    assert found["all there"] == found["begins again"] == found["goes on"] == []
     (expired,) = found["expired"]
     assert f"its table {lake.table} does not have all rows since batch 0: the table begins with snapshot " in expired
     assert ", and the query reads on after snapshot " in expired
+    (beginning,) = found["its beginning has expired"]
+    assert f"its table {lake.table} does not have all rows: the table begins with snapshot " in beginning
+    assert ", and the query reads snapshot " in beginning

@@ -69,11 +69,36 @@ def test_query_that_has_begun_no_batch_keeps_its_id() -> None:
     assert needed(location("metadata"), NOTHING, NOTHING) == {"metadata"}
 
 
-def test_query_that_has_begun_no_batch_keeps_where_it_begins_in_kafka() -> None:
-    """A file source has a log of that name, too, and finds its files again."""
-    found = location("metadata", "sources/0/0", "sources/1/0")
-    found.store.overwrite(found.key_of("sources/1/0"), b'\0v1\n{"orders":{"0":17}}')
-    assert needed(found, NOTHING, NOTHING) == {"metadata", "sources/1/0"}
+OF_FILES = b'v1\n{"path":"file:///in/0.json","timestamp":1,"batchId":0}'
+BEGINNINGS = {
+    "sources/1/0": b'\0v1\n{"path":{"0":17}}',  # of Kafka: a topic may have any name
+    "sources/2/0": b"v1\n1800000000000",  # of the rate source
+    "sources/3/offsets/0": b'{"version":1,"snapshot_id":7,"position":0,"scan_all_files":false}',  # of Iceberg
+    "sources/4/shards/0/shard-1": b"",
+}
+
+
+def beginning(*names: str) -> Location:
+    """Return a location with these files, of a query whose sources have decided where they begin."""
+    found = location(*names)
+    for name, body in {"sources/0/0": OF_FILES, "sources/5/0": b"", **BEGINNINGS}.items():
+        found.store.overwrite(found.key_of(name), body)
+    return found
+
+
+def test_query_that_has_begun_no_batch_keeps_where_its_sources_begin() -> None:
+    """A file source has a log of that name, too, and finds its files again. A torn file says nothing."""
+    assert needed(beginning("metadata"), NOTHING, NOTHING) == {"metadata", *BEGINNINGS}
+
+
+def test_first_batch_keeps_where_its_sources_begin_until_it_is_committed() -> None:
+    """Iceberg would decide anew, with the oldest snapshot that is left. Later its first one may have expired."""
+    kept = "sources/3/offsets/0"
+    first = beginning(*logs(0, NOTHING))
+    first.store.overwrite(first.key_of("offsets/0"), offsets())
+    assert needed(first, 0, NOTHING) >= {"metadata", "offsets/0", *BEGINNINGS}
+    first.store.create(first.key_of("commits/0"), b"v1")
+    assert kept not in needed(first, 0, 0)
 
 
 def test_source_log_goes_from_its_compacted_entry_to_the_one_that_the_batch_names() -> None:

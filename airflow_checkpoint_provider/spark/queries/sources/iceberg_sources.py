@@ -2,6 +2,9 @@
 
 ``expire_snapshots`` removes snapshots, and the files that no other one needs. Then Iceberg refuses to read on. It has no option that skips
 expired snapshots: ``streaming-skip-overwrite-snapshots`` and ``streaming-skip-delete-snapshots`` apply to snapshots that are there.
+
+Before its first batch, Iceberg decides with which snapshot the query begins, and keeps that in the location, in ``sources/<i>/offsets/0``. If
+the table has no such snapshot then, it keeps -1, and decides anew when it reads: it begins with the oldest one that is left.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.foreign import loads, long, readable
 from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.protocol.records import cut
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_SNAPSHOT = -1  # of a source that has read nothing
+FROM = "stream-from-timestamp"
 
 
 class IcebergSources:
@@ -32,24 +37,43 @@ class IcebergSources:
     def losses(self, reading: Reading) -> Iterator[Loss]:
         """Yield what the tables lack. Raises ``Damaged``, and ``CheckpointError`` if the catalog does not answer."""
         for leaf in self._leaves:
-            offsets = [reading.begins(leaf.offset), *reading.ends(leaf.offset)]
-            needed = {_snapshot(offset) for offset in offsets if offset is not None} - {NO_SNAPSHOT}
+            offsets = [_beginning(reading, leaf), reading.begins(leaf.offset), *reading.ends(leaf.offset)]
+            needed = {_snapshot(offset) for offset in offsets if offset is not None}
             if needed:
-                yield from self._of_table(IcebergTable(self._spark, leaf.relation.table().table()), needed, reading)
+                yield from self._of_table(leaf, needed, reading)
 
-    def _of_table(self, table: IcebergTable, needed: set[int], reading: Reading) -> Iterator[Loss]:
-        there = [snapshot.id for snapshot in table.snapshots()]
-        gone = [f"snapshot {number}" for number in sorted(needed.difference(there))]
+    def _of_table(self, leaf: Leaf, needed: set[int], reading: Reading) -> Iterator[Loss]:
+        table = IcebergTable(self._spark, leaf.relation.table().table())
+        there, first = list(table.snapshots()), reading.position.committed == NOTHING
+        oldest = there[-1] if there else None
+        if NO_SNAPSHOT in needed and oldest and oldest.before is not None and oldest.at_ms > _from(leaf):
+            needed.add(oldest.before)  # it reads all snapshots that the table has got
+        needed -= {NO_SNAPSHOT, *(snapshot.id for snapshot in there)}
+        gone = [f"snapshot {number}" for number in sorted(needed)]
         if gone:
             newer = NEWER if reading.left else ""
-            begins = f"the table begins with snapshot {there[-1]}" if there else "the table has no snapshot"
+            begins = f"the table begins with snapshot {oldest.id}" if oldest else "the table has no snapshot"
             yield Loss(
                 f"its table {table.name}",
                 gone,
                 f"{newer} Iceberg has no option that skips expired snapshots: start the query under another uid, and keep snapshots for"
                 " longer than the longest stop",
-                counted=f"{begins}, and the query reads on after ",
+                counted=f"{begins}, and the query {'reads' if first else 'reads on after'} ",
             )
+
+
+def _beginning(reading: Reading, leaf: Leaf) -> str | None:
+    """Return the offset with which the query begins, as Iceberg keeps it; None if it has read a batch since."""
+    if reading.position.committed != NOTHING:
+        return None
+    body = reading.own.store.read(reading.own.key_of(f"sources/{leaf.folder}/offsets/0"))
+    return None if body is None else body.decode(errors="replace")
+
+
+def _from(leaf: Leaf) -> int:
+    """Return the moment of the first snapshot that the author wants to read, in milliseconds since 1970; 0 for all snapshots."""
+    text = str(leaf.relation.extraOptions().get(FROM) or "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _snapshot(offset: str) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
 from airflow_checkpoint_provider.errors import CheckpointError, Damaged, SinkMoved, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
-from airflow_checkpoint_provider.protocol.query_details import QueryDetail
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG, QueryDetail
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg import CLOCKS, IcebergStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     BATCH,
@@ -22,6 +22,10 @@ from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import (
     metadata_in,
     typed_errors,
 )
+from airflow_checkpoint_provider.spark.queries.sources import iceberg_sources
+from airflow_checkpoint_provider.spark.queries.sources.iceberg_sources import IcebergSources
+from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
+from airflow_checkpoint_provider.spark.queries.sources.sources import Leaf
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 NOW = 1_800_000_000.0  # seconds since 1970
@@ -145,6 +149,49 @@ def test_way_back_in_a_table_that_has_forgotten_its_batches_is_refused() -> None
     )
     with pytest.raises(SinkMoved, match="So nobody can tell what it holds"):
         StreamSink(Table((OLD, None)), {}).plan_rewind(saved, allowed=True)
+
+
+# -- a source that begins ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("starts", "position", "left", "since", "gone"),
+    [
+        pytest.param(8, Position(0, -1), range(8, 11), None, [], id="all there"),
+        pytest.param(8, Position(0, -1), range(9, 11), None, ["snapshot 8"], id="the first one has expired"),
+        pytest.param(8, Position(), range(9, 11), None, ["snapshot 8"], id="no batch has begun"),
+        pytest.param(8, Position(0, 0), range(9, 11), None, [], id="read long ago"),
+        pytest.param(-1, Position(0, -1), range(8, 11), None, [], id="began empty"),
+        pytest.param(-1, Position(0, -1), range(9, 11), None, ["snapshot 8"], id="began empty, the first has expired"),
+        pytest.param(-1, Position(0, -1), range(9, 11), 9_000, [], id="what has expired was not to be read"),
+        pytest.param(-1, Position(0, -1), range(9, 11), 8_999, ["snapshot 8"], id="perhaps it was to be read"),
+        pytest.param(None, Position(), range(9, 11), None, [], id="not begun"),
+    ],
+)
+def test_source_is_asked_for_the_snapshot_with_which_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+    starts: int | None,
+    position: Position,
+    left: range,
+    since: int | None,
+    gone: list[str],
+) -> None:
+    """Its first batch reads up to snapshot 10. Iceberg keeps the first one in the location, or -1."""
+    own = Location(MemoryStore(), "rows")
+    about = '{"version":1,"snapshot_id":%d,"position":0,"scan_all_files":false}'
+    if starts is not None:
+        own.store.overwrite(own.key_of("sources/1/offsets/0"), (about % starts).encode())
+    if position.begun == 0:
+        lines = ["v1", '{"batchWatermarkMs": 0}', "-", "-", about % 10]
+        own.store.overwrite(own.key_of("offsets/0"), "\n".join(lines).encode())
+    there = [IcebergSnapshot(number, number - 1 if number > 8 else None, number * 1000, ROWS) for number in left]
+    table = SimpleNamespace(name=TABLE, snapshots=lambda: reversed(there))
+    monkeypatch.setattr(iceberg_sources, "IcebergTable", lambda *_: table)
+    options = {} if since is None else {"stream-from-timestamp": str(since)}
+    relation = SimpleNamespace(table=lambda: SimpleNamespace(table=lambda: None), extraOptions=lambda: options)
+    source = IcebergSources(cast(Any, None), "rows", [Leaf(2, 1, ICEBERG, {}, relation)])
+    losses = list(source.losses(Reading(own, position, position.committed)))
+    assert [missing for loss in losses for missing in loss.missing] == gone
 
 
 # -- errors --------------------------------------------------------------------------------------------------------------
