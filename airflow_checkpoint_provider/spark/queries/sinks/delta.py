@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.protocol.events import GoneBack
 from airflow_checkpoint_provider.protocol.query_details import QueryDetail, delta_commit, delta_version
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, WayBack
-from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable
+from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable, not_taken_out
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
 from airflow_checkpoint_provider.text import query_messages
@@ -105,16 +105,20 @@ class DeltaStreamSink(CountingSink):
         return self.table.logged_batch(self.query_id) if found == NOTHING else found
 
     def _taken_back(self) -> tuple[Commit | None, int | None]:
-        """Return the newest restore of the table after all commits of the query, and the newest version whose rows of the query it took out."""
-        restored: Commit | None = None
+        """Return the restore that took out the newest rows of the query, and the version that had them; nothing if the table has these rows.
+
+        A restore before a commit of the query does not count: the query has gone back, or has gone on, since.
+        """
+        kept, restored, own = self.table.version, None, False
         for commit in self.table.commits(0):
             if self.query_id in commit.batches:
-                if restored is None or restored.restored_to is None:
+                own = True
+                if commit.version <= kept:
                     break
                 if commit.files:
-                    return restored, commit.version if commit.version > restored.restored_to else None
-            elif restored is None and commit.restored_to is not None:
-                restored = commit
+                    return restored, commit.version
+            elif not own and commit.restored_to is not None and commit.version <= kept:
+                kept, restored = commit.restored_to, commit
         return None, None
 
     def _is_ahead(self, base: int) -> bool:
@@ -124,14 +128,10 @@ class DeltaStreamSink(CountingSink):
         do not matter.
         """
         since = list(self.table.commits(base + 1))  # the newest first
-        kept: Iterable[Commit] = since
-        restore = next((commit for commit in since if commit.restored_to is not None), None)
-        if restore and restore.restored_to is not None:
-            if restore.restored_to < base:
-                return True
-            kept = [c for c in since if c.version > restore.version or c.version <= restore.restored_to]
+        counting = list(not_taken_out(since))
+        restored_to = (commit.restored_to for commit in counting if commit.restored_to is not None)
         all_known = len(since) == self.table.version - base
-        return not all_known or self._holds_rows(kept)
+        return not all_known or any(version < base for version in restored_to) or self._holds_rows(counting)
 
     def _holds_rows(self, commits: Iterable[Commit]) -> bool:
         return any(commit.files and self.query_id in commit.batches for commit in commits)

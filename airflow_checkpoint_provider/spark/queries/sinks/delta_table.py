@@ -8,7 +8,7 @@ newest one of the query's id. It refuses a commit if another driver was faster w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +188,15 @@ class DeltaTable:
         """Let the table count the batches of a query up to ``batch``. Makes the table if it is not there. May be repeated."""
         writer = no_rows.format(DELTA).mode("append").options(txnAppId=query_id, txnVersion=str(batch))
         writer.save(self.folder)
+
+
+def not_taken_out(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Yield the commits that no later restore has taken out, a restore too. ``commits``: the newest first, without a gap."""
+    kept = math.inf
+    for commit in commits:
+        if commit.version <= kept:
+            kept = kept if commit.restored_to is None else commit.restored_to
+            yield commit
 
 
 def commit_in(text: str, version: int, what: str) -> Commit:

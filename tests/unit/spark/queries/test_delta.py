@@ -185,6 +185,8 @@ def table(*commits: tuple[dict[str, int], tuple[File, ...]] | int) -> Table:
         pytest.param((OWN, OWN, 1), True, id="restored to a version with own rows"),
         pytest.param((OTHER, OWN, 1), False, id="restored to a version with rows of others"),
         pytest.param((OWN, 0, -1), True, id="restored to a moment"),
+        pytest.param((OWN, 0, OTHER, 2), False, id="restored, and then the rows of others taken out"),
+        pytest.param((OWN, OTHER, 0, OTHER, 2), True, id="the restore was taken out"),
     ],
 )
 def test_table_is_ahead_of_a_commit_if_it_holds_rows_of_the_query_behind_it(commits: Any, ahead: bool) -> None:
@@ -194,6 +196,8 @@ def test_table_is_ahead_of_a_commit_if_it_holds_rows_of_the_query_behind_it(comm
 def test_table_that_lacks_rows_of_the_commit_itself_is_refused_too() -> None:
     """Somebody has restored it to that commit, and then to an older one."""
     assert StreamSink(table(OTHER, OWN, OWN, 2, 0))._is_ahead(2)
+    assert StreamSink(table(OTHER, OWN, 0, OTHER, 3))._is_ahead(2)
+    assert not StreamSink(table(OTHER, OWN, 0, OTHER, 2))._is_ahead(2)
 
 
 def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
@@ -209,10 +213,24 @@ def test_commits_that_the_log_does_not_have_any_more_may_hold_rows() -> None:
         pytest.param((OWN, OTHER, 1), None, id="rows of others taken out"),
         pytest.param((OWN, 0, MARK), None, id="gone back"),
         pytest.param((OWN, 0, 1), None, id="undone"),
+        pytest.param((OWN, 0, OTHER, 2), 1, id="restored, and then the rows of others taken out"),
+        pytest.param((OWN, 0, OTHER, OTHER, 4, 3), 1, id="restored three times"),
+        pytest.param((OWN, 0, OTHER, 1), None, id="undone, others have written meanwhile"),
+        pytest.param((OWN, OWN, 1, OTHER, 3), 2, id="restored to own rows"),
+        pytest.param((OWN, 0, MARK, 2), None, id="the mark of a way back taken out"),
+        pytest.param((OWN, 0, OWN, 2), 3, id="new rows taken out"),
     ],
 )
 def test_table_that_was_taken_back_below_the_query_is_seen(commits: Any, lacks: int | None) -> None:
     assert StreamSink(table(*commits))._taken_back()[1] == lacks
+
+
+def test_refusal_names_the_restore_that_took_the_rows_out() -> None:
+    """A later one took out only the rows of others."""
+    with pytest.raises(
+        SinkMoved, match=r"was restored to version 0, and lacks rows .* up to version 1\. .* TO VERSION AS OF 1"
+    ):
+        StreamSink(Forgetful(*table(OWN, 0, OTHER, 2)._commits))._refuse_taken_back(Position(1, 1))
 
 
 # -- reading what another query writes -----------------------------------------------------------------------------------
