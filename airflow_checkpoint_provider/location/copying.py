@@ -157,4 +157,4 @@ def has_state(own: Location, chain: tuple[Location, ...], position: Position) ->
     """
     if position.begun == position.committed:
         return True
-    return LocationFiles(own).has_state(position.begun + 1, LocationFiles(own, *chain).stores)
+    return LocationFiles(own).has_state(position.begun + 1, LocationFiles(own, *chain).stores_at(position))

@@ -324,23 +324,40 @@ class LocationFiles:
         expected = self.stores if stores is None else stores
         return all(self._stores.get(folder, _StateStore()).missing(version) is None for folder in expected)
 
+    def _never_ran(self, position: Position) -> set[str]:
+        """Return the operators that a failed batch has described, and that no committed batch has run: no store of them has a version.
+
+        Spark 4.0 and 4.1 describe an operator while they plan a batch. Right after batch 0, another driver may have its state.
+        """
+        if position.begun <= 0 or position.committed == NOTHING:
+            return set()
+        ran = {folder.split("/")[1] for folder, store in self._stores.items() if store.snapshots or store.changes}
+        return set(state_metadata.newest(self.sizes)) - ran
+
+    def stores_at(self, position: Position) -> frozenset[str]:
+        """Return the folders of the state stores that a query needs at ``position``."""
+        never_ran = self._never_ran(position)
+        return frozenset(folder for folder in self._stores if folder.split("/")[1] not in never_ran)
+
     def state(self, position: Position) -> tuple[str, ...]:
         """Return the files of the state, from the newest committed snapshot up to the batch that has begun.
 
         The state of that batch belongs to them as far as it is there: a sink that has the batch skips it, and no driver would write its
         state again.
         """
-        version = position.committed + 1
-        for folder, store in self._stores.items():
+        version, never_ran = position.committed + 1, self._never_ran(position)
+        needed = {folder: self._stores[folder] for folder in sorted(self.stores_at(position))}
+        for folder, store in needed.items():
             if (gap := store.missing(version)) is not None:
                 raise Damaged(
                     f"{self.location.key_of(folder)} has no version {gap} of the state, which batch {position.committed} needs;"
                     " somebody or something deleted it"
                 )
-        files = (store.files(store.base(version), position.begun + 1) for store in self._stores.values())
+        files = (store.files(store.base(version), position.begun + 1) for store in needed.values())
         schemas = (name for name in self.sizes if SCHEMA.fullmatch(name))
         metadata = state_metadata.newest(self.sizes, position.committed).values()
-        return (*metadata, *schemas, *chain.from_iterable(files))
+        described = (name for name in (*metadata, *schemas) if name.split("/")[1] not in never_ran)
+        return (*described, *chain.from_iterable(files))
 
 
 # -- the files of a batch --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.location.copying import copy_position, has_state
 from airflow_checkpoint_provider.location.files import (
     LONGEST_MANIFEST,
     NOTHING,
@@ -193,6 +194,47 @@ def test_operator_of_one_partition_is_whole() -> None:
 def test_operator_that_cannot_be_read_is_damage(body: bytes) -> None:
     with pytest.raises(Damaged, match="is not what Spark writes"):
         stateful(*changes(1), operators=((operator("default")[0], body),))
+
+
+DESCRIBED = [
+    operator("default")[0],  # in one format or the other
+    "state/0/_metadata/v2/3",
+    "state/0/_stateSchema/default/0_a",
+    "state/0/0/_metadata/schema",
+]
+
+
+@pytest.mark.parametrize(("begun", "committed"), [(3, 2), (2, 2), (1, 0)])
+def test_operator_that_only_a_failed_batch_has_described_is_left_out(begun: int, committed: int) -> None:
+    """Spark 4.0 and 4.1 describe it while they plan the batch. The batch fails, and the query goes on without the operator."""
+    ran = ["state/1/_metadata/metadata", *changes(*range(1, committed + 2), store="state/1")]
+    found = location(*logs(begun, committed), *DESCRIBED, *ran, offsets_of=begun)
+    for name, number in ((DESCRIBED[0], 0), (DESCRIBED[1], 0), (ran[0], 1)):
+        found.store.overwrite(found.key_of(name), operator("default", number=number)[1])
+    state = {name for name in needed(found, begun, committed) if name.startswith("state/")}
+    assert state == set(ran)
+    assert LocationFiles(found).stores_at(Position(begun, committed)) == {"state/1/0", "state/1/1"}
+
+
+def test_copy_of_such_a_location_has_its_state() -> None:
+    """The old script runs the failed batch again. Nobody will ever write a state."""
+    position = Position(3, 2)
+    old = location(*logs(3, 2), offsets_of=3)
+    old.store.overwrite(old.key_of(DESCRIBED[0]), operator("default")[1])
+    own = Location(old.store, "query/orders/2-def")
+    copy_position((old,), position, own)
+    assert not LocationFiles(own).stores
+    assert has_state(own, (old,), position)
+
+
+@pytest.mark.parametrize(("begun", "committed"), [(0, NOTHING), (0, 0)])
+def test_operator_of_the_first_batch_is_expected(begun: int, committed: int) -> None:
+    """The sink may have the batch from another driver, and that one has written the state."""
+    name, body = operator("default")
+    found = location(*logs(begun, committed), name, offsets_of=0)
+    found.store.overwrite(found.key_of(name), body)
+    assert LocationFiles(found).stores_at(Position(begun, committed)) == {"state/0/0", "state/0/1"}
+    assert not has_state(found, (), Position(0, NOTHING))
 
 
 def test_snapshot_of_rocksdb_needs_its_parts() -> None:

@@ -47,7 +47,7 @@ class Rescaling:
         Raises ``WrongUse`` if a batch has begun there, because it must run with the old number, and ``NotSupportedYet``.
         """
         found = LocationFiles(location)
-        if position.begun == NOTHING or not found.stores:
+        if position.begun == NOTHING or not found.stores_at(position):
             return False
         confs = location.offsets(position.begun).confs
         with readable(location.key_of(f"{OFFSETS}/{position.begun}")):
