@@ -15,8 +15,8 @@ from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.restore import open_pointer, resolve
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged, InvalidConfig, NothingToCompare
 from airflow_checkpoint_provider.location.copying import copy_saved
-from airflow_checkpoint_provider.location.files import OFFSETS, SOURCE, Location
-from airflow_checkpoint_provider.location.source_files import parsed_file
+from airflow_checkpoint_provider.location.files import OFFSETS, Location
+from airflow_checkpoint_provider.location.source_files import newest_path
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.keys import Keys, pointer_of, safe_token
 from airflow_checkpoint_provider.protocol.metadata import Seal, StateSnapshot
@@ -95,14 +95,5 @@ def begin_again(own: Location, batch: int) -> None:
 
 def newest_files(own: Location, folders: Collection[int]) -> dict[int, str]:
     """Return the newest file that each file source has read, by the number of its folder. Raises ``Damaged``."""
-    newest: dict[int, tuple[int, str]] = {}
-    for name in own.sizes():
-        if (match := SOURCE.fullmatch(name)) and int(match[1]) in folders:  # in others, Kafka has its first offsets
-            source = int(match[1])
-            newest[source] = max(newest.get(source, (-1, "")), (int(match[2]), name))
-    return {source: _last_path(own, name) for source, (_, name) in newest.items()}
-
-
-def _last_path(own: Location, name: str) -> str:
-    _, _, last = b"".join(own.log_entry(name)).rpartition(b"\n")
-    return unquote(parsed_file(last.decode(errors="replace"), own.key_of(name))["path"])
+    newest = {folder: newest_path(own, folder) for folder in folders}
+    return {folder: unquote(path) for folder, path in newest.items() if path is not None}

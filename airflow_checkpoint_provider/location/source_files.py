@@ -38,6 +38,20 @@ def logged_files(location: Location, folder: int, after: int = NOTHING) -> dict[
     return found
 
 
+def newest_path(location: Location, folder: int) -> str | None:
+    """Return the path of the newest file that the log of a source names, encoded as in a URI; None if it has no entry. Raises ``Damaged``."""
+    below = location.key_of(f"sources/{folder}")
+    names = (listed.key.removeprefix(f"{location.key}/") for listed in location.store.list(below))
+    entries = (match for name in names if (match := SOURCE.fullmatch(name)))
+    newest = max(entries, key=lambda match: int(match[2]), default=None)
+    if newest is None:
+        return None
+    last = b""
+    for part in location.log_entry(newest[0]):
+        last = (last + part).rpartition(b"\n")[2]
+    return str(parsed_file(last.decode(errors="replace"), location.key_of(newest[0]))["path"])
+
+
 def _named(location: Location, entry: str, after: int) -> dict[str, SourceFile]:
     files = source_entry(location, entry)
     return {file["path"]: SourceFile(file["path"], file["timestamp"]) for file in files if file["batchId"] > after}

@@ -10,6 +10,7 @@ from airflow_checkpoint_provider.text.units import coded, fitting, plural, some
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads the rows that are there.",
     "CKP141": "A query reads rows again, and this package cannot ask its source whether it still has them.",
+    "CKP149": "A source of files has read another path than it has now. It reads all files of its path, also copies of those that it has read.",
 }
 
 
@@ -33,3 +34,12 @@ def not_asked(uid: str, what: Sequence[str]) -> str:
 def asking(uid: str, done: int, count: int) -> str:
     """Say how many files were looked for."""
     return printable(f"query '{uid}': looks for the files that it reads again: {done} of {count}")
+
+
+def moved(uid: str, path: str, newest: str) -> str:
+    """Say that a source reads another path than before."""
+    text = (
+        f"query '{uid}': its source {path} has read other paths before, such as {newest}. Now it reads all files of its path. If some are files"
+        " that it has read before, their rows come twice"
+    )
+    return coded(text, "CKP149")

@@ -1,4 +1,4 @@
-"""A begun batch reads only below what the script's source names. Runs on Linux, with a Spark session."""
+"""A query reads only below what the script's sources name, each source where it has read before. Runs on Linux, with a Spark session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
 from airflow_checkpoint_provider.spark.queries.sources.reading import Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_paths import Below
@@ -98,6 +98,63 @@ def test_spark_itself_reads_what_lies_beside_the_source(
     planted(location, f"file://{tmp_path}/in-private/credentials")
     writer.start().awaitTermination()
     assert "secret" in {line for file in (tmp_path / "out").glob("part-*") for line in file.read_text().split("\n")}
+
+
+# -- between two batches ---------------------------------------------------------------------------------------------------
+
+
+def union(spark: SparkSession, folder: Path, *paths: str, name_only: bool = False) -> DataStreamWriter:
+    """Return a query that reads the texts below these paths of ``folder``, in this order."""
+    reader = spark.readStream.option("fileNameOnly", name_only)
+    rows, *others = [reader.text(str(folder / path)) for path in paths]
+    for more in others:
+        rows = rows.union(more)
+    return rows.writeStream.format("noop").trigger(availableNow=True)
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> Path:
+    """Run batch 0 of a query that reads ``a`` and ``b``. Return the folder of everything. ``c`` has no file."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    for name in "ab":
+        (tmp_path / name / f"of {name}.txt").write_text("row\n")
+    writer = union(spark, tmp_path, "a", "b").option("checkpointLocation", str(tmp_path / "root" / "location"))
+    writer.start().awaitTermination()
+    return tmp_path
+
+
+@pytest.mark.parametrize("paths", [("b", "a"), ("b", "c"), ("c", "a"), ("[b]", "{a,c}")])
+@pytest.mark.parametrize("name_only", [False, True])
+def test_source_that_has_read_the_files_of_another_one_is_refused(
+    spark: SparkSession, both: Path, paths: tuple[str, ...], name_only: bool
+) -> None:
+    """Spark would read all files of both again, or leave out those that have the same name."""
+    writer = union(spark, both, *paths, name_only=name_only)
+    with pytest.raises(
+        WrongUse, match=r"of [ab]\.txt, which lies below another of its sources, .* same order as before"
+    ):
+        check_can_continue(spark, writer, both / "root", Position(0, 0))
+
+
+@pytest.mark.parametrize("paths", [("a", "b"), ("[a]", "b"), ("a/*", "b"), ("{a,b}", "b")])
+def test_source_that_reads_where_it_has_read_goes_on_in_silence(
+    spark: SparkSession, both: Path, capfd: pytest.CaptureFixture[str], paths: tuple[str, ...]
+) -> None:
+    check_can_continue(spark, union(spark, both, *paths), both / "root", Position(0, 0))
+    assert "CKP" not in "".join(capfd.readouterr())
+
+
+def test_source_whose_path_has_moved_is_named(
+    spark: SparkSession, both: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It reads all files there. If Spark knows files by their names, it does not read them again."""
+    check_can_continue(spark, union(spark, both, "a", "c"), both / "root", Position(0, 0))
+    said = "".join(capfd.readouterr())
+    assert f"its source {both}/c has read other paths before, such as file://{both}/b/of b.txt" in said
+    assert "CKP149" in said
+    check_can_continue(spark, union(spark, both, "a", "c", name_only=True), both / "root", Position(0, 0))
+    assert "CKP" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(

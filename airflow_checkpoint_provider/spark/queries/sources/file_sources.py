@@ -2,6 +2,8 @@
 
 If the log names a file that is not there, Spark reads it as an empty file, whatever ``ignoreMissingFiles`` says. And a query that goes back
 lists the folder to find the files that it reads again. So without this module, rows would be missing without an error.
+
+Spark counts the sources of a query, and does not compare their paths with their logs. If two change places, each takes all its files for new.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.errors import Damaged
+from airflow_checkpoint_provider.errors import Damaged, WrongUse
 from airflow_checkpoint_provider.location.files import NOTHING
-from airflow_checkpoint_provider.location.source_files import SourceFile, logged_files
+from airflow_checkpoint_provider.location.source_files import SourceFile, logged_files, newest_path
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.source_paths import AT_MOST, Below, SourcePaths, shown
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 IGNORED = "ignoreMissingFiles"
 IGNORED_CONF = f"spark.sql.files.{IGNORED}"
+NAME_ONLY = "filenameonly"  # with this option, Spark knows files by their names alone
 SAME = 1_000  # milliseconds: a store may tell the time of a file in whole seconds
 
 
@@ -43,14 +46,17 @@ class FileSources:
         """Files that the last call of ``losses`` found changed since the query had read them."""
         self.not_asked: list[str] = []
         """The files that the last call of ``losses`` did not check."""
+        self.moved: list[tuple[str, str]] = []
+        """The paths of sources that have read files elsewhere, and the newest of these files, as the last call of ``losses`` found them."""
 
     def losses(self, reading: Reading) -> Iterator[Loss]:
         """Yield the missing files that the query reads again. Raises ``SourceUnavailable``, and ``Damaged`` also for a file that lies
-        elsewhere: Spark would read each file that the log of a begun batch names.
+        elsewhere: Spark would read each file that the log of a begun batch names. Raises ``WrongUse`` for sources that have changed places.
         """
-        self.replaced, self.not_asked = [], []
+        self.replaced, self.not_asked, self.moved = [], [], []
         for folder, read in self._folders.items():
             self._refuse_elsewhere(reading, folder, read)
+            self._compare_path(reading, folder, read)
             # If queries go back together, the query that wrote the files writes them again
             if reading.again and not (reading.restored and folder in self._own):
                 gone = self._gone(folder, self._wanted(reading, folder, read))
@@ -62,7 +68,7 @@ class FileSources:
         after = _read_up_to(reading, read)
         if not (reading.again or reading.restored or (after == NOTHING and reading.position.begun != NOTHING)):
             return  # the location was copied only up to the entries that its sources have read
-        below = Below(self._spark, spelled(self._spark, read[0].options["path"]))
+        below = self._below(read[0])
         for path in logged_files(reading.own, folder, after):
             if not below.holds(path):
                 raise Damaged(
@@ -70,6 +76,25 @@ class FileSources:
                     f" lie below its source {shown(read[0].options['path'])}. The query was not started. If the script names another path than"
                     " before, name the old one; else somebody changed the log. Start another job_id with restore=<pointer> of a checkpoint"
                 )
+
+    def _compare_path(self, reading: Reading, folder: int, read: Sequence[Leaf]) -> None:
+        """Raise ``WrongUse`` if a source has read the files of another one. Note a path where it has read none."""
+        newest = None if _read_up_to(reading, read) == NOTHING else newest_path(reading.own, folder)
+        if newest is None or self._below(read[0]).holds(newest):
+            return
+        path = shown(read[0].options["path"])
+        for other, (leaf, *_) in self._folders.items():
+            if other != folder and self._below(leaf).holds(newest):
+                raise WrongUse(
+                    f"query '{self._uid}': its source {path} has read {shown(newest)}, which lies below another of its sources,"
+                    f" {shown(leaf.options['path'])}. Spark counts the sources of a query, and would read all their files again. The query was"
+                    " not started. Write the sources in the same order as before"
+                )
+        if read[0].options.get(NAME_ONLY, "").lower() != "true":
+            self.moved.append((path, shown(newest)))
+
+    def _below(self, leaf: Leaf) -> Below:
+        return Below(self._spark, spelled(self._spark, leaf.options["path"]))
 
     def _wanted(self, reading: Reading, folder: int, read: Sequence[Leaf]) -> list[SourceFile]:
         """Return the files that the query reads again: those of the batch that had begun, and of the batches that it has left."""

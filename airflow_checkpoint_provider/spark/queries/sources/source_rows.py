@@ -46,8 +46,8 @@ class SourceRows:
     def check_can_continue(self, reading: Reading) -> None:
         """Make sure that the sources have all rows that the query reads next.
 
-        Raises ``SourceMoved`` if some are gone, unless the source has the option by which Spark leaves them out, and
-        ``SourceUnavailable``.
+        Raises ``SourceMoved`` if some are gone, unless the source has the option by which Spark leaves them out,
+        ``SourceUnavailable``, and ``WrongUse`` if sources have changed places.
         """
         for loss in self.losses(reading):
             told = loss.since(reading.batch)
@@ -58,6 +58,8 @@ class SourceRows:
                     missing=loss.missing,
                 )
             self._say(source_messages.left_out(self._uid, told))
+        for path, newest in self._files.moved:
+            self._say(source_messages.moved(self._uid, path, newest))
         for line in self.notes(reading):
             self._say(line)
 
