@@ -91,7 +91,7 @@ class AttemptRun(JobRun):
         seal, point = copies.renamed(attempt), attempt.restored.point
         self.states = States.restored(seal, attempt.run.key, elsewhere=bool(point and point.pointer))
         self._registered = Registered(self.states, seal.id if seal else None)
-        self._queries = Queries(spark, attempt, self.states, config)
+        self._queries = Queries(spark, attempt, self.states, config, settings.allow_non_restored_state)
         self._sinks = Sinks(spark, attempt, self.states, elsewhere=bool(point and point.pointer))
         self._commits = commits = Commits(attempt, self._sinks)
         participants = Participants(self.states, self._registered, self._queries, self._sinks, commits)

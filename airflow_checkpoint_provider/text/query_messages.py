@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, rewound
+from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, restore, rewound
 from airflow_checkpoint_provider.text.units import coded, plural, size
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -20,6 +21,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP146": "The table of a query has the rows of a batch twice, because an older driver has written them again.",
     "CKP147": "A query of the checkpoint does not run, and new checkpoints hold it as it was. The line says why.",
     "CKP148": "A table no longer knew the newest batch of a query. The mark of that batch was written again.",
+    "CKP429": "A query begins, and another one is not started. If they are one query with two names, all rows are written again.",
 }
 
 
@@ -37,6 +39,20 @@ def begins(uid: str, begun: int, committed: int, newest: Checkpoint | None, olde
         else ""
     )
     return coded(f"query '{uid}' {again}{kept}{needed}", "CKP125")
+
+
+def perhaps_renamed(uid: str, format_: str, others: Sequence[str], state: State) -> str:
+    """Say that a query begins, and that it may be one of ``others``, which are not started, under a new name."""
+    names, old = " or ".join(f"'{other}'" for other in others), others[0]
+    command_ = restore(state, "latest", "--rename", f"{old}=NEW")
+    kept = json.dumps(dict.fromkeys(others, "keep"), ensure_ascii=False)
+    text = (
+        f"query '{uid}' starts from its beginning and writes to {format_}, as query {names} of this job did, which is not started yet. Is it that"
+        f" query under a new name? Then it writes all rows again: stop the job, and write '{old}' in the script as before. `{command_}` gives it"
+        f" a name that no query of the job has had. If '{uid}' is a query of its own, start it after {names}, or set"
+        f" allow_non_restored_state={kept}"
+    )
+    return coded(text, "CKP429")
 
 
 def batch_in_two_sinks(uid: str, batch: int, old: str, new: str) -> str:

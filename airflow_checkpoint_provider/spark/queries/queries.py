@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.config import EXACTLY_ONCE, CheckpointConfig
 from airflow_checkpoint_provider.protocol.kinds import kind_named
@@ -35,6 +36,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.batch import claim
 from airflow_checkpoint_provider.spark.queries.sinks.by_format import sink_of
 from airflow_checkpoint_provider.spark.queries.snapshot import QuerySnapshot
 from airflow_checkpoint_provider.spark.queries.sources.edges import upstreams
+from airflow_checkpoint_provider.spark.queries.sources.new_name import refuse_new_name
 from airflow_checkpoint_provider.spark.queries.sources.one_writer import (
     refuse_own_rows,
     refuse_path_of_another,
@@ -96,8 +98,11 @@ class Queries:
         attempt: Attempt,
         states: States,
         config: CheckpointConfig,
+        allowed: Allowed = False,
     ) -> None:
+        """Make them. ``allowed``: what the job says of states that it does not use."""
         self._spark, self._attempt, self._states, self._config = spark, attempt, states, config
+        self._allowed = allowed
         self._locations = Locations(attempt)
         self._running: dict[str, RunningQuery] = {}  # replaced as a whole: other threads read it
         self._unstarted = Unstarted()
@@ -130,6 +135,8 @@ class Queries:
         refuse_own_rows(uid, sink, path_sources(self._spark, writer))
         refuse_second_writer(uid, sink, self._sinks)
         refuse_path_of_another(uid, sink, self._sinks, self._attempt.journal.state, self._states.snapshots)
+        if adopt is None:  # else it goes on where another one stood
+            refuse_new_name(uid, sink, self._sinks, self._attempt.journal.state, self._states.snapshots, self._allowed)
         reads = upstreams(self._spark, uid, writer, after, self._sinks)
         with self._unstarted.starting():
             with self._attempt.barriers:  # a stop must find all queries or none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -158,3 +158,20 @@ def test_query_does_not_come_back_to_a_folder_that_it_has_left(script: Script, t
         run(script, tmp_path, one="first")
     run(script, tmp_path, one="second")
     assert rows_in(tmp_path / "first") + rows_in(tmp_path / "second") == expected(3)
+
+
+def test_query_that_begins_beside_one_that_is_not_started_may_be_the_same(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody can compare the targets of functions, so a new name is logged."""
+    add_files(tmp_path / "in", 0)
+
+    def run(*uids: str, **options: Any) -> str:
+        with script.attempt(**options) as job:
+            for uid in uids:
+                job.start_query(uid, writer(job, tmp_path, "").foreachBatch(lambda frame, batch: None))
+        return capsys.readouterr().out
+
+    assert "CKP429" not in run("one")
+    assert "query 'two' starts from its beginning and writes to foreachBatch" in run("two")
+    assert "CKP429" not in run("three", allow_non_restored_state="keep")

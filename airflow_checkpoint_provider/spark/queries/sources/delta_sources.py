@@ -54,9 +54,10 @@ class DeltaSources:
         self, leaf: Leaf, table: DeltaTable, begins: DeltaOffset | None, ends: Sequence[DeltaOffset], reading: Reading
     ) -> Iterator[Loss]:
         where, newer = f"its table {shown(table.folder)}", NEWER if reading.left else ""
+        anew = f'Start the query under another uid, with allow_non_restored_state={{"{self._uid}": "keep"}}'
         first = begins or min(ends, key=lambda end: end.version)
         if table.version == NOTHING or table.id != first.table:
-            yield Loss(where, ["it was deleted or made anew"], f"{newer} Start the query under another uid")
+            yield Loss(where, ["it was deleted or made anew"], f"{newer} {anew}")
             return
         if gap := self._gap(table, first):
             remedy = f'{newer} To continue without these rows, set .option("{LOSS_ALLOWED}", "false") on the source'

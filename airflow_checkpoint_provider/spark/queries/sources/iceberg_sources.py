@@ -56,8 +56,9 @@ class IcebergSources:
             yield Loss(
                 f"its table {table.name}",
                 gone,
-                f"{newer} Iceberg has no option that skips expired snapshots: start the query under another uid, and keep snapshots for"
-                " longer than the longest stop",
+                f"{newer} Iceberg has no option that skips expired snapshots. Start the query under another uid, with"
+                f' allow_non_restored_state={{"{self._uid}": "keep"}}. Without .option("stream-from-timestamp", MILLISECONDS) on the source it'
+                " reads the whole table, and writes all rows again. Keep snapshots for longer than the longest stop",
                 counted=f"{begins}, and the query {'reads' if first else 'reads on after'} ",
             )
 

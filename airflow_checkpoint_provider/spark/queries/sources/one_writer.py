@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from airflow_checkpoint_provider.errors import SinkTaken
 from airflow_checkpoint_provider.protocol import wording
@@ -70,7 +71,7 @@ def refuse_second_writer(uid: str, sink: StreamSink, started: Mapping[str, Strea
         shared = sink.path and its.path and same_folder(sink.path, its.path)
         if shared and not (_counts_by_id(sink) and _counts_by_id(its)):
             raise SinkTaken(
-                f"query '{uid}' would write to {sink.path}, where query '{other}' of this job writes{_as(its.path, sink.path)}. {_WHY}."
+                f"query '{uid}' would write to {sink.path}, where query '{other}' of this job writes{also_spelled(its.path, sink.path)}. {_WHY}."
                 f" '{uid}' was not started. Write .option(\"path\", ...) of another folder, or let one query write the union of both"
             )
 
@@ -83,11 +84,11 @@ def refuse_path_of_another(
     """
     if sink.path is None or _counts_by_id(sink):
         return
-    for other, path, what in _not_started(state, restored):
-        if other != uid and other not in started and path and same_folder(sink.path, path):
+    for other in not_started(uid, started, state, restored):
+        if other.path and same_folder(sink.path, other.path):
             raise SinkTaken(
-                f"query '{uid}' would write to {sink.path}, where query '{other}' of this job {what}{_as(path, sink.path)}. {_WHY}."
-                f" '{uid}' was not started. Write .option(\"path\", ...) of another folder. {_ways_out(uid, other, state)}"
+                f"query '{uid}' would write to {sink.path}, where query {other.wrote}{also_spelled(other.path, sink.path)}. {_WHY}."
+                f" '{uid}' was not started. Write .option(\"path\", ...) of another folder. {_ways_out(uid, other.uid, state)}"
             )
 
 
@@ -95,20 +96,46 @@ def _counts_by_id(sink: StreamSink) -> bool:
     return sink.target.format in (DELTA, ICEBERG)
 
 
-def _not_started(state: State, restored: Mapping[str, StateSnapshot]) -> Iterator[tuple[str, str | None, str]]:
-    """Yield the queries of the job, the path to which each has written, and what it does there."""
+@dataclass(frozen=True)
+class NotStarted:
+    """A query of the job that this attempt has not started: the path and the format to which it has written, as far as they are known."""
+
+    uid: str
+    path: str | None
+    format: str | None
+    what: str
+
+    @property
+    def wrote(self) -> str:
+        """Say what it did where it wrote."""
+        return f"'{self.uid}' of this job {self.what}"
+
+
+def not_started(
+    uid: str, started: Mapping[str, StreamSink], state: State, restored: Mapping[str, StateSnapshot]
+) -> Iterator[NotStarted]:
+    """Yield the queries of the job, of the newest checkpoint and those that were released, except for ``uid`` and the ``started`` ones."""
+    return (one for one in _of_job(state, restored) if one.uid != uid and one.uid not in started)
+
+
+def _of_job(state: State, restored: Mapping[str, StateSnapshot]) -> Iterator[NotStarted]:
     for query in state.queries:
-        yield query.uid, query.newest.sink, "has written; it is not started yet"
+        newest = query.newest
+        yield NotStarted(query.uid, newest.sink, newest.format, "has written; it is not started yet")
     for released in state.released:
-        newest = released.locations[-1].sink if released.locations else None
-        yield released.uid, newest, f"wrote before it was released to {released.to}; it may still do"
+        wrote = f"wrote before it was released to {released.to}; it may still do"
+        path, format_ = (
+            (released.locations[-1].sink, released.locations[-1].format) if released.locations else (None, None)
+        )
+        yield NotStarted(released.uid, path, format_, wrote)
     known = {query.uid for query in state.queries}
     for uid, snapshot in restored.items():
         if snapshot.query and uid not in known:
-            yield uid, snapshot.query.path, "has written by the checkpoint; it is not started yet"
+            path, format_ = snapshot.query.path, snapshot.query.sink
+            yield NotStarted(uid, path, format_, "has written by the checkpoint; it is not started yet")
 
 
-def _as(path: str | None, ours: str | None) -> str:
+def also_spelled(path: str | None, ours: str | None) -> str:
     """Name the other spelling of a path."""
     return "" if path == ours else f" ({path})"
 
