@@ -101,9 +101,14 @@ class FileSinkLog:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def newest_batch(self) -> int:
-        """Return the newest batch in the log, -1 if it has none."""
-        return max(self._entries(), default=NOTHING)
+    def newest_batch(self, *, whole: bool = False) -> int:
+        """Return the newest batch in the log, -1 if it has none. Raises ``Damaged`` if it has to be ``whole``, and lacks an entry that a reader
+        needs.
+        """
+        entries = self._entries()
+        if whole:
+            self._visible(entries)
+        return max(entries, default=NOTHING)
 
     def newest_file(self, batch: int) -> str | None:
         """Return the newest file of the sink when ``batch`` was written; None if it had none. Raises ``Damaged``."""
@@ -121,7 +126,9 @@ class FileSinkLog:
 
     def visible(self) -> list[str]:
         """Return the names of the entries that a reader of the sink needs, the oldest first. Raises ``Damaged``."""
-        entries = self._entries()
+        return self._visible(self._entries())
+
+    def _visible(self, entries: dict[int, str]) -> list[str]:
         compacted = max(_compacted(entries), default=0)
         return [self._entry(entries, number) for number in range(compacted, max(entries, default=NOTHING) + 1)]
 

@@ -7,7 +7,7 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import SinkMoved
+from airflow_checkpoint_provider.errors import Damaged, SinkMoved
 from airflow_checkpoint_provider.file_sink import rewinding
 from airflow_checkpoint_provider.file_sink.log import SinkFile
 from airflow_checkpoint_provider.file_sink.rewinding import Manifest
@@ -42,7 +42,16 @@ class FileStreamSink(CountingSink):
         return self.log.folder
 
     def newest_batch(self) -> int:
-        return self.log.newest_batch()
+        """Return the newest batch that it has. Raises ``Damaged`` if the log has a gap before, as in a folder that was emptied while the
+        query ran: no reader can read it, and Spark cannot compact it.
+        """
+        try:
+            return self.log.newest_batch(whole=True)
+        except Damaged as error:
+            raise Damaged(
+                f"query '{self.uid}': {error.message}. No reader of the sink can read it, and the query would fail when it compacts the log."
+                " Nothing was started. Put back what was deleted, or write to an empty path"
+            ) from error
 
     def is_empty(self) -> bool:
         return not self.log.files()
@@ -79,7 +88,7 @@ class FileStreamSink(CountingSink):
         return self.log.next_number(begun)
 
     def plan_rewind(self, saved: QueryDetail, *, allowed: bool) -> GoneBack:
-        path, found, files = self.path, self.log.newest_batch(), self.log.files()
+        path, found, files = self.path, self.newest_batch(), self.log.files()
         begins = not files and path != saved.path
         kept = 0 if begins else self._kept(files, saved.batch, saved.newest_file)
         if kept is None or (files and path != saved.path):
