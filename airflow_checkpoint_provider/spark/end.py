@@ -32,7 +32,7 @@ from airflow_checkpoint_provider.spark.sinks.commits import Commits
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
-from airflow_checkpoint_provider.text import sink_messages, state_messages
+from airflow_checkpoint_provider.text import query_messages, sink_messages, state_messages
 
 PAUSE = 0.2  # seconds between two polls for a gated checkpoint
 LAST_TRIES = 2  # at the last checkpoint of a run
@@ -101,8 +101,16 @@ class JobEnd:
         unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in left}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self._drop(dropped, state_messages.left_behind)
+        self._drop_queries_in_no_checkpoint()
         if kept:
             say(state_messages.handed_on([unclaimed[uid] for uid in kept]))
+
+    def _drop_queries_in_no_checkpoint(self) -> None:
+        """Drop queries that only the journal knows, as the job says: the last checkpoint would hold them where they stand."""
+        unknown = self.queries.not_started() - self.states.snapshots.keys()
+        if dropped := split_allowed(sorted(unknown), self.allow_non_restored_state)[0]:
+            say(query_messages.dropped(dropped))
+            self.states.dropped.update(dropped)
 
     def _leave_out_turns(self) -> None:
         """Let the turns of attempts that did not finish count no longer, if the script has not come to their loop: values and frames

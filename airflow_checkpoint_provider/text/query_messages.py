@@ -114,6 +114,12 @@ def held(uid: str, batch: int, begun: int) -> str:
     )
 
 
+def dropped(uids: Sequence[str]) -> str:
+    """Say that the last checkpoint does not hold queries that were not started, as the job says."""
+    names = ", ".join(f"'{uid}'" for uid in uids)
+    return coded(f"not started in this run, and dropped, as allow_non_restored_state says: {names}", "CKP427")
+
+
 def not_drained(uids: Sequence[str]) -> str:
     """Say which queries a stop did not drain, because they are not started."""
     names = ", ".join(f"'{uid}'" for uid in uids)

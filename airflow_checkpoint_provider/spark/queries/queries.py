@@ -289,17 +289,21 @@ class Queries:
         if not self._unstarted.starts_soon():
             return False
         stop = stop_requested(self._attempt.journal.state)
-        if stop and kind_named(stop.kind).drains and self._not_started():
+        if stop and kind_named(stop.kind).drains and self.not_started():
             return True
         catches_up = any(not (running.caught_up or running.handled.is_set()) for running in self._running.values())
-        if catches_up and any(query.uid not in self._running for query in self._attempt.journal.state.queries):
+        if catches_up and self._of_job() - self._running.keys():
             return True
         return bool(self._unstarted.expected(self._running, self._states.snapshots))
 
-    def _not_started(self) -> set[str]:
+    def not_started(self) -> set[str]:
         """Return the queries of the job, and of its newest checkpoint, that this attempt has not started."""
         saved = {uid for uid, state in self._states.snapshots.items() if state.query}
-        return ({query.uid for query in self._attempt.journal.state.queries} | saved) - self._running.keys()
+        return (self._of_job() | saved) - self._running.keys()
+
+    def _of_job(self) -> set[str]:
+        """Return the queries that the job has not dropped."""
+        return {query.uid for query in self._attempt.journal.state.queries if not self._standing.dropped(query)}
 
     # -- in checkpoints ------------------------------------------------------------------------------------------------
 
@@ -317,7 +321,7 @@ class Queries:
 
         Raises ``Declined`` if the script may soon start another one.
         """
-        self._unstarted.refuse_to_drain(self._not_started())
+        self._unstarted.refuse_to_drain(self.not_started())
         try:
             for uid, running in self._running.items():
                 self._attempt.activity.draining = uid

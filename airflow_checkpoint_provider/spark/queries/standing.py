@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from airflow_checkpoint_provider.errors import Damaged, Declined, NotInstalled, SinkMoved, VersionMismatch, WrongUse
 from airflow_checkpoint_provider.location.files import Location, Position
+from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryRecord
 from airflow_checkpoint_provider.protocol.state import State
@@ -62,8 +63,22 @@ class Standing:
         return {
             query.uid: StandingSnapshot(self, query.uid, barrier, states.get(query.uid))
             for query in wanted
-            if query.uid not in started and query.uid not in self._unreadable
+            if query.uid not in started and query.uid not in self._unreadable and not self.dropped(query)
         }
+
+    def dropped(self, query: QueryRecord) -> bool:
+        """Return whether the job has dropped the query: now, at the end of its script, or before the checkpoint from which it started. That
+        one would hold it otherwise, unless it is linked to others. A query that has run since then counts again.
+        """
+        states, restored, state = self.states, self.attempt.restored, self.attempt.journal.state
+        if query.uid in states.dropped or query.uid in states.begun_with:
+            return query.uid in states.dropped
+        if restored.point is None or restored.point.pointer:
+            return False
+        checkpoint = state.checkpoint(restored.point.id or 0)
+        if checkpoint is None or file_set_epoch(query.newest.path) >= min(checkpoint.epochs):
+            return False
+        return query in alone(state, states.snapshots)
 
     def opened(self, uid: str) -> _Still:
         """Return the query of that uid with its sink."""

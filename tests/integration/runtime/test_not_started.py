@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -101,6 +102,44 @@ def test_query_whose_sink_is_gone_costs_no_checkpoint_but_one(
     held = script.coordinator().read_seal(script.checkpoint(number)).states["two"].query
     assert held
     assert held.batch == 1
+
+
+def held_at_the_end(script: Script, folder: Path, *uids: str, **options: Any) -> set[str]:
+    """Run the job with one more file, and return the queries that its last checkpoint holds."""
+    add_files(folder / "in", len(list((folder / "in").glob("*"))))
+    with script.attempt(**options) as job:
+        start(job, folder, *uids)
+    (newest, *_) = script.coordinator().state.newest_first()
+    return set(script.coordinator().read_seal(newest).states)
+
+
+def test_query_that_was_dropped_is_in_no_later_checkpoint(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its place stays in the journal: if the script starts it again, it goes on there."""
+    (tmp_path / "in").mkdir()
+    assert held_at_the_end(script, tmp_path, "one", "two") == {"one", "two"}
+    assert held_at_the_end(script, tmp_path, "one") == {"one", "two"}
+    assert held_at_the_end(script, tmp_path, "one", allow_non_restored_state=["two"]) == {"one"}
+    assert "dropped, as allow_non_restored_state says: query 'two'" in capsys.readouterr().out
+    with script.attempt() as job:
+        start(job, tmp_path, "one")
+        assert not cast(Any, job)._run._queries.not_started()  # no drain waits for it
+    assert held_at_the_end(script, tmp_path, "one") == {"one"}
+    assert held_at_the_end(script, tmp_path, "one", "two") == {"one", "two"}
+    assert rows_in(tmp_path / "two") == rows_in(tmp_path / "one") == expected(5)
+
+
+def test_query_that_no_checkpoint_holds_is_dropped(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_files(tmp_path / "in", 0)
+    with script.failing() as job:
+        start(job, tmp_path, "one", "two")
+    assert held_at_the_end(script, tmp_path, "one", allow_non_restored_state={"two": "drop"}) == {"one"}
+    line = "not started in this run, and dropped, as allow_non_restored_state says: 'two'  [CKP427]"
+    assert line in capsys.readouterr().out.splitlines()
+    assert held_at_the_end(script, tmp_path, "one") == {"one"}
 
 
 # -- a stop between two starts, with drivers ---------------------------------------------------------------------------------
