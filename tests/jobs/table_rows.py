@@ -28,7 +28,8 @@ found: dict[str, list[str]] = {}
 
 
 def writer() -> DataStreamWriter:
-    rows = spark.readStream.format(kind).option("maxFilesPerTrigger", "1").load(name or f"{folder}/table")
+    reader = spark.readStream.format(kind).option("maxFilesPerTrigger", "1")
+    rows = reader.table(table) if os.environ.get("BY_NAME") else reader.load(name or f"{folder}/table")
     return rows.writeStream.format("noop").trigger(availableNow=True)
 
 

@@ -33,13 +33,14 @@ def test_delta_table_is_asked_for_commits_and_files(tmp_path: Path) -> None:
     assert "it was deleted or made anew" in anew
 
 
-def test_iceberg_table_is_asked_for_snapshots(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_name", ["", "1"], ids=["load", "table"])
+def test_iceberg_table_is_asked_for_snapshots(tmp_path: Path, by_name: str) -> None:
     lake = Lake(tmp_path / "lake")
     try:
         home = on_iceberg(tmp_path / "home", lake, "table_rows.py")
     except NoJars as error:
         pytest.skip(str(error))
-    home.env["TABLE"] = lake.table
+    home.env |= {"TABLE": lake.table, "BY_NAME": by_name}
     ended = home.run()
     assert ended.code == 0, ended.log
     found = ended.result

@@ -15,6 +15,7 @@ from airflow_checkpoint_provider.file_sink.log import COMPACT
 from airflow_checkpoint_provider.location.files import NOTHING, Location
 from airflow_checkpoint_provider.location.foreign import NUMBER
 from airflow_checkpoint_provider.location.source_files import source_entry
+from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.spark.java_classes import scala_items, scala_pairs
 from airflow_checkpoint_provider.spark.queries.sinks.sink_log import spelled
 
@@ -28,6 +29,7 @@ LEAVE_OUT = (
 )
 """Options with which a source does not read all rows that are written to its path."""
 OLDER_KIND, NEWER_KIND = "StreamingRelation", "StreamingRelationV2"
+ICEBERG_TABLE = "org.apache.iceberg.spark.source.SparkTable"
 FILES, FILE_SOURCE = "files", "FileSource["
 
 
@@ -77,9 +79,15 @@ def leaves(writer: DataStreamWriter) -> list[Leaf]:
 
 
 def _format(relation: Any) -> str:
-    """Return ``files`` for a source of files of any format, or the name by which Spark knows another source."""
-    if relation.getClass().getSimpleName() not in (OLDER_KIND, NEWER_KIND):
-        return str(relation.getClass().getSimpleName())
+    """Return ``files`` for a source of files of any format, or the name by which Spark knows another source.
+
+    Spark calls an Iceberg table that was read by its name (``readStream.table``) by that name, so its class counts.
+    """
+    kind = str(relation.getClass().getSimpleName())
+    if kind not in (OLDER_KIND, NEWER_KIND):
+        return kind
+    if kind == NEWER_KIND and str(relation.table().getClass().getName()) == ICEBERG_TABLE:
+        return ICEBERG
     name = str(relation.sourceName())
     return FILES if name.startswith(FILE_SOURCE) else name.lower()
 
