@@ -71,7 +71,10 @@ def _query_goes_back(query: GoingBack) -> str:
     """Say what happens to the rows that a query has written after the restore point. Its driver does it, when the query starts."""
     saved = query.saved
     if saved.sink in FILE_SINKS:
-        effect = f"The files of later batches in {saved.path} are moved aside; `{rewound(saved.path)}` lists them and can put them back"
+        effect = (
+            f"The files of later batches in {saved.path} are moved aside; `{rewound(saved.path)}` lists them and can put them back. Their rows are"
+            " written again to new files: a stream of another job that has read them there reads them twice"
+        )
     elif saved.sink in (DELTA, ICEBERG):
         command = take_out(saved.path, saved.newest_file)
         by = f" with {command}" if command else ""

@@ -145,4 +145,5 @@ def test_restore_says_what_happens_to_the_rows_of_a_query(
     said = effects(checkpoints, "chk-3", "--rewind-sink")
     root = f"--root {gone_on.store.uri[7:]}"
     assert said.startswith(f"goes back   query 'clicks', to batch 3. {effect.replace('{root}', root)}")
+    assert ("a stream of another job that has read them there reads them twice" in said) is (sink == "parquet")
     assert effects(checkpoints, "latest") == "", "a query continues after its newest batch"
