@@ -151,10 +151,10 @@ def gate_awaited(uids: list[str], timeout_s: float) -> str:
     )
 
 
-def one_driver_only(uid: str, target: str) -> str:
-    """Say that Delta cannot tell two drivers apart where the table lies."""
+def one_driver_only(writer: str, target: str) -> str:
+    """Say that Delta cannot tell two drivers apart where the table lies. ``writer``: "sink 'rows'"."""
     return coded(
-        f"sink '{uid}': Delta writes the log of {target} with S3SingleDriverLogStore. A driver that was replaced and still runs may lose a"
+        f"{writer}: Delta writes the log of {target} with S3SingleDriverLogStore. A driver that was replaced and still runs may lose a"
         " commit there, or write rows twice. Use a log store with DynamoDB (spark.delta.logStore.s3a.impl)",
         "CKP165",
     )

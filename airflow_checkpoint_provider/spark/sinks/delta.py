@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 OVERWRITES = "airflow-checkpoint/overwrite"
 """The chain of all overwrites of a table, of any run and any job."""
 STATIC = {"partitionOverwriteMode": "static"}  # whatever the session says
-ONE_DRIVER = "S3SingleDriverLogStore"
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,8 @@ class OpenDeltaSink(OpenTableSink):
         self._table = DeltaTable(context.spark, options.target)
         self._chain = OVERWRITES if self._overwrites else f"airflow-checkpoint/{context.incarnation}/{context.uid}"
         self._began = self._begin() if self._overwrites else 0
-        if self._table.log_store == ONE_DRIVER:
-            say(sink_messages.one_driver_only(context.uid, options.target))
+        if self._table.one_driver_only:
+            say(sink_messages.one_driver_only(f"sink '{context.uid}'", options.target))
 
     def _begin(self) -> int:
         """Note that the run begins to write, unless it has. Of several runs that overwrite, the last to begin has the last word."""

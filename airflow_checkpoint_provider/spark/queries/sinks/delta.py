@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.spark.queries.sinks.base import CountingSink, W
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaTable, not_taken_out
 from airflow_checkpoint_provider.spark.queries.sinks.links import InFlight
 from airflow_checkpoint_provider.spark.queries.writer import Target, empty_like
-from airflow_checkpoint_provider.text import query_messages
+from airflow_checkpoint_provider.text import query_messages, sink_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,8 @@ class DeltaStreamSink(CountingSink):
     def __init__(self, spark: SparkSession, uid: str, target: Target, writer: DataStreamWriter | None) -> None:
         super().__init__(uid, target)
         self.table, self._writer = DeltaTable(spark, target.path), writer
+        if writer and self.table.one_driver_only:
+            say(sink_messages.one_driver_only(f"query '{uid}'", self.path))
 
     @property
     def path(self) -> str:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameWriter
 
 
+ONE_DRIVER = "S3SingleDriverLogStore"
+
+
 @dataclass(frozen=True)
 class Commit:
     """One commit of a table: its number, the batches that it holds by the ids of their queries, and the files that it adds.
@@ -99,9 +102,9 @@ class DeltaTable:
         return StructType.fromJson(loads(self._snapshot().schema().json()))
 
     @property
-    def log_store(self) -> str:
-        """Return the name of Delta's class that writes commits."""
-        return str(self._table.store().getClass().getSimpleName())
+    def one_driver_only(self) -> bool:
+        """Return whether Delta's class that writes commits cannot tell two drivers apart."""
+        return str(self._table.store().getClass().getSimpleName()) == ONE_DRIVER
 
     def newest_batch(self, query_id: str) -> int:
         """Return the newest batch of a query that the table has, -1 if it has none."""

@@ -25,8 +25,10 @@ from airflow_checkpoint_provider.protocol.query_details import (
 from airflow_checkpoint_provider.protocol.wording import sink_is_ahead
 from airflow_checkpoint_provider.spark.queries.flows.delta import DeltaFlow, Read
 from airflow_checkpoint_provider.spark.queries.location.table_move import TableMove
+from airflow_checkpoint_provider.spark.queries.sinks import delta
 from airflow_checkpoint_provider.spark.queries.sinks.delta import DeltaStreamSink
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import Commit, DeltaOffset, commit_in
+from airflow_checkpoint_provider.spark.queries.writer import Target
 from airflow_checkpoint_provider.storage.memory import MemoryStore
 
 FILE = File(name="part-0.parquet", bytes=10, rows=0)
@@ -85,6 +87,20 @@ def test_refusal_to_go_back_names_the_version_to_which_the_table_is_restored() -
     assert "RESTORE TABLE delta.`s3a://lake/t` TO VERSION AS OF 12 (this also removes what others have written" in said
     assert "delta.`/lake/a``b`" in sink_is_ahead("rows", "/lake/a`b", detail(delta_commit(12)))
     assert "no longer says which commit wrote batch 4" in sink_is_ahead("rows", "s3a://lake/t", detail(None))
+
+
+@pytest.mark.parametrize("of_one_driver", [True, False])
+def test_log_store_for_one_driver_is_named_at_the_start(
+    of_one_driver: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A query that is only read, because it is not started, writes nothing."""
+    table = SimpleNamespace(folder="s3a://lake/t", one_driver_only=of_one_driver)
+    monkeypatch.setattr(delta, "DeltaTable", lambda spark, path: table)
+    for writer in (None, SimpleNamespace()):
+        DeltaStreamSink(cast(Any, None), "rows", Target("delta", "s3a://lake/t"), cast(Any, writer))
+    found = capsys.readouterr().out
+    assert found.startswith("query 'rows': Delta writes the log of s3a://lake/t with S3Single" if of_one_driver else "")
+    assert found.count("[CKP165]") == of_one_driver
 
 
 class Table:
