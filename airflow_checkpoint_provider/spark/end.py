@@ -75,10 +75,7 @@ class JobEnd:
         self.queries.end()
         self.checkpointer.wait()
         self.attempt.writer.check_not_fenced()  # this also reads the new requests
-        new = self.states.new(self.registered.hooks())
-        self.loops.refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new)
-        self._keep_or_drop_unclaimed()
-        self.loops.save("end", ended=True)
+        self.settle_states()
         self._take_last_checkpoints()
         self._await_gate()
         self.commits.wait()
@@ -87,6 +84,13 @@ class JobEnd:
         self.checkpointer.protection.enforce_limit()
         self.checkpointer.notify_last()
         self.attempt.end.write("finished", ExitCode.FINISHED)
+
+    def settle_states(self) -> None:
+        """Decide what becomes of each state, and store the frames. Raises ``NonRestoredState`` before anything is dropped or stored."""
+        new = self.states.new(self.registered.hooks())
+        self.loops.refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new)
+        self._keep_or_drop_unclaimed()
+        self.loops.save("end", ended=True)
 
     def _keep_or_drop_unclaimed(self) -> None:
         """Keep the restored states that the script did not use, or drop those that may be dropped. Log both.

@@ -12,6 +12,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP161": "The finished turns of a loop are run again. The line says what changed.",
     "CKP162": "Items that the history has done were not done again.",
     "CKP163": "A loop goes on after turns that another version of the application has run.",
+    "CKP167": "The list of a loop has fewer items than turns are finished. What these turns have left is kept.",
 }
 SHOWN = 5  # items in a line
 
@@ -28,6 +29,15 @@ def begins_anew(uid: str, turns: int, why: str) -> str:
         f"loop '{uid}': its {plural(turns, 'turn')} {fitting(turns, 'are')} run again. {why[:1].upper()}{why[1:].rstrip('.')}.",
         "CKP161",
     )
+
+
+def shorter(uid: str, count: int, turns: int, again: str) -> str:
+    """Say that the list of a loop has only ``count`` items now. ``again`` is the command with which the run starts over."""
+    text = (
+        f"loop '{uid}': its list ends after {plural(count, 'item')} now, and {plural(turns, 'turn')} {fitting(turns, 'are')} finished. What"
+        f" all of them have left is kept. To run the loop with the shorter list: {again}"
+    )
+    return coded(text, "CKP167")
 
 
 def left_out(uid: str, loop: LoopDetail) -> str:

@@ -67,6 +67,18 @@ def skip_finished(uid: str, items: Iterator[Any], finished: str, again: str) -> 
     return turns
 
 
+def ended_early(uid: str, count: int, turns: int, again: str) -> ItemsChanged:
+    """Return the error for a list of ``count`` items in a changed application, if more ``turns`` are finished.
+
+    Nobody knows what the author wants: another loop of the script may now have the other items, and would run their turns a second time.
+    """
+    return ItemsChanged(
+        f"loop '{uid}': its list ends after {plural(count, 'item')} now, and {plural(turns, 'turn')} {fitting(turns, 'are')} finished. A"
+        " list may get longer; its beginning must stay. The changes of a turn cannot be taken back alone. Give the loop the items that it"
+        f" had, or let the run start over: {again}"
+    )
+
+
 def refuse_many(uid: str, done: Collection[bytes]) -> None:
     """Raise ``InvalidConfig`` if the done items of a history take too much room in each checkpoint."""
     if (size := sum(map(len, done))) > MOST_DONE:

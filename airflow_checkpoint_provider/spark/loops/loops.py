@@ -178,8 +178,17 @@ class Loops:
         if why := why_anew(detail, request, loop.writes_before):
             self._run_again(held, why)
         elif not loop.lasts:
-            items.skip_finished(loop.uid, loop.items, detail.items, self._again)
+            self._skip_finished(loop, detail)
         return self._states.snapshots.get(loop.uid)
+
+    def _skip_finished(self, loop: Loop, detail: LoopDetail) -> None:
+        """Take the items of finished turns out of the loop. Raises ``ItemsChanged``."""
+        count = items.skip_finished(loop.uid, loop.items, detail.items, self._again)
+        if count == detail.turns:
+            return
+        if detail.application != self._parts.application:
+            raise items.ended_early(loop.uid, count, detail.turns, self._again)
+        say(loop_messages.shorter(loop.uid, count, detail.turns, self._again))
 
     @property
     def _again(self) -> str:
