@@ -220,6 +220,7 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
             writes_before=_keys(loop.writes_before, rename),
             own_values=tuple(rename.get(uid, uid) for uid in loop.own_values),
             opened=tuple(rename.get(uid, uid) for uid in loop.opened),
+            broken_off=loop.broken_off and rename.get(loop.broken_off, loop.broken_off),
         )
     query = state.query
     if query is not None:

@@ -143,6 +143,7 @@ class LoopDetail(Provenance):
     ``path`` is new at each barrier of the loop, and names no files: what the script builds after the turns is built on it. ``values`` of
     the loop are those at its barrier, ``own_values`` the uids of those that its turns have set, ``opened`` the uids of what the script has
     opened inside of a turn. Of a loop over the items of a history, ``began`` is the number of those that earlier runs have done.
+    ``broken_off`` is a loop before it that the script has left by ``break`` after changes that no barrier has stored.
     """
 
     path: FileSetPath
@@ -154,6 +155,7 @@ class LoopDetail(Provenance):
     writes_before: dict[str, Size] = field(default_factory=dict)  # the same before the first turn
     own_values: tuple[str, ...] = ()
     opened: tuple[Uid, ...] = added(factory=tuple)
+    broken_off: Uid | None = added()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,9 @@ class Loops:
         self._restored_values = dict(parts.states.held_values or {})
         self.opened_in_turns: set[str] = set()  # uids of what finished turns have opened: no turn need open them again
         self._left_by_others: set[str] = set()  # uids of the other frames that turns of another application have left
+        self._broken_off: str | None = (
+            None  # uid of the newest loop that was left by ``break`` after changes that no barrier has stored
+        )
         self._same = True  # the script has come to all restored turns so far as they were stored
         parts.sinks.before_write = self._note_write
 
@@ -152,6 +155,7 @@ class Loops:
         self._attempt.writer.check_not_fenced()
         self._checkpointer.stop_if_asked(f"the beginning of {loop.name}")
         loop.before, loop.writes_before = dict(self._states.handed_out), self._sinks.counts()
+        loop.broken_off = self._broken_off
         held = self._states.snapshots.get(loop.uid)
         if held and held.loop:
             held = self._kept(loop, held, held.loop)
@@ -175,7 +179,7 @@ class Loops:
             self._states.snapshots,
             generation=detail.generation,
         )
-        if why := why_anew(detail, request, loop.writes_before):
+        if why := why_anew(detail, request, loop.writes_before, self._broken_off):
             self._run_again(held, why)
         elif not loop.lasts:
             self._skip_finished(loop, detail)
@@ -349,6 +353,7 @@ class Loops:
             writes_before=loop.writes_before,
             own_values=tuple(sorted(loop.own_values & self._states.values.keys())),
             opened=tuple(sorted(loop.opened)),
+            broken_off=loop.broken_off,
         )
         value = list(loop.done) if loop.lasts else {"turns": loop.turns}
         measures = Measures(barrier=loop.barrier, work_s=loop.work_s)
@@ -393,6 +398,8 @@ class Loops:
                 " knows whether the item is done: the next run would do it again. Let the turn end before break, or break before it"
                 " changes anything. If an error has ended the turn, or its rows could not be stored, do not catch that error"
             )
+        if loop.effects:
+            self._broken_off = loop.uid
         self._close()
 
     def save(self, barrier: str, *, ended: bool = False) -> None:

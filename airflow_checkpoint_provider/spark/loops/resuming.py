@@ -12,17 +12,24 @@ from airflow_checkpoint_provider.protocol.metadata import LoopDetail
 from airflow_checkpoint_provider.spark.stages.reuse import StageRequest, changed_input
 
 
-def why_anew(loop: LoopDetail, request: StageRequest, writes: Mapping[str, int]) -> str:
+def why_anew(loop: LoopDetail, request: StageRequest, writes: Mapping[str, int], broken_off: str | None) -> str:
     """Return why the finished turns of a loop are run again; empty if they are kept.
 
     ``writes`` are the writes to sinks before the loop. If there were others, nobody knows which later write belongs to which turn.
+    ``broken_off`` is a loop before it that was left by ``break`` after changes. No barrier has stored them, so nothing can be compared:
+    only an unchanged application comes to the same rows and values again.
     """
     if why := changed_input(loop, request):
         return why
-    other = [
-        uid for uid in sorted({*writes, *loop.writes_before}) if writes.get(uid, 0) != loop.writes_before.get(uid, 0)
-    ]
-    if not other:
-        return ""
-    uid = other[0]
-    return f"the script now writes {writes.get(uid, 0)} times to sink '{uid}' before it, and wrote {loop.writes_before.get(uid, 0)} times"
+    before = broken_off or loop.broken_off
+    if before and loop.application != request.application:
+        return (
+            f"loop '{before}' before it ends by break, so the changed script may come here with other rows and values"
+        )
+    counts = (
+        (uid, writes.get(uid, 0), loop.writes_before.get(uid, 0)) for uid in sorted({*writes, *loop.writes_before})
+    )
+    for uid, now, stored in counts:
+        if now != stored:
+            return f"the script now writes {now} times to sink '{uid}' before it, and wrote {stored} times"
+    return ""

@@ -38,6 +38,9 @@ class Loop:
     before: dict[str, str] = field(default_factory=dict)  # what the script had built before it: uid -> identity
     at_barrier: set[str] = field(default_factory=set)  # uids of what it had built at the newest barrier
     writes_before: dict[str, int] = field(default_factory=dict)
+    broken_off: str | None = (
+        None  # uid of a loop before it that was left by ``break`` after changes that no barrier has stored
+    )
     own_values: set[str] = field(default_factory=set)  # uids of the values that its turns have set
     opened: set[str] = field(default_factory=set)  # uids of the states that the script has opened inside of its turns
     open_before: frozenset[str] = frozenset()  # the states that the script had opened when the present turn began

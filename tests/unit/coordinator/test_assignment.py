@@ -266,6 +266,7 @@ def test_rename_updates_the_references_of_loops() -> None:
         writes_before={"history": 1},
         own_values=("count",),
         values={"count": 7},
+        broken_off="count",
     )
     loop = StateSnapshot(uid="rank", kind="loop", run="r", value={"turns": 2}, loop=detail)
     names = {"edges": "e", "ranks": "r", "history": "h", "count": "c", "rank": "k"}
@@ -274,7 +275,7 @@ def test_rename_updates_the_references_of_loops() -> None:
     assert found
     assert (found.stage_before, found.frames, found.path) == ("e", {"r": "state/ranks/1-c"}, "state/rank/1-b")
     assert (found.writes, found.writes_before, found.own_values) == ({"h": 3}, {"h": 1}, ("c",))
-    assert found.values == {"c": 7}
+    assert (found.values, found.broken_off) == ({"c": 7}, "c")
 
 
 MADE: dict[str, Any] = {"application": "app", "stage_before": "edges", "values": {"count": 7, "seen": []}}

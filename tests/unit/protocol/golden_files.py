@@ -312,12 +312,10 @@ def at_a_barrier() -> Acknowledgement:
     return replace(Acknowledgement.from_bytes(golden("acknowledgement")), barrier="part 3 of 6 of stage 'scores'")
 
 
-def with_opened_in_turns() -> Acknowledgement:
-    """Return the acknowledgement of a loop whose turns have opened a value."""
+def with_loops_of(**fields: Any) -> Acknowledgement:
+    """Return the acknowledgement of loops that have these fields, too."""
     ack = Acknowledgement.from_bytes(golden("acknowledgement-loops"))
-    states = (
-        replace(state, loop=replace(state.loop, opened=("seen-1",))) if state.loop else state for state in ack.states
-    )
+    states = (replace(state, loop=replace(state.loop, **fields)) if state.loop else state for state in ack.states)
     return replace(ack, states=tuple(states))
 
 
@@ -395,7 +393,8 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-keyed": lambda: with_keyed().to_bytes(),
     "acknowledgement-parts": lambda: with_parts().to_bytes(),
     "acknowledgement-barrier": lambda: at_a_barrier().to_bytes(),
-    "acknowledgement-opened": lambda: with_opened_in_turns().to_bytes(),
+    "acknowledgement-opened": lambda: with_loops_of(opened=("seen-1",)).to_bytes(),
+    "acknowledgement-broken-off": lambda: with_loops_of(broken_off="clean").to_bytes(),
     "acknowledgement-captured": lambda: with_captured().to_bytes(),
     "acknowledgement-captured-parts": lambda: with_captured_in_parts().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],

@@ -42,3 +42,54 @@ def test_shorter_list_of_the_same_script_is_said(capsys: Capture) -> None:
     said = capsys.readouterr().out
     assert "loop 'train': its list ends after 3 items now, and 5 turns are finished. What all of them have left" in said
     assert "[CKP167]" in said
+
+
+# -- a loop before it that ends by break -------------------------------------------------------------------------------
+
+
+def cleaned_and_scored(attempt: Played, clean: int | None, adds: int = 100) -> tuple[int, int]:
+    """Return what two loops come to in a frame and in a value. ``clean``: the turns of the first one before break; None: it is not there."""
+    frame, seen = attempt.frame("f"), attempt.value("seen")
+
+    def change(number: int) -> None:
+        add(frame, number)
+        seen.set(seen.get() + number)
+
+    for turn in () if clean is None else attempt.iterate("clean", range(9), every=10):
+        if turn == clean:
+            break
+        change(adds)
+    for _ in attempt.iterate("score", range(3)):
+        change(1)
+    return frame.df, seen.get()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "right"),
+    [
+        ((None, 0), (2, 100), 203),
+        ((2, 100), (4, 100), 403),
+        ((4, 100), (2, 100), 203),
+        ((2, 100), (2, 10), 23),
+        ((2, 100), (None, 0), 3),
+    ],
+    ids=["new", "longer", "shorter", "other changes", "gone"],
+)
+def test_turns_are_run_again_behind_other_changes_of_a_loop_that_ends_by_break(
+    before: tuple[int | None, int], after: tuple[int | None, int], right: int, capsys: Capture
+) -> None:
+    """No barrier has stored these changes, so that they would be lost without a line."""
+    first = Played()
+    cleaned_and_scored(first, *before)
+    second = first.retry("second")
+    assert cleaned_and_scored(second, *after) == (right, right)
+    assert "loop 'score': its 3 turns are run again. Loop 'clean' before it ends by break" in capsys.readouterr().out
+    assert cleaned_and_scored(second.retry("second"), *after) == (right, right)
+    assert "are run again" not in capsys.readouterr().out
+
+
+def test_turns_are_kept_behind_a_loop_that_is_left_without_a_change(capsys: Capture) -> None:
+    first = Played()
+    assert cleaned_and_scored(first, 0) == (3, 3)
+    assert cleaned_and_scored(first.retry("second"), 0) == (3, 3)
+    assert "are run again" not in capsys.readouterr().out
