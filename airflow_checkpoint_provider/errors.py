@@ -428,7 +428,7 @@ class NonRestoredState(Refused, LookupError, code="CKP424", permanent=True):
 
 
 class ItemsChanged(Refused, ValueError, code="CKP425", permanent=True):
-    """A loop has other items than those of its finished turns."""
+    """A loop has other items than those of its finished turns, or lacks an item of this run that is open again."""
 
 
 class SchemaChanged(Refused, ValueError, code="CKP413", permanent=True):

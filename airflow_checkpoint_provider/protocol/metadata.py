@@ -143,7 +143,8 @@ class LoopDetail(Provenance):
     ``path`` is new at each barrier of the loop, and names no files: what the script builds after the turns is built on it. ``values`` of
     the loop are those at its barrier, ``own_values`` the uids of those that its turns have set, ``opened`` the uids of what the script has
     opened inside of a turn. Of a loop over the items of a history, ``began`` is the number of those that earlier runs have done.
-    ``broken_off`` is a loop before it that the script has left by ``break`` after changes that no barrier has stored.
+    ``broken_off`` is a loop before it that the script has left by ``break`` after changes that no barrier has stored. ``reopened`` are the
+    items of a history that this run had done, whose turns count no longer, and that it has not done again.
     """
 
     path: FileSetPath
@@ -156,6 +157,7 @@ class LoopDetail(Provenance):
     own_values: tuple[str, ...] = ()
     opened: tuple[Uid, ...] = added(factory=tuple)
     broken_off: Uid | None = added()
+    reopened: tuple[Any, ...] = added(factory=tuple)  # JSON
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,8 +86,12 @@ class JobEnd:
         self.attempt.end.write("finished", ExitCode.FINISHED)
 
     def settle_states(self) -> None:
-        """Decide what becomes of each state, and store the frames. Raises ``NonRestoredState`` before anything is dropped or stored."""
+        """Decide what becomes of each state, and store the frames.
+
+        Raises ``NonRestoredState`` and ``ItemsChanged`` before anything is dropped or stored.
+        """
         new = self.states.new(self.registered.hooks())
+        self.loops.waiting.refuse_open()
         self.loops.refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new)
         self._keep_or_drop_unclaimed()
         self.loops.save("end", ended=True)

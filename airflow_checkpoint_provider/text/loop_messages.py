@@ -23,12 +23,12 @@ def goes_on(uid: str, turns: int, work_s: float, restored: str) -> str:
     return coded(f"loop '{uid}': goes on after turn {turns}; {done}", "CKP160")
 
 
-def begins_anew(uid: str, turns: int, why: str) -> str:
-    """Say that finished turns are run again; ``why`` names the change."""
-    return coded(
-        f"loop '{uid}': its {plural(turns, 'turn')} {fitting(turns, 'are')} run again. {why[:1].upper()}{why[1:].rstrip('.')}.",
-        "CKP161",
-    )
+def begins_anew(uid: str, turns: int, why: str, reopened: Sequence[str] = ()) -> str:
+    """Say that finished turns are run again; ``why`` names the change. ``reopened`` are the items of a history that are open again."""
+    text = f"loop '{uid}': its {plural(turns, 'turn')} {fitting(turns, 'are')} run again. {why[:1].upper()}{why[1:].rstrip('.')}."
+    if reopened:
+        text += f" Open again, so give {fitting(len(reopened), 'them')} once more: {some(reopened, SHOWN)}"
+    return coded(text, "CKP161")
 
 
 def shorter(uid: str, count: int, turns: int, again: str) -> str:

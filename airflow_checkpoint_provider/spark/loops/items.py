@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from airflow_checkpoint_provider.errors import InvalidConfig, ItemsChanged
 from airflow_checkpoint_provider.protocol.metadata import digest
 from airflow_checkpoint_provider.protocol.records import canonical, cut, refuse_deep
 from airflow_checkpoint_provider.spark.state.value import DEEPEST_VALUE
-from airflow_checkpoint_provider.text.units import fitting, plural
+from airflow_checkpoint_provider.text.units import fitting, plural, some
 
 DIGITS = 8  # of the digest of an item. A list that somebody has changed is noticed; nobody has a reason to forge one
 LARGEST_ITEM = 4 * 1024  # bytes of JSON: each checkpoint holds all done items of a history
@@ -76,6 +76,17 @@ def ended_early(uid: str, count: int, turns: int, again: str) -> ItemsChanged:
         f"loop '{uid}': its list ends after {plural(count, 'item')} now, and {plural(turns, 'turn')} {fitting(turns, 'are')} finished. A"
         " list may get longer; its beginning must stay. The changes of a turn cannot be taken back alone. Give the loop the items that it"
         f" had, or let the run start over: {again}"
+    )
+
+
+def left_open(uid: str, reopened: Sequence[Any], again: str) -> ItemsChanged:
+    """Return the error for items that this run had done, whose turns count no longer, and that the loop was not given again."""
+    count = len(reopened)
+    names = some([shown(item) for item in reopened])
+    return ItemsChanged(
+        f"loop '{uid}': {plural(count, 'item')} of this run {fitting(count, 'were')} done, {fitting(count, 'are')} open again (CKP161), and"
+        f" {fitting(count, 'were')} not given again: {names}. No frame and no value has what {fitting(count, 'they')} had changed. Give the"
+        f" loop {fitting(count, 'them')} once more, with the data that the turn needs. To do without, let the run start over: {again}"
     )
 
 

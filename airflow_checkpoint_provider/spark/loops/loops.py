@@ -203,7 +203,7 @@ class Loops:
         self._states.handed_out[loop.uid] = held.identity
         loop.done, loop.began = (list(held.value), detail.began) if loop.lasts else ([], 0)
         loop.known = set(map(canonical, loop.done))
-        loop.opened = set(detail.opened)
+        loop.opened, loop.reopened = set(detail.opened), {canonical(item): item for item in detail.reopened}
         self.opened_in_turns |= loop.opened
         loop.turns, loop.digests, loop.work_s = detail.turns, detail.items, held.measures.work_s
         if not detail.turns:
@@ -246,6 +246,7 @@ class Loops:
         if loop.lasts:
             loop.done.append(json.loads(loop.body))
             loop.known.add(loop.body)
+            loop.reopened.pop(loop.body, None)
         else:
             loop.digests += items.item_digest(loop.body)
         turns, passed, requested = loop.turns - loop.saved, now - loop.saved_at, self._checkpointer.asked()
@@ -275,6 +276,7 @@ class Loops:
         self._say_skipped(loop)
         if loop.turns > loop.saved:
             self._barrier(loop)
+        self.waiting.refuse_open(loop.uid)
         loop.over = True
         self._close()
 
@@ -354,6 +356,7 @@ class Loops:
             own_values=tuple(sorted(loop.own_values & self._states.values.keys())),
             opened=tuple(sorted(loop.opened)),
             broken_off=loop.broken_off,
+            reopened=tuple(loop.reopened.values()),
         )
         value = list(loop.done) if loop.lasts else {"turns": loop.turns}
         measures = Measures(barrier=loop.barrier, work_s=loop.work_s)

@@ -27,6 +27,7 @@ class Loop:
     digests: str = ""  # of their items
     done: list[Any] = field(default_factory=list)  # items of a history
     known: set[bytes] = field(default_factory=set)  # the same as JSON
+    reopened: dict[bytes, Any] = field(default_factory=dict)  # those that this run must do again, by their JSON
     began: int = 0  # the number of those that earlier runs have done
     saved: int = 0  # turns at the newest barrier
     saved_at: float = 0.0  # a moment of ``time.monotonic``

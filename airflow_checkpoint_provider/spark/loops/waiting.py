@@ -9,10 +9,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import ONCE, LoopDetail, StateSnapshot
+from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
+from airflow_checkpoint_provider.spark.loops import items
 from airflow_checkpoint_provider.spark.loops.frames import Frames
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.state.carrying import before_the_run
@@ -37,8 +40,9 @@ class WaitingLoops:
     def run_again(self, loops: Sequence[StateSnapshot], why: str) -> None:
         """Let the run do without the finished turns of loops, which the script comes to later."""
         for state in loops:
-            say(loop_messages.begins_anew(state.uid, state.loop.turns if state.loop else 0, why))
-        self._forget(loops)
+            turns, again = (state.loop.turns, _of_this_run(state)) if state.loop else (0, ())
+            say(loop_messages.begins_anew(state.uid, turns, why, [items.shown(item) for item in again]))
+        self._forget(loops, reopen=True)
 
     def leave_out(self, uids: Iterable[str]) -> None:
         """Let the run do without the finished turns of some of these loops, because the script has ended."""
@@ -47,23 +51,38 @@ class WaitingLoops:
         for state in loops:
             if state.loop:
                 say(loop_messages.left_out(state.uid, state.loop))
-        self._forget(loops)
+        self._forget(loops, reopen=False)
 
-    def _forget(self, loops: Sequence[StateSnapshot]) -> None:
+    def _forget(self, loops: Sequence[StateSnapshot], *, reopen: bool) -> None:
+        """Let loops be as the run has begun with them. ``reopen``: remember the items that are open again, until they are done again."""
         with self._states.lock:
-            kept = [again for state in loops if (again := self._before_the_run(state))]
+            kept = [again for state in loops if (again := self._before_the_run(state, reopen=reopen))]
             self._states.drop([state.uid for state in loops])
             for state in kept:
                 self._states.snapshots[state.uid] = state
                 self._states.dropped.discard(state.uid)
 
-    def _before_the_run(self, state: StateSnapshot) -> StateSnapshot | None:
-        """Return the done items with which the run began; None if there were none."""
-        if state.kind != ONCE or not state.loop or not state.loop.began:
+    def _before_the_run(self, state: StateSnapshot, *, reopen: bool) -> StateSnapshot | None:
+        """Return the done items with which the run began, and those that are open again; None if there are none."""
+        reopened = _of_this_run(state) if reopen else ()
+        if state.kind != ONCE or not state.loop or not (state.loop.began or reopened):
             return None
         path = file_set_path(state.uid, self._attempt.epoch, secrets.token_hex(8))
-        detail = replace(before_the_run(state.loop, state.loop.began), path=path)
+        detail = replace(before_the_run(state.loop, state.loop.began), path=path, reopened=reopened)
         return replace(state, value=state.value[: state.loop.began], loop=detail)
+
+    def refuse_open(self, uid: str | None = None) -> None:
+        """Raise ``ItemsChanged`` if an item is still open again: of the loop ``uid``, which has ended; None: of each loop of the script.
+
+        An earlier attempt of the run had done it. So the next run need not give it again, and nobody would miss it.
+        """
+        for state in self._states.snapshots.values():
+            if (
+                state.loop
+                and state.loop.reopened
+                and (state.uid == uid or (not uid and state.uid in self._states.claimed_loops))
+            ):
+                raise items.left_open(state.uid, state.loop.reopened, restore(self._attempt.journal.state, "run-start"))
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
@@ -84,5 +103,12 @@ class WaitingLoops:
 
     def _decided(self) -> set[str]:
         """Return the uids of what the script has not come to, and what the job says is kept."""
-        items = (state.loop.frames for state in self.states() if state.kind == ONCE and state.loop)
-        return {*self._states.unfinished_values(), *(uid for frames in items for uid in frames)}
+        kept = (state.loop.frames for state in self.states() if state.kind == ONCE and state.loop)
+        return {*self._states.unfinished_values(), *(uid for frames in kept for uid in frames)}
+
+
+def _of_this_run(state: StateSnapshot) -> tuple[Any, ...]:
+    """Return the items of a history that this run has done, and those that it has not done again."""
+    if state.kind != ONCE or not state.loop:
+        return ()
+    return (*state.loop.reopened, *state.value[state.loop.began :])

@@ -25,6 +25,8 @@ def of_next_run(state: StateSnapshot, run: str) -> StateSnapshot | None:
         return None
     if state.frame:
         return _newest(state, state.frame, run)
+    if state.kind == ONCE and not state.value:  # all items that the other run had done are open again
+        return None
     if state.kind == ONCE and state.loop:
         measures = replace(state.measures, work_s=0.0)  # a retry counts the work of its own run
         return replace(state, run=run, measures=measures, loop=before_the_run(state.loop, len(state.value)))

@@ -19,6 +19,7 @@ def test_lines_of_loops(golden: Golden) -> None:
             loop_messages.goes_on("pagerank", 1, 0.4, "chk-3"),
             loop_messages.begins_anew("pagerank", 20, "stage 'edges' before it was computed again"),
             loop_messages.begins_anew("pagerank", 1, "stage 'edges' before it was computed again"),
+            loop_messages.begins_anew("days", 1, "stage 'edges' before it was computed again", ["'2026-11-20'"]),
             loop_messages.left_out("days", replace(wrote, writes=wrote.writes_before)),
             loop_messages.left_out("days", replace(wrote, writes={"report": 1, "rows": 4})),
             loop_messages.not_done_again("days", ["'2026-11-20'"]),

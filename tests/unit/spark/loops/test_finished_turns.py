@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_checkpoint_provider.errors import ItemsChanged
-from tests.unit.spark.loops.played import Played, add
+from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.spark.state.carrying import of_next_run
+from tests.unit.spark.loops.played import Played, Records, add
 
 Capture = pytest.CaptureFixture[str]
 
@@ -93,3 +97,92 @@ def test_turns_are_kept_behind_a_loop_that_is_left_without_a_change(capsys: Capt
     assert cleaned_and_scored(first, 0) == (3, 3)
     assert cleaned_and_scored(first.retry("second"), 0) == (3, 3)
     assert "are run again" not in capsys.readouterr().out
+
+
+# -- items that are open again -------------------------------------------------------------------------------------------
+
+
+def summed(attempt: Played, days: list[Any], *, rates: str = "1-a", stop_at: str = "", ends: bool = True) -> Any:
+    """Do items of a history behind a stage. Return the sum. Break before the item ``stop_at``."""
+    attempt.stage("rates", rates)
+    sums = attempt.frame("sums")
+    for day in attempt.once("days", days):
+        if day == stop_at:
+            break
+        add(sums, 1)
+    if ends:
+        attempt.end()
+    return sums.df
+
+
+def test_item_that_is_open_again_must_be_done_again(capsys: Capture) -> None:
+    """For example, because the script lists the files that are there, and archives those of a done item."""
+    first = Played()
+    summed(first, ["mon", ["tue", 1], "wed"], stop_at="wed", ends=False)
+    second = first.retry("rates corrected")
+    with pytest.raises(
+        ItemsChanged, match=r"2 items of this run were done, are open again .*: 'mon', \['tue', 1\]\. .*run-start"
+    ):
+        summed(second, ["wed"], rates="2-b")
+    assert "Open again, so give them once more: 'mon', ['tue', 1]  [CKP161]" in capsys.readouterr().out
+    third = second.retry("rates corrected")
+    with pytest.raises(ItemsChanged, match=r"1 item of this run was done, is open again .*: 'mon'\."):
+        summed(third, [("tue", 1), "thu"], rates="2-b")
+    fourth = third.retry("the list corrected")
+    assert summed(fourth, ["mon", "thu"], rates="2-b") == 4
+    assert fourth.held("days") == ["wed", ["tue", 1], "thu", "mon"]
+    assert summed(fourth.next_run(), ["fri"]) == 5
+
+
+def test_loop_that_ends_by_break_or_has_no_item_must_do_it_again() -> None:
+    first = Played()
+    summed(first, ["mon"], ends=False)
+    for left in (["tue", "wed"], []):
+        with pytest.raises(ItemsChanged, match=r"(are|is) open again"):
+            summed(first.retry("rates corrected"), list(left), rates="2-b", stop_at="wed")
+
+
+def test_item_that_an_earlier_run_has_done_is_not_open_again() -> None:
+    first = Played()
+    summed(first, ["mon"], ends=False)
+    second = first.next_run()
+    summed(second, ["tue"], ends=False)
+    third = second.retry("rates corrected")
+    with pytest.raises(ItemsChanged, match=r"1 item .*: 'tue'\."):
+        summed(third, ["wed"], rates="2-b")
+    assert third.held("days") == ["mon", "wed"]
+
+
+def test_loop_behind_another_one_that_goes_further_must_do_its_items_again() -> None:
+    def run(attempt: Played, steps: int, days: list[str]) -> Any:
+        sums = attempt.frame("sums")
+        for _ in attempt.iterate("steps", range(steps)):
+            add(sums, 10)
+        for _ in attempt.once("days", days):
+            add(sums, 1)
+        return sums.df
+
+    first = Played()
+    assert run(first, 1, ["mon"]) == 11
+    second = first.retry()
+    for _ in second.iterate("steps", range(2)):
+        add(second.frame("sums"), 10)
+    assert second.held("days") == []
+    assert "days" not in {record.uid for record in carried(second.records())}, "another run need not do them"
+    with pytest.raises(ItemsChanged, match="'mon'"):
+        run(second.retry(), 2, ["tue"])
+    assert run(second.retry(), 2, ["tue", "mon"]) == 22
+
+
+def carried(records: Records) -> list[StateSnapshot]:
+    return [kept for record in records if (kept := of_next_run(record, "another run"))]
+
+
+def test_items_of_a_loop_that_the_script_has_no_longer_are_not_awaited() -> None:
+    first = Played()
+    summed(first, ["mon"], ends=False)
+    second = first.retry("without the loop")
+    for _ in second.iterate("steps", [1]):
+        add(second.frame("sums"), 1)
+    second.end()
+    assert "days" not in {record.uid for record in second.records()}
