@@ -92,7 +92,7 @@ class JobEnd:
         """
         new = self.states.new(self.registered.hooks())
         self.loops.waiting.refuse_open()
-        self.loops.refuse_wrong_names(self.states.unclaimed_of_earlier_runs(), new)
+        self.loops.names.refuse_wrong(self.states.unclaimed_of_earlier_runs(), new)
         self._keep_or_drop_unclaimed()
         self.loops.save("end", ended=True)
 
@@ -105,7 +105,7 @@ class JobEnd:
         self._leave_out_turns()
         unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
         self._drop(unfinished, state_messages.unfinished_left_behind)
-        left = self.loops.opened_in_turns
+        left = self.loops.names.opened_in_turns
         unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in left}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self._drop(dropped, state_messages.left_behind)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names
+from airflow_checkpoint_provider.coordinator.assignment import Allowed
 from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import LOOP, ONCE, LoopDetail, Measures, StateSnapshot
@@ -25,6 +25,7 @@ from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpoin
 from airflow_checkpoint_provider.spark.loops import items
 from airflow_checkpoint_provider.spark.loops.frame import OpenedFrame, outside_of_a_turn
 from airflow_checkpoint_provider.spark.loops.frames import Frames, StoredFrame
+from airflow_checkpoint_provider.spark.loops.names import LoopNames
 from airflow_checkpoint_provider.spark.loops.pace import Every, Pace
 from airflow_checkpoint_provider.spark.loops.resuming import why_anew
 from airflow_checkpoint_provider.spark.loops.turns import Left, Loop, LoopTurns, iterator, watched
@@ -63,8 +64,7 @@ class Loops:
         self._held: Left = lambda: None  # whether the script has not left the open loop
         self._finished_files: set[str] = set()  # of states that turns before the newest barrier have computed
         self._restored_values = dict(parts.states.held_values or {})
-        self.opened_in_turns: set[str] = set()  # uids of what finished turns have opened: no turn need open them again
-        self._left_by_others: set[str] = set()  # uids of the other frames that turns of another application have left
+        self.names = LoopNames(parts.states, parts.allow_non_restored_state)
         self._broken_off: str | None = (
             None  # uid of the newest loop that was left by ``break`` after changes that no barrier has stored
         )
@@ -204,7 +204,7 @@ class Loops:
         loop.done, loop.began = (list(held.value), detail.began) if loop.lasts else ([], 0)
         loop.known = set(map(canonical, loop.done))
         loop.opened, loop.reopened = set(detail.opened), {canonical(item): item for item in detail.reopened}
-        self.opened_in_turns |= loop.opened
+        self.names.go_on(detail, changed=detail.application != self._parts.application)
         loop.turns, loop.digests, loop.work_s = detail.turns, detail.items, held.measures.work_s
         if not detail.turns:
             return
@@ -215,7 +215,6 @@ class Loops:
         self._attempt.heart.update(lambda beat: replace(beat, reused=(*beat.reused, loop.uid)))
         say(loop_messages.goes_on(loop.uid, loop.turns, loop.work_s, str(self._attempt.restored.point)))
         if detail.application != self._parts.application:
-            self._left_by_others |= detail.frames.keys() - loop.opened
             say(loop_messages.other_application(loop.uid, loop.turns, self._again))
 
     def _replay_values(self, loop: Loop, detail: LoopDetail) -> None:
@@ -241,8 +240,7 @@ class Loops:
         """Note that the present turn is finished, and store what it has left if that is due."""
         now = time.monotonic()
         loop.in_turn, loop.turns, loop.work_s = False, loop.turns + 1, loop.work_s + now - loop.turn_began
-        loop.opened |= self._states.opened() - loop.open_before
-        self.opened_in_turns |= loop.opened
+        self.names.finish_turn(loop)
         if loop.lasts:
             loop.done.append(json.loads(loop.body))
             loop.known.add(loop.body)
@@ -283,7 +281,7 @@ class Loops:
     def _barrier(self, loop: Loop) -> None:
         """Store the frames and the position of the loop, and begin the checkpoint that holds all of it."""
         self._attempt.writer.check_not_fenced()
-        self._check_names(loop)
+        self.names.check(loop)
         with self._attempt.file_sets.stage("", {}):
             stored = self._frames.write(self._frames.unsaved())
             loop.work_s += sum(one.rows.work_s for one in stored)  # Spark computes here what the turns have planned
@@ -295,32 +293,6 @@ class Loops:
                     self._frames.take_over(stored, cut=True)
                     self._take_over(loop, stored)
                 self._checkpointer.checkpoint(loop.barrier)
-
-    def _check_names(self, loop: Loop) -> None:
-        """Raise ``NonRestoredState`` if the script has opened a new state in place of a restored one: the corrected script would take the
-        turns for done, and what they have read or changed would not be its state. What turns open may have names of their own.
-        Registered objects have no state before their first barrier, and are compared at the end.
-        """
-        new = {
-            kind: set(uids) - self.opened_in_turns
-            for kind, uids in self._states.new(self._states.object_states).items()
-        }
-        unclaimed = self._states.unclaimed_of_earlier_runs()
-        old = [
-            state for state in unclaimed if state.kind != ONCE or not loop.known.isdisjoint(map(canonical, state.value))
-        ]
-        self.refuse_wrong_names(old, new, loop.name)
-
-    def refuse_wrong_names(
-        self, unclaimed: Iterable[StateSnapshot], new: Mapping[str, Collection[str]], loop: str | None = None
-    ) -> None:
-        """Raise ``NonRestoredState`` if the script may use one of the ``new`` states in place of one of an earlier run, or a new frame in
-        place of one that finished turns of another application have left.
-        """
-        allowed = self._parts.allow_non_restored_state
-        refuse_wrong_names([state for state in unclaimed if state.uid not in self.opened_in_turns], new, allowed, loop)
-        others = [state for state in self._states.unclaimed() if state.frame and state.uid in self._left_by_others]
-        refuse_wrong_names(others, self._states.new_in_attempt(), allowed)
 
     def _take_over(self, loop: Loop, stored: Sequence[StoredFrame]) -> None:
         """Let the states hold what the finished turns have left, and drop what only they needed."""
