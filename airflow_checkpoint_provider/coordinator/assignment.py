@@ -83,6 +83,11 @@ def undecided(uids: Iterable[str], allowed: Allowed) -> tuple[str, ...]:
     return tuple(uid for uid in uids if _fate(uid, allowed) is None)
 
 
+def decided_by_name(uids: Iterable[str], allowed: Allowed) -> set[str]:
+    """Return the uids that the job's decision lists. Such a decision counts also for states that a decision on all leaves as they are."""
+    return set(uids) & set(allowed) if isinstance(allowed, Mapping) else set()
+
+
 def _fate(uid: str, allowed: Allowed) -> str | None:
     """Return the job's decision on an unclaimed state; None if it has decided nothing."""
     if isinstance(allowed, Mapping):

@@ -115,9 +115,13 @@ class Frames:
     # -- loops -------------------------------------------------------------------------------------------------------
 
     def pass_over(self, rows: Mapping[str, str]) -> None:
-        """Set the frames to the rows that finished turns have left, also those that the script opens later."""
-        self._passed |= rows
-        for uid, identity in rows.items():
+        """Set the frames to the rows that finished turns have left, also those that the script opens later.
+
+        A frame that the job has dropped since begins anew.
+        """
+        there = {uid: identity for uid, identity in rows.items() if uid in self._states.snapshots}
+        self._passed |= there
+        for uid, identity in there.items():
             if opened := self._opened.get(uid):
                 opened.go_to(identity)
 
