@@ -100,22 +100,27 @@ def refuse_wrong_names(
     new: Mapping[str, Collection[str]],
     allowed: Allowed,
     loop: str | None = None,
+    in_turns: Collection[str] = (),
 ) -> None:
     """Raise ``NonRestoredState`` if an unclaimed state and a new one of its kind may be the same state under two names.
 
     :param unclaimed_states: of earlier runs, or of turns that are not run again.
     :param new: the uids that this run uses and the history did not have, by kind.
     :param loop: the loop whose turns are not stored yet; None at the end of the script.
+    :param in_turns: the uids that stored turns have used.
     """
     undecided = [state for state in unclaimed_states if _fate(state.uid, allowed) is None]
     by_kind = {kind: [state.uid for state in undecided if state.kind == kind] for kind, uids in new.items() if uids}
     pairs = [(kind_in_words(kind), missing, sorted(new[kind])) for kind, missing in by_kind.items() if missing]
     if pairs:
-        raise _non_restored(pairs, loop)
+        stored = sorted({uid for _, _, uids in pairs for uid in uids if uid in in_turns})
+        raise _non_restored(pairs, loop, stored)
 
 
-def _non_restored(pairs: Sequence[tuple[str, Sequence[str], Sequence[str]]], loop: str | None) -> NonRestoredState:
-    """Return the error. ``pairs`` are a kind in words, the uids that the script has not used, and the new ones."""
+def _non_restored(
+    pairs: Sequence[tuple[str, Sequence[str], Sequence[str]]], loop: str | None, stored: Sequence[str]
+) -> NonRestoredState:
+    """Return the error. ``pairs`` are a kind in words, the uids that the script has not used, and the new ones. Turns have used ``stored``."""
     uids = [uid for _, missing, _ in pairs for uid in missing]
     found = ", and ".join(_pair(*pair, loop) for pair in pairs)
     kept = json.dumps(dict.fromkeys(uids, KEEP), ensure_ascii=False)
@@ -125,6 +130,8 @@ def _non_restored(pairs: Sequence[tuple[str, Sequence[str], Sequence[str]]], loo
         if loop
         else "The attempt ended before its last checkpoint. Its stages and checkpoints are kept, and the corrected script reuses them."
     )
+    if stored and not loop:
+        ended += f" So it does with stored turns, which have used {_quoted(stored)}. To run them again, restore with --from run-start."
     (_, missing, new), *others = pairs
     known = not others and len(missing) == len(new) == 1  # of several, nobody knows which belong together
     rename = f"{missing[0]}={new[0]}" if known else "OLD=NEW"
@@ -225,6 +232,7 @@ def _under(state: StateSnapshot, name: str, rename: Mapping[str, str]) -> StateS
             writes_before=_keys(loop.writes_before, rename),
             own_values=tuple(rename.get(uid, uid) for uid in loop.own_values),
             opened=tuple(rename.get(uid, uid) for uid in loop.opened),
+            used=tuple(rename.get(uid, uid) for uid in loop.used),
             broken_off=loop.broken_off and rename.get(loop.broken_off, loop.broken_off),
         )
     query = state.query

@@ -144,7 +144,8 @@ class LoopDetail(Provenance):
     the loop are those at its barrier, ``own_values`` the uids of those that its turns have set, ``opened`` the uids of what the script has
     opened inside of a turn. Of a loop over the items of a history, ``began`` is the number of those that earlier runs have done.
     ``broken_off`` is a loop before it that the script has left by ``break`` after changes that no barrier has stored. ``reopened`` are the
-    items of a history that this run had done, whose turns count no longer, and that it has not done again.
+    items of a history that this run had done, whose turns count no longer, and that it has not done again. ``used`` are the uids of what the
+    application of the newest turn had opened at its end, in this run, inside or outside of turns.
     """
 
     path: FileSetPath
@@ -158,6 +159,7 @@ class LoopDetail(Provenance):
     opened: tuple[Uid, ...] = added(factory=tuple)
     broken_off: Uid | None = added()
     reopened: tuple[Any, ...] = added(factory=tuple)  # JSON
+    used: tuple[Uid, ...] = added(factory=tuple)
 
 
 @dataclass(frozen=True, kw_only=True)

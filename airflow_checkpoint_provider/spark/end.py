@@ -113,6 +113,7 @@ class JobEnd:
         self._drop_queries_in_no_checkpoint()
         if kept:
             say(state_messages.handed_on([unclaimed[uid] for uid in kept]))
+        self.loops.names.say_left()
 
     def _drop_queries_in_no_checkpoint(self) -> None:
         """Drop queries that only the journal knows, as the job says: the last checkpoint would hold them where they stand."""

@@ -13,6 +13,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP162": "Items that the history has done were not done again.",
     "CKP163": "A loop goes on after turns that another version of the application has run.",
     "CKP167": "The list of a loop has fewer items than turns are finished. What these turns have left is kept.",
+    "CKP168": "Turns of another version of the application have used a state that this version has not used. Is a name wrong?",
 }
 SHOWN = 5  # items in a line
 
@@ -64,3 +65,21 @@ def other_application(uid: str, turns: int, again: str) -> str:
         f" To run {them} again: {again}"
     )
     return coded(text, "CKP163")
+
+
+def other_names(uid: str, missing: Sequence[str], new: Sequence[str], again: str) -> str:
+    """Say that turns use ``new`` states, and not those that turns of another version have used. Each is named with its kind."""
+    text = (
+        f"loop '{uid}': turns of another version of the application have used {some(missing, SHOWN)}. This version has not so far, and has"
+        f" used the new {some(new, SHOWN)}. If a name is wrong, correct it, and run the turns again: {again}"
+    )
+    return coded(text, "CKP168")
+
+
+def not_used_by_this_version(missing: Sequence[str], again: str) -> str:
+    """Say which states turns of another version have made in this run, and the script has not used. Each is named with its kind."""
+    text = (
+        f"Turns of another version of the application have used {some(missing, SHOWN)}, and this version has not. What they have left is"
+        f" kept. If a name is wrong, run the turns again: {again}"
+    )
+    return coded(text, "CKP168")

@@ -64,7 +64,7 @@ class Loops:
         self._held: Left = lambda: None  # whether the script has not left the open loop
         self._finished_files: set[str] = set()  # of states that turns before the newest barrier have computed
         self._restored_values = dict(parts.states.held_values or {})
-        self.names = LoopNames(parts.states, parts.allow_non_restored_state)
+        self.names = LoopNames(parts.attempt, parts.states, parts.allow_non_restored_state)
         self._broken_off: str | None = (
             None  # uid of the newest loop that was left by ``break`` after changes that no barrier has stored
         )
@@ -203,8 +203,8 @@ class Loops:
         self._states.handed_out[loop.uid] = held.identity
         loop.done, loop.began = (list(held.value), detail.began) if loop.lasts else ([], 0)
         loop.known = set(map(canonical, loop.done))
-        loop.opened, loop.reopened = set(detail.opened), {canonical(item): item for item in detail.reopened}
-        self.names.go_on(detail, changed=detail.application != self._parts.application)
+        loop.reopened = {canonical(item): item for item in detail.reopened}
+        self.names.go_on(loop, detail, changed=detail.application != self._parts.application)
         loop.turns, loop.digests, loop.work_s = detail.turns, detail.items, held.measures.work_s
         if not detail.turns:
             return
@@ -327,6 +327,7 @@ class Loops:
             writes_before=loop.writes_before,
             own_values=tuple(sorted(loop.own_values & self._states.values.keys())),
             opened=tuple(sorted(loop.opened)),
+            used=self.names.used(loop),
             broken_off=loop.broken_off,
             reopened=tuple(loop.reopened.values()),
         )

@@ -44,6 +44,13 @@ class Loop:
     )
     own_values: set[str] = field(default_factory=set)  # uids of the values that its turns have set
     opened: set[str] = field(default_factory=set)  # uids of the states that the script has opened inside of its turns
+    used: set[str] = field(
+        default_factory=set
+    )  # what this application has opened in this run, as the restore point says
+    used_before: set[str] = field(
+        default_factory=set
+    )  # what the application of the newest restored turn had opened at its end
+    changed: bool = False  # whether that was another application
     open_before: frozenset[str] = frozenset()  # the states that the script had opened when the present turn began
     effects: bool = False  # since the newest barrier, a turn has changed a value or a frame, or has written to a sink
     skipped: list[str] = field(default_factory=list)  # items of a history that were done before

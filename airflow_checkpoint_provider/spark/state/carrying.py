@@ -52,7 +52,7 @@ def before_the_run(loop: LoopDetail, done: int) -> LoopDetail:
 
     What their turns have opened stays in use, though no turn opens it again.
     """
-    return LoopDetail(application=loop.application, path=loop.path, began=done, opened=loop.opened)
+    return LoopDetail(application=loop.application, path=loop.path, began=done, opened=loop.opened, used=loop.used)
 
 
 def began_with(state: StateSnapshot) -> bool:

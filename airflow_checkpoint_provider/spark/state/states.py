@@ -313,8 +313,8 @@ class States:
         }
 
     def new_in_attempt(self) -> dict[str, Collection[str]]:
-        """Return the frames, tables and loops of a history that the script uses and with which this attempt did not begin, by kind."""
-        return self._lasting_but(self.begun_with)
+        """Return the values, frames, tables and loops of a history that the script uses and with which this attempt did not begin, by kind."""
+        return {**self._lasting_but(self.begun_with), VALUE: self.claimed_values - self.begun_with}
 
     def _lasting_but(self, known: Collection[str]) -> dict[str, Collection[str]]:
         claimed = self.claimed_loops.items()

@@ -267,6 +267,7 @@ def test_rename_updates_the_references_of_loops() -> None:
         own_values=("count",),
         values={"count": 7},
         broken_off="count",
+        used=("count", "rank"),
     )
     loop = StateSnapshot(uid="rank", kind="loop", run="r", value={"turns": 2}, loop=detail)
     names = {"edges": "e", "ranks": "r", "history": "h", "count": "c", "rank": "k"}
@@ -275,7 +276,7 @@ def test_rename_updates_the_references_of_loops() -> None:
     assert found
     assert (found.stage_before, found.frames, found.path) == ("e", {"r": "state/ranks/1-c"}, "state/rank/1-b")
     assert (found.writes, found.writes_before, found.own_values) == ({"h": 3}, {"h": 1}, ("c",))
-    assert (found.values, found.broken_off) == ({"c": 7}, "c")
+    assert (found.values, found.broken_off, found.used) == ({"c": 7}, "c", ("c", "k"))
 
 
 MADE: dict[str, Any] = {"application": "app", "stage_before": "edges", "values": {"count": 7, "seen": []}}

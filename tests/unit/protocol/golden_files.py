@@ -396,6 +396,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-opened": lambda: with_loops_of(opened=("seen-1",)).to_bytes(),
     "acknowledgement-broken-off": lambda: with_loops_of(broken_off="clean").to_bytes(),
     "acknowledgement-reopened": lambda: with_loops_of(reopened=("mon", ["tue", 1])).to_bytes(),
+    "acknowledgement-used": lambda: with_loops_of(used=("days", "ranks", "seen-1")).to_bytes(),
     "acknowledgement-captured": lambda: with_captured().to_bytes(),
     "acknowledgement-captured-parts": lambda: with_captured_in_parts().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],

@@ -26,6 +26,8 @@ def test_lines_of_loops(golden: Golden) -> None:
             loop_messages.not_done_again("days", [f"'2026-11-{day}'" for day in range(20, 28)]),
             loop_messages.other_application("pagerank", 20, again),
             loop_messages.other_application("pagerank", 1, again),
+            loop_messages.other_names("days", ["frame 'sums'"], ["frame 'sum'"], again),
+            loop_messages.not_used_by_this_version(["frame 'sum'", "value 'seen'"], again),
             loop_messages.shorter("pagerank", 3, 5, again),
         ],
     )
