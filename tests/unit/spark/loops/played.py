@@ -156,4 +156,9 @@ class Played:
 
 def add(frame: Frame, number: int) -> None:
     """Add to the rows of a frame, in a turn."""
-    frame.set(cast(Any, frame.df) + number)
+    frame.set(cast(Any, total(frame) + number))
+
+
+def total(frame: Frame) -> int:
+    """Return the number that is the rows of a frame."""
+    return cast(int, frame.df)

@@ -9,7 +9,7 @@ import pytest
 from airflow_checkpoint_provider.errors import ItemsChanged
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.state.carrying import of_next_run
-from tests.unit.spark.loops.played import Played, Records, add
+from tests.unit.spark.loops.played import Played, Records, add, total
 
 Capture = pytest.CaptureFixture[str]
 
@@ -19,10 +19,10 @@ Capture = pytest.CaptureFixture[str]
 
 def counted(attempt: Played, uid: str, items: range, every: int = 1) -> int:
     """Run a loop that adds 1 in each turn. Return the sum."""
-    total = attempt.frame("total")
+    sums = attempt.frame("sums")
     for _ in attempt.iterate(uid, items, every):
-        add(total, 1)
-    return total.df  # type: ignore[return-value]
+        add(sums, 1)
+    return total(sums)
 
 
 @pytest.mark.parametrize("left", [0, 1, 3, 4])
@@ -65,7 +65,7 @@ def cleaned_and_scored(attempt: Played, clean: int | None, adds: int = 100) -> t
         change(adds)
     for _ in attempt.iterate("score", range(3)):
         change(1)
-    return frame.df, seen.get()  # type: ignore[return-value]
+    return total(frame), seen.get()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_turns_are_kept_behind_a_loop_that_is_left_without_a_change(capsys: Capt
 # -- items that are open again -------------------------------------------------------------------------------------------
 
 
-def summed(attempt: Played, days: list[Any], *, rates: str = "1-a", stop_at: str = "", ends: bool = True) -> Any:
+def summed(attempt: Played, days: list[Any], *, rates: str = "1-a", stop_at: str = "", ends: bool = True) -> int:
     """Do items of a history behind a stage. Return the sum. Break before the item ``stop_at``."""
     attempt.stage("rates", rates)
     sums = attempt.frame("sums")
@@ -112,7 +112,7 @@ def summed(attempt: Played, days: list[Any], *, rates: str = "1-a", stop_at: str
         add(sums, 1)
     if ends:
         attempt.end()
-    return sums.df
+    return total(sums)
 
 
 def test_item_that_is_open_again_must_be_done_again(capsys: Capture) -> None:
@@ -154,13 +154,13 @@ def test_item_that_an_earlier_run_has_done_is_not_open_again() -> None:
 
 
 def test_loop_behind_another_one_that_goes_further_must_do_its_items_again() -> None:
-    def run(attempt: Played, steps: int, days: list[str]) -> Any:
+    def run(attempt: Played, steps: int, days: list[str]) -> int:
         sums = attempt.frame("sums")
         for _ in attempt.iterate("steps", range(steps)):
             add(sums, 10)
         for _ in attempt.once("days", days):
             add(sums, 1)
-        return sums.df
+        return total(sums)
 
     first = Played()
     assert run(first, 1, ["mon"]) == 11
