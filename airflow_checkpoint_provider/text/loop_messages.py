@@ -13,7 +13,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP162": "Items that the history has done were not done again.",
     "CKP163": "A loop goes on after turns that another version of the application has run.",
     "CKP167": "The list of a loop has fewer items than turns are finished. What these turns have left is kept.",
-    "CKP168": "Turns of another version of the application have used a state that this version has not used. Is a name wrong?",
+    "CKP168": "Turns of another version of the application have used a state that this version has not. Its name may be wrong.",
 }
 SHOWN = 5  # items in a line
 
