@@ -13,7 +13,7 @@ from airflow_checkpoint_provider.text.units import coded, fitting, plural, size,
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP150": "The rows of a write are committed: readers of the sink see them.",
     "CKP151": "A write was not done again, because the restored checkpoint holds it.",
-    "CKP152": "A write of the restored checkpoint is done again. The line says what changed. Its rows are replaced.",
+    "CKP152": "A write of the restored checkpoint is done again, or not kept. The line says what changed. Its rows are replaced.",
     "CKP153": "Rows that attempts had prepared in a sink, and that the restore point does not hold, were removed.",
     "CKP154": "A commit failed. The driver tries it again.",
     "CKP155": "The script writes a sink to another target than the restored checkpoint says.",
@@ -44,6 +44,15 @@ def write_repeated(uid: str, held: Transaction, why: str) -> str:
     """Say why a write that the restore point holds is done again."""
     return coded(
         f"sink '{uid}': write {held.write + 1} of this run is done again: {why}. Its {plural(held.rows, 'row')} {fitting(held.rows, 'are')} replaced",
+        "CKP152",
+    )
+
+
+def write_overtaken(uid: str, held: Transaction, before: int) -> str:
+    """Say that a write that the restore point holds does not stay, because an earlier one takes its place."""
+    return coded(
+        f"sink '{uid}': write {held.write + 1} of this run ({plural(held.rows, 'row')}) is not kept: write {before} before it is done again, and"
+        " takes its place. If the script still does it, it is done again",
         "CKP152",
     )
 

@@ -179,7 +179,8 @@ class Loops:
             self._states.snapshots,
             generation=detail.generation,
         )
-        if why := why_anew(detail, request, loop.writes_before, self._broken_off):
+        overtaken = self._sinks.overtaken(detail.writes_before, detail.writes)
+        if why := why_anew(detail, request, loop.writes_before, self._broken_off, overtaken):
             self._run_again(held, why)
         elif not loop.lasts:
             self._skip_finished(loop, detail)

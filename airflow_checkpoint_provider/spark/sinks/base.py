@@ -91,6 +91,10 @@ class OpenSink(ABC):
     replaces: bool = False
     """Whether ``commit`` takes out the rows of ``Transaction.replaces`` in the same step. Else a run that would append twice is refused."""
 
+    in_order: bool = False
+    """Whether a write takes the place of rows of earlier writes, as an overwrite and an upsert do. If a retry does one write again, it does
+    all later ones again, too."""
+
     lists_prepared: bool = False
     """Whether ``leftovers`` names all transactions that are prepared: one that it does not name was aborted, or is committed."""
 

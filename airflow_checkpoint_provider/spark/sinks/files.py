@@ -124,6 +124,7 @@ class OpenFileSink(OpenSink):
             for _ in range(2)
         )
         self._commits.begin()
+        self.in_order = options.mode == OVERWRITE
         self._lock = threading.RLock()  # the script may abort a write while another thread commits
 
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:

@@ -116,7 +116,8 @@ class OpenJdbcSink(OpenSink):
         self._shown = sink.url.partition("?")[0]
         self._clean = without_secrets(sink.url, self._properties, self._shown)
         self._options = Options(mode=sink.mode, key=tuple(sink.key), run_column=sink.run_column or "")
-        self.replaces = sink.mode != APPEND or bool(sink.run_column)
+        self.in_order = sink.mode != APPEND
+        self.replaces = self.in_order or bool(sink.run_column)
         options = {**self._properties, "dbtable": sink.table}
         connect = spark_connections(context.spark, options, self._shown, self._clean)
         begun = transactions(connect, self._shown, self._clean)

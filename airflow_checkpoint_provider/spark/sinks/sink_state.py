@@ -28,6 +28,7 @@ class SinkState:
     lock: threading.Lock = field(default_factory=threading.Lock)
     # The newest version that a checkpoint may hold: later writes belong to an item that is not done. None: all of them
     held_back_after: int | None = None
+    given_up: set[int] = field(default_factory=set)  # places of held writes that an earlier write takes with it
 
     def detail(self) -> SinkDetail:
         """Return what a checkpoint holds of the sink."""

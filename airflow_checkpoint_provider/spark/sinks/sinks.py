@@ -235,7 +235,10 @@ class Sinks:
                 say(sink_messages.write_skipped(state.uid, held))
                 state.writes += 1
                 return
+            say(sink_messages.write_repeated(state.uid, held, why))
             self._give_up(state, held, why)
+        if state.opened.in_order:
+            self._give_up_later(state)
         name = f"{self._attempt.epoch}-{secrets.token_hex(8)}"
         prepared = state.opened.prepare(df, name, state.version + 1)
         state.add(self._transaction(state, name, origin, prepared))
@@ -245,10 +248,17 @@ class Sinks:
         """Let the next write replace one that is computed again."""
         if held.committed and not state.opened.replaces:
             raise RowsStand(sink_messages.computed_again(state.uid, state.sink.target, held, why))
-        say(sink_messages.write_repeated(state.uid, held, why))
         if not held.committed:
             state.opened.abort([held.name])
         state.replaces = (*state.replaces, held.name)
+
+    def _give_up_later(self, state: SinkState) -> None:
+        """Give up the writes after this one, too: its rows take the place of theirs, and only the script can bring them again."""
+        for number in sorted(number for number in state.held if number > state.writes):
+            held = state.held.pop(number)
+            say(sink_messages.write_overtaken(state.uid, held, state.writes + 1))
+            self._give_up(state, held, f"write {state.writes + 1} before it is done again")
+            state.given_up.add(number)
 
     def _transaction(self, state: SinkState, name: str, origin: Origin, prepared: Prepared) -> Transaction:
         return Transaction(
@@ -301,6 +311,17 @@ class Sinks:
         self._passed = counts
         for uid, state in self.opened.items():
             state.writes = counts.get(uid, 0)
+
+    def overtaken(self, before: Mapping[str, int], after: Mapping[str, int]) -> str:
+        """Return the sink for which a write between these counts was given up, because an earlier one is done again; empty if none was."""
+        return next(
+            (
+                uid
+                for uid, state in sorted(self.opened.items())
+                if any(before.get(uid, 0) <= number < after.get(uid, 0) for number in state.given_up)
+            ),
+            "",
+        )
 
     def repeating(self, application: str) -> bool:
         """Return whether the restore point holds a write that ``application`` has made in this run, and that the script has not come to."""

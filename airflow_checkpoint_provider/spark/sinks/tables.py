@@ -38,6 +38,7 @@ class OpenTableSink(OpenSink):
         self._spark, self._run, self._target, self._run_column = context.spark, context.run, target, run_column
         self._by = context.by
         self._overwrites, self._since = mode == OVERWRITE, context.run_began
+        self.in_order = self._overwrites
         self.replaces = self._overwrites or run_column is not None
 
     @property

@@ -101,3 +101,21 @@ def test_writes_of_an_item_are_published_with_its_end(script: Script, tmp_path: 
     with script.attempt() as job:
         run(job, False)
     assert published(script, out) == [1, 2]
+
+
+def test_turns_are_run_again_if_a_write_before_them_takes_the_place_of_theirs(script: Script, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def run(job: CheckpointedJob, first: int) -> None:
+        sink = job.sink("rows", FileSink(out, mode="overwrite"))
+        sink.write(job.spark.range(first, first + 1))
+        for number in job.iterate("count", range(2), every=1):
+            sink.write(job.spark.range(number, number + 1))
+
+    with script.failing() as job:
+        run(job, 100)
+        raise Broken
+    script.change("the first write")
+    with script.attempt() as job:
+        run(job, 200)
+    assert published(script, out) == [1]

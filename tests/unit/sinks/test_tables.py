@@ -99,3 +99,8 @@ def test_later_rows_are_known_if_an_earlier_write_is() -> None:
 def test_rows_without_a_column_are_not_taken_out() -> None:
     with pytest.raises(NotSupportedYet, match="RESTORE"):
         Table().take_out(["1-0000000000000001"])
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_order_of_writes_counts_if_they_overwrite(mode: str) -> None:
+    assert Table(mode=mode).in_order == (mode == "overwrite")

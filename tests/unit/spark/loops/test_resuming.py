@@ -52,3 +52,8 @@ def test_changed_application_begins_anew_after_a_loop_that_was_left_by_break() -
             == "loop 'clean' before it ends by break, so the changed script may come here with other rows and values"
         )
         assert why_anew(loop, request(BEFORE), {"history": 1}, now) == ""
+
+
+def test_loop_begins_anew_if_a_write_before_it_takes_the_place_of_its_rows() -> None:
+    why = why_anew(LOOP, request(BEFORE), {"history": 1}, None, overtaken="report")
+    assert why == "a write to sink 'report' before it is done again, and takes the place of what its turns have written"
