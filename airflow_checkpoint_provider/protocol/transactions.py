@@ -52,6 +52,8 @@ class Transaction(Record):
     prepared: dict[str, Any]
     replaces: tuple[TransactionName, ...] = ()
     committed: bool = False
+    removes: bool = added(default=False)
+    """Whether it has no rows and only takes out those that it replaces: the script has written less often than an earlier attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)

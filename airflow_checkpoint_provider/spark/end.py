@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.damage import damage_of
 from airflow_checkpoint_provider.spark.attempt.memory import cause_of
@@ -30,6 +31,7 @@ from airflow_checkpoint_provider.spark.queries.queries import Queries
 from airflow_checkpoint_provider.spark.queries.timer import CheckpointTimer
 from airflow_checkpoint_provider.spark.sinks.commits import Commits
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
+from airflow_checkpoint_provider.spark.sinks.surplus import Surplus
 from airflow_checkpoint_provider.spark.state.registered import Registered
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.text import query_messages, sink_messages, state_messages
@@ -76,6 +78,7 @@ class JobEnd:
         self.checkpointer.wait()
         self.attempt.writer.check_not_fenced()  # this also reads the new requests
         self.settle_states()
+        self._take_surplus_out()
         self._take_last_checkpoints()
         self._await_gate()
         self.commits.wait()
@@ -136,6 +139,12 @@ class JobEnd:
         if kept:
             raise NonRestoredState(sink_messages.left_out([left[uid] for uid in kept]), uid=kept[0])
         self._drop(dropped, state_messages.left_behind)
+
+    def _take_surplus_out(self) -> None:
+        """Take out of sinks what earlier attempts of this run have written and its script has not."""
+        kept = [state.loop for state in self.loops.waiting.states() if state.loop]
+        again = restore(self.attempt.journal.state, "run-start")
+        Surplus(self.sinks, self.states, kept, self.allow_non_restored_state, again).take_out()
 
     def _drop(self, uids: Sequence[str], line: Callable[[Sequence[StateSnapshot]], str]) -> None:
         if uids:

@@ -92,7 +92,7 @@ class OpenedCheckpoint:
 
     def _prepared(self, uid: str, sink: SinkDetail) -> DataFrame:
         """Return the rows that a sink holds ready and that nobody has committed so far."""
-        ready = [made for made in sink.transactions if not made.committed]
+        ready = [made for made in sink.transactions if not made.committed and not made.removes]
         if not ready or not all({"rows_at", "options"} & made.prepared.keys() for made in ready):
             what = "holds no rows that wait for a commit" if not ready else f"holds rows of a {sink.format} sink"
             raise CheckpointNotFound(

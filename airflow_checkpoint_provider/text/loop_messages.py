@@ -45,8 +45,12 @@ def left_out(uid: str, loop: LoopDetail) -> str:
     """Say that the finished turns of a loop count no longer, because the script has ended without the loop."""
     why = "because only an attempt that did not finish has run them, and the script has ended without this loop"
     written = [f"'{sink}'" for sink, count in loop.writes.items() if count > loop.writes_before.get(sink, 0)]
-    stay = f". Rows that they have written stay in sink {', '.join(written)}" if written else ""
-    return coded(f"loop '{uid}': finished turns dropped ({loop.turns}), {why}{stay}", "CKP427")
+    gone = (
+        f". What they have written to sink {', '.join(written)} is taken out, too, or the job is refused"
+        if written
+        else ""
+    )
+    return coded(f"loop '{uid}': finished turns dropped ({loop.turns}), {why}{gone}", "CKP427")
 
 
 def not_done_again(uid: str, items: Sequence[str]) -> str:

@@ -21,12 +21,16 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP157": "A write of the restored checkpoint is not there any more. The line says whether it is done again.",
     "CKP158": "A gated sink holds rows that no finalized gated checkpoint has published. The job waits for one.",
     "CKP159": "A job goes back. The rows that later runs have committed to its sink were taken out.",
+    "CKP169": "A sink holds writes of the run that its script has not done. They are taken out, or the job lets them stay.",
     "CKP165": "A Delta table lies in S3, and its log is written by a class for one driver. Two drivers may lose a commit.",
 }
 
 
 def committed(uid: str, transaction: Transaction, target: str, position: str) -> str:
     """Say that readers see the rows of a write."""
+    if transaction.removes:
+        gone = plural(len(transaction.replaces), "write")
+        return coded(f"sink '{uid}': the rows of {gone} are taken out of {target} ({position})", "CKP150")
     rows = f"{plural(transaction.rows, 'row')}, {size(transaction.bytes)}"
     return coded(f"sink '{uid}': {rows} committed to {target} ({position})", "CKP150")
 
@@ -276,6 +280,68 @@ def rows_stand(uid: str, target: str, count: int) -> str:
         ' was computed. Remove them, and clear the task again. With run_column=..., or mode="overwrite", a sink replaces the rows that'
         " it writes from then on"
     )
+
+
+def not_done_any_more(uid: str, target: str, count: int) -> str:
+    """Say that rows are taken out that an earlier attempt has written and the script has not."""
+    return coded(
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of earlier attempts of this run that the script has not done. The next checkpoint"
+        f" takes {fitting(count, 'them')} out",
+        "CKP169",
+    )
+
+
+def surplus_stands(uid: str, target: str, count: int, why: str) -> str:
+    """Return the text of the error for writes of earlier attempts that cannot be taken out. ``why`` says what helps."""
+    return (
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of earlier attempts of this run that the script has not done. The run cannot end"
+        f" well: {why}. To leave the rows as they are, set {_allowing(uid)}"
+    )
+
+
+def numbers_left(uid: str, count: int) -> str:
+    """Return the text of the error for numbers that the script has not used again. ``count``: how many there are."""
+    return (
+        f"job.txn('{uid}'): earlier attempts of this run have made {plural(count, 'write')} more than the script. Their rows stand, and Delta may"
+        " have left out new ones, because the numbers have shifted. Bring the script back as it was. Or remove the rows of this run from the"
+        f" table, give txn another uid, and set {_allowing(uid)}"
+    )
+
+
+def rows_overwritten(again: str) -> str:
+    """Say why the rows of a later overwrite cannot be taken out. ``again``: the command that runs all again."""
+    return f"they have taken the place of what the script writes. Bring the script back as it was; or write all again: `{again}`"
+
+
+def not_opened(uid: str) -> str:
+    """Return the text of the error for a sink that the script does not open, and to which this run has written."""
+    return (
+        f"readers of sink '{uid}' see rows that earlier attempts of this run have written, and the script does not open it. Open it: what the"
+        " script has not written is taken out then. If the sink has another name now, restore it with --rename OLD=NEW. To leave the rows as"
+        f" they are, set {_allowing(uid)}"
+    )
+
+
+def not_opened_after_clear(uid: str, target: str) -> str:
+    """Say that a run has written to a sink before it was computed again, and does not open it now."""
+    return coded(
+        f"sink '{uid}': this run has written to {target} before it was computed again, and the script does not open it now. Rows may stand there."
+        " If they shall go, open it: what the script has not written is taken out",
+        "CKP169",
+    )
+
+
+def rows_stay(uid: str) -> str:
+    """Say that rows stay that the script has not written, because the job allows it."""
+    return coded(
+        f"sink '{uid}': rows that earlier attempts of this run have written stay, and the script has not written them."
+        " allow_non_restored_state allows it",
+        "CKP169",
+    )
+
+
+def _allowing(uid: str) -> str:
+    return f'allow_non_restored_state=["{uid}"]'
 
 
 def computed_again(uid: str, target: str, held: Transaction, why: str) -> str:

@@ -40,6 +40,7 @@ from tests.support.sink_stories import (
     overwritten_though_the_clean_up_fails,
     prepared,
     refused,
+    removed,
     spark,
     story,
     tell_stories,
@@ -223,6 +224,27 @@ def rows_of_a_run_are_replaced(path: str) -> None:
     assert sink.standing() == (name(3),)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 4")
     assert sink.standing() == ()
+
+
+@story
+def rows_that_the_script_does_not_write_any_more_are_taken_out(path: str) -> None:
+    sink = opened(path, run_column="made_by")
+    for number in (1, 2):
+        assert sink.commit(prepared(sink, number, number))
+    other = opened(path, replace(MONDAY, run="monday"), run_column="made_by")
+    assert other.commit(prepared(other, 3, 3, run="monday"))
+    removal = removed(sink, 4, name(1), name(2))
+    for _ in range(2):
+        assert sink.commit(removal)
+    assert ids(path) == [3]
+    assert sink.standing() == ()
+
+
+@story
+def rows_of_an_overwrite_are_not_taken_out_alone(path: str) -> None:
+    sink = opened(path, mode="overwrite")
+    assert sink.commit(prepared(sink, 1, 1))
+    refused(NotSupportedYet, "write(df.limit(0))", lambda: removed(sink, 2, name(1)))
 
 
 @story

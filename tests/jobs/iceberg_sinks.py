@@ -34,6 +34,7 @@ from tests.support.sink_stories import (
     overwritten_though_the_clean_up_fails,
     prepared,
     refused,
+    removed,
     spark,
     story,
     tell_stories,
@@ -242,6 +243,28 @@ def rows_of_a_run_are_replaced(table: str) -> None:
     assert sink.standing() == (name(3),)
     spark.sql(f"DELETE FROM {table} WHERE id = 4")
     assert sink.standing() == ()
+
+
+@story
+def rows_that_the_script_does_not_write_any_more_are_taken_out(table: str) -> None:
+    sink = opened(made(table, run_column=True, rows=1), run_column=RUN)
+    for number in (1, 2):
+        assert sink.commit(prepared(sink, number, number))
+    other = opened(table, replace(MONDAY, run="monday"), run_column=RUN)
+    assert other.commit(prepared(other, 3, 3, run="monday"))
+    removal = removed(sink, 4, name(1), name(2))
+    append(table, 2000)
+    for _ in range(2):
+        assert sink.commit(removal)
+    assert ids(table) == [3, 1000, 2000]
+    assert sink.standing() == ()
+
+
+@story
+def rows_of_an_overwrite_are_not_taken_out_alone(table: str) -> None:
+    sink = opened(made(table), mode="overwrite")
+    assert sink.commit(prepared(sink, 1, 1))
+    refused(NotSupportedYet, "write(df.limit(0))", lambda: removed(sink, 2, name(1)))
 
 
 @story

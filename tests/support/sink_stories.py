@@ -64,6 +64,23 @@ def prepared(
     )
 
 
+def removed(sink: OpenSink, number: int, *replaces: str) -> Transaction:
+    """Stage what takes out the rows of other writes, as number ``number``."""
+    held = sink.prepare_removal(name(number), number)
+    assert held
+    assert held.rows == 0
+    return Transaction(
+        name=name(number),
+        version=number,
+        run=MONDAY.run,
+        write=0,
+        origin=Origin(plan="", inputs=""),
+        prepared=json.loads(json.dumps(held.content)),
+        replaces=replaces,
+        removes=True,
+    )
+
+
 def refused(kind: type[CheckpointError], text: str, act: Callable[[], object]) -> None:
     """Let something be refused with an error that says ``text``."""
     try:

@@ -106,6 +106,16 @@ class OpenSink(ABC):
         write, so an error leaves leftovers under a name that never comes back.
         """
 
+    def prepare_removal(self, name: str, version: int) -> Prepared | None:
+        """Hold ready what ``commit`` needs to take out the rows of ``Transaction.replaces`` and to add none; None if no rows are there.
+
+        Called at the end of a run whose script has written less often than its earlier attempts.
+        """
+        raise NotSupportedYet(
+            'this sink cannot take them out. Bring the script back as it was, or remove the rows. With mode="overwrite", write(df.limit(0))'
+            " replaces them, too"
+        )
+
     @abstractmethod
     def commit(self, transaction: Transaction) -> bool:
         """Let readers see the rows. Return False if the transaction was aborted before.

@@ -134,6 +134,11 @@ class OpenFileSink(OpenSink):
         content = {**self._staging.prepared(staged), "rows_at": uri}
         return Prepared(rows=rows, bytes=sum(content["files"].values()), content=content)
 
+    def prepare_removal(self, name: str, version: int) -> Prepared:
+        staged = self._staging.stage(name)  # without rows
+        # Not an overwrite: what others have written since must stay
+        return Prepared(rows=0, bytes=0, content={**self._staging.prepared(staged), "overwrite": False})
+
     def _write(self, df: DataFrame, uri: str) -> int:
         observed = Observation()
         counted = df.observe(observed, count(lit(1)).alias("rows"))

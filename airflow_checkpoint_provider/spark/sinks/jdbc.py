@@ -136,6 +136,16 @@ class OpenJdbcSink(OpenSink):
             staged = self._fill(name, rows, columns, written.rows)
         return Prepared(rows=staged.rows, bytes=staged.bytes, content=self._table.prepared(name, columns))
 
+    def prepare_removal(self, name: str, version: int) -> Prepared | None:
+        if not self._options.run_column:
+            return super().prepare_removal(name, version)
+        columns = [column.name for column in self._table.columns if not column.computed]
+        columns.remove(self._options.run_column)
+        self._table.note(name, version)
+        self._table.make_staging(name, columns)
+        self._table.seal(name)
+        return Prepared(rows=0, bytes=0, content=self._table.prepared(name, columns))
+
     def _fill(self, name: str, rows: DataFrame, columns: Collection[str], expected: int) -> StagedTable:
         """Fill a staging table until it holds each row once. It never lacks one: then Spark reports an error."""
         for _ in range(FILLS):

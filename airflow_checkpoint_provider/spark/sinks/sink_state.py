@@ -65,7 +65,8 @@ class SinkState:
         with self.lock:
             self.aborted = True
             self.transactions = [other for other in self.transactions if other.name != transaction.name]
-            self.held.pop(transaction.write, None)
+            if not transaction.removes:
+                self.held.pop(transaction.write, None)
 
     def uncommitted(self) -> list[Transaction]:
         """Return the transactions that this attempt has not seen committed, in their order."""

@@ -7,7 +7,7 @@ which holds it is completed (``commits.py``). A restored attempt first commits w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateS
 from airflow_checkpoint_provider.protocol.transactions import (
     Origin,
     SinkDetail,
+    SinkRecord,
     Transaction,
     transaction_epoch,
 )
@@ -69,18 +70,21 @@ class Sinks:
         self._commit_restored(state)
         self._forget_lost(state)
         self.opened[uid] = state
-        run = self._states.run
-        state.held = {old.write: old for old in state.transactions if old.run == run and not self._elsewhere}
-        carried = {transaction.name for transaction in state.transactions}
+        own = self.of_run(state.transactions)
+        state.held = {old.write: old for old in own if not old.removes}
+        carried, of_run = {old.name for old in state.transactions}, {old.name for old in own}
         # First: a driver that slept may commit one of them until it is aborted, and its rows must be among those that stand
         abort_leftovers(self._attempt, context.by, opened, carried)
         self._go_back(state, restored.version, carried)
         state.replaces = self._earlier_pass(state, carried)
-        held = {old.name for old in state.held.values()}
         # Those of earlier runs are of no use once they are committed
-        state.transactions = [old for old in state.transactions if not old.committed or old.name in held]
+        state.transactions = [old for old in state.transactions if not old.committed or old.name in of_run]
         self._hold_back(state)
         return state
+
+    def of_run(self, transactions: Iterable[Transaction]) -> list[Transaction]:
+        """Return those that this run has made. Runs of another history may have its name."""
+        return [made for made in transactions if made.run == self._states.run and not self._elsewhere]
 
     def _refuse_shared(self, uid: str, sink: Sink) -> None:
         """Raise ``WrongUse`` if two sinks of the script have one target: one would replace the rows of the other."""
@@ -239,10 +243,24 @@ class Sinks:
             self._give_up(state, held, why)
         if state.opened.in_order:
             self._give_up_later(state)
-        name = f"{self._attempt.epoch}-{secrets.token_hex(8)}"
+        name = self._new_name()
         prepared = state.opened.prepare(df, name, state.version + 1)
         state.add(self._transaction(state, name, origin, prepared))
         state.writes += 1
+
+    def remove(self, state: SinkState, names: tuple[str, ...]) -> None:
+        """Prepare a transaction without rows that takes the rows of others out. Raises ``NotSupportedYet`` if the sink cannot."""
+        name = self._new_name()
+        prepared = state.opened.prepare_removal(name, state.version + 1)
+        if prepared is None:
+            return
+        say(sink_messages.not_done_any_more(state.uid, state.sink.target, len(names)))
+        state.replaces = names
+        made = self._transaction(state, name, Origin(plan="", inputs=""), prepared)
+        state.add(replace(made, removes=True))
+
+    def _new_name(self) -> str:
+        return f"{self._attempt.epoch}-{secrets.token_hex(8)}"
 
     def _give_up(self, state: SinkState, held: Transaction, why: str) -> None:
         """Let the next write replace one that is computed again."""
@@ -283,8 +301,7 @@ class Sinks:
         state = self.opened.get(uid) or self._claim_numbers(uid)
         held = state.held.get(state.writes)
         if held is None:
-            name = f"{self._attempt.epoch}-{secrets.token_hex(8)}"
-            made = self._transaction(state, name, origin, Prepared(0, 0, {}))
+            made = self._transaction(state, self._new_name(), origin, Prepared(0, 0, {}))
             state.add(replace(made, committed=True))
         elif origin.earlier_stages != held.origin.earlier_stages:
             raise RowsStand(sink_messages.numbers_stand(uid, "a stage before it was computed again"))
@@ -385,13 +402,27 @@ class Sinks:
             if held.sink and uid not in self.opened and _uncommitted(held.sink, self._confirmed(uid))
         }
 
+    def left_before(self) -> list[SinkRecord]:
+        """Return the sinks to which this run has written, and that neither its restore point has nor the script."""
+        known, targets = {*self.opened, *self._states.snapshots}, {state.sink.target for state in self.opened.values()}
+        return [
+            record
+            for record in self._attempt.journal.state.sinks
+            if record.run == self._states.run and record.uid not in known and record.target not in targets
+        ]
+
     @property
     def unsaved(self) -> bool:
-        """Return whether a write is in no completed checkpoint that is known."""
-        return any(
-            state.detail().version
-            > (held.sink.version if (held := self._states.snapshots.get(uid)) and held.sink else 0)
-            for uid, state in self.opened.items()
+        """Return whether a write is in no completed checkpoint that is known, or the newest holds one that was given up."""
+        return any(self._is_unsaved(state) for state in self.opened.values())
+
+    def _is_unsaved(self, state: SinkState) -> bool:
+        held, now = self._states.snapshots.get(state.uid), state.detail()
+        if held is None or held.sink is None:
+            return now.version > 0
+        names = {made.name for made in now.transactions}
+        return now.version > held.sink.version or any(
+            made.name not in names for made in self.of_run(held.sink.transactions)
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_checkpoint_provider.errors import NotSupportedYet, RowsStand, SinkMoved
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import LogEntry
-from airflow_checkpoint_provider.spark.sinks.base import Committed, OpenSink, SinkContext
+from airflow_checkpoint_provider.spark.sinks.base import Committed, OpenSink, Prepared, SinkContext
 from airflow_checkpoint_provider.spark.sinks.files import OVERWRITE
 from airflow_checkpoint_provider.spark.sinks.run_column import of_transactions, transactions_in
 from airflow_checkpoint_provider.text import sink_messages
@@ -79,6 +79,12 @@ class OpenTableSink(OpenSink):
             found = {name for _, name in self._in_column()}
             later = [made for made in later if made.name in found]
         return later
+
+    def prepare_removal(self, name: str, version: int) -> Prepared | None:
+        if self._run_column is None:
+            return super().prepare_removal(name, version)
+        rows = self.rows()
+        return None if rows is None else self.prepare(rows.drop(self._run_column).limit(0), name, version)
 
     def take_out(self, names: Collection[str]) -> None:
         """Delete rows by the column of their run. Raises ``NotSupportedYet`` without that column."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.errors import (
     NotInstalled,
     NotSupportedYet,
     RowsRefused,
+    RowsStand,
     StoreDenied,
     StoreError,
     StoreUnavailable,
@@ -119,6 +120,36 @@ def test_retry_does_not_write_again_what_its_checkpoint_holds(
         run(job)
     assert "write 1 of this run is committed already (3 rows); not done again" in capsys.readouterr().out
     assert lab.rows() == [0, 1, 2]
+
+
+def test_rows_that_the_script_does_not_write_any_more_are_taken_out(script: Script, lab: Lab) -> None:
+    def run(job: CheckpointedJob, rows: Sequence[int]) -> None:
+        sink = job.sink("report", lab.sink(run_column="run"))
+        for number in rows:
+            sink.write(job.spark.range(number, number + 1))
+
+    lab.server.sql(f"insert into {lab.table} (id) values (9)")
+    with script.failing() as job:
+        run(job, [1, 2, 3])
+        job.checkpoint()
+    with script.attempt() as job:
+        run(job, [1])
+    assert lab.rows() == [1, 9]
+    assert lab.staging() == []
+
+
+@pytest.mark.parametrize("options", [{"mode": "upsert", "key": ["id"]}, {"mode": "overwrite"}])
+def test_rows_that_nothing_tells_are_refused_if_the_script_does_not_write_them(
+    script: Script, lab: Lab, options: dict[str, Any]
+) -> None:
+    with script.failing() as job:
+        job.sink("report", lab.sink(**options)).write(job.spark.range(1))
+        job.checkpoint()
+    with pytest.raises(RowsStand, match="this sink cannot take them out"), script.attempt() as job:
+        job.sink("report", lab.sink(**options))
+    with script.attempt(allow_non_restored_state=["report"]) as job:
+        job.sink("report", lab.sink(**options))
+    assert lab.rows() == [0]
 
 
 def test_next_runs_append_overwrite_and_upsert(script: Script, lab: Lab) -> None:

@@ -128,6 +128,39 @@ def test_second_write_goes_on_where_the_first_was_held(script: Script, out: Path
     assert rows_of(script.spark, out) == [0, 1, 10, 11, 20, 21]
 
 
+def test_run_that_writes_less_often_leaves_what_it_has_written(
+    script: Script, out: Path, capsys: CaptureFixture
+) -> None:
+    def run(job: CheckpointedJob, rows: Collection[int]) -> None:
+        sink = job.sink("report", FileSink(out))
+        for number in rows:
+            sink.write(job.spark.range(number, number + 1))
+
+    with script.failing() as job:
+        run(job, [1, 2, 3])
+        job.checkpoint()
+    script.change("second")
+    with script.attempt() as job:
+        run(job, [2, 3])
+    assert rows_of(script.spark, out) == [2, 3]
+    said = capsys.readouterr().out
+    assert (
+        "holds 1 write of earlier attempts of this run that the script has not done. The next checkpoint takes" in said
+    )
+    assert "sink 'report': the rows of 1 write are taken out of " in said
+
+
+def test_sink_with_rows_of_the_run_is_opened_or_the_job_decides(script: Script, out: Path) -> None:
+    with script.failing() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(1))
+        job.checkpoint()
+    with pytest.raises(NonRestoredState, match="Open it: what the script has not written"), script.attempt():
+        pass
+    with script.attempt() as job:
+        job.sink("report", FileSink(out))
+    assert rows_of(script.spark, out) == []
+
+
 def test_next_run_appends(script: Script, out: Path) -> None:
     for number in range(2):
         with script.attempt() as job:

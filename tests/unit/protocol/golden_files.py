@@ -338,6 +338,16 @@ def with_captured_in_parts() -> Acknowledgement:
     return replace(with_parts(), states=(replace(days, parts=replace(days.parts, done=done)),))
 
 
+def with_removal() -> Acknowledgement:
+    """Return the acknowledgement of a sink whose newest transaction only takes rows out."""
+    ack = Acknowledgement.from_bytes(golden("acknowledgement-sinks"))
+    (state,) = ack.states
+    assert state.sink
+    *others, last = state.sink.transactions
+    made = (*others, replace(last, removes=True, rows=0, replaces=("1-00000000000000fe",)))
+    return replace(ack, states=(replace(state, sink=replace(state.sink, transactions=made)),))
+
+
 def completed_at_a_barrier() -> e.CheckpointCompleted:
     """Return the event of a checkpoint at a barrier."""
     barrier = at_a_barrier().barrier
@@ -399,6 +409,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-used": lambda: with_loops_of(used=("days", "ranks", "seen-1")).to_bytes(),
     "acknowledgement-captured": lambda: with_captured().to_bytes(),
     "acknowledgement-captured-parts": lambda: with_captured_in_parts().to_bytes(),
+    "acknowledgement-removal": lambda: with_removal().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,
     "heartbeat-queries": lambda: canonical(Beat(counter=41, at=at(3), epoch=2, queries=QUERIES).to_json()),

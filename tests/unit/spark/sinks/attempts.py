@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.protocol.keys import Keys
-from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import LoopDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.transactions import Origin, SinkRecord
 from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
@@ -20,6 +22,7 @@ from airflow_checkpoint_provider.spark.sinks import sinks as package
 from airflow_checkpoint_provider.spark.sinks.files import OpenFileSink
 from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
 from airflow_checkpoint_provider.spark.sinks.sinks import Sinks
+from airflow_checkpoint_provider.spark.sinks.surplus import Surplus
 from airflow_checkpoint_provider.spark.state.states import States
 from airflow_checkpoint_provider.storage import MemoryStore
 from tests.support.targets import visible
@@ -50,6 +53,7 @@ class Attempts:
     patch: pytest.MonkeyPatch
     target: MemoryStore = field(default_factory=MemoryStore)
     held: dict[str, StateSnapshot] = field(default_factory=dict)
+    journaled: list[SinkRecord] = field(default_factory=list)  # of sinks that the checkpoint does not hold
     epoch: int = 0
 
     def begin(self, *, generation: int = 0) -> Sinks:
@@ -59,7 +63,7 @@ class Attempts:
         records = {uid: SinkRecord(uid=uid, version=held.sink.version) for uid, held in self.held.items() if held.sink}
         state = SimpleNamespace(
             job="j", incarnation="i", branch=SimpleNamespace(rewind_sink=False), checkpoint=lambda _: None,
-            sink=lambda uid: records.get(uid, SinkRecord(uid=uid)),
+            sink=lambda uid: records.get(uid, SinkRecord(uid=uid)), sinks=[*records.values(), *self.journaled],
         )  # fmt: skip
         attempt: Any = SimpleNamespace(
             journal=SimpleNamespace(state=state), store=MemoryStore(), keys=Keys("root/j"), epoch=self.epoch,
@@ -77,9 +81,20 @@ class Attempts:
     def checkpoint(self, sinks: Sinks, *, publishes: bool = True) -> None:
         """Complete a checkpoint, and commit what it publishes."""
         self.held |= {uid: cast(StateSnapshot, snapshot.record) for uid, snapshot in sinks.pin("here").items()}  # type: ignore[attr-defined]
+        sinks._states.snapshots |= self.held
         for state in sinks.opened.values() if publishes else ():
             for transaction in state.uncommitted():
                 sinks.commit(state, transaction)
+
+    def end(self, sinks: Sinks, allowed: AllowanceOption = False, kept: Collection[LoopDetail] = ()) -> None:
+        """End the script: ``allowed`` are the job's decisions, ``kept`` the loops that it keeps."""
+        again = "checkpoints restore job --from run-start"
+        Surplus(sinks, sinks._states, kept, check_allowance(allowed), again).take_out()
+
+    def finish(self, sinks: Sinks, kept: Collection[LoopDetail] = ()) -> None:
+        """End the script, and take the last checkpoint."""
+        self.end(sinks, kept=kept)
+        self.checkpoint(sinks)
 
     def run(self, *rows: str, application: str = "second", **options: Any) -> Sinks:
         """Let an attempt write ``rows``, a write for each, and complete a checkpoint."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.spark.sinks.attempts import UID, Attempts, write
+from airflow_checkpoint_provider.errors import NonRestoredState, RowsStand
+from airflow_checkpoint_provider.protocol.metadata import LoopDetail
+from airflow_checkpoint_provider.protocol.transactions import Origin, SinkRecord
+from airflow_checkpoint_provider.spark import OpenSink
+from tests.support.targets import TUESDAY, files_of, name_of, staged
+from tests.unit.spark.sinks.attempts import UID, Attempts, OpenFolder, write
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -61,3 +66,145 @@ def test_turns_whose_rows_an_earlier_write_takes_are_named(attempts: Attempts) -
     assert sinks.overtaken({UID: 1}, {UID: 3}) == UID
     assert not sinks.overtaken({UID: 4}, {UID: 6}), "no held write is there"
     assert not sinks.overtaken({}, {"other": 2})
+
+
+# -- a script that writes less often than an earlier attempt -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [["b", "c"], ["a"], ["a", "c"], []])
+@pytest.mark.parametrize("times", [1, 2])
+def test_rows_that_the_script_has_not_written_are_taken_out(
+    attempts: Attempts, rows: list[str], times: int, capsys: CaptureFixture
+) -> None:
+    attempts.run("a", "b", "c", application="first")
+    for _ in range(times):
+        attempts.finish(attempts.run(*rows))
+    assert attempts.readers_see == rows
+    assert capsys.readouterr().out.count("[CKP169]") == 1, "the second time there is nothing to do"
+
+
+def test_driver_that_dies_before_the_rows_are_taken_out_leaves_it_to_the_next(attempts: Attempts) -> None:
+    attempts.run("a", "b", application="first")
+    sinks = attempts.run("a")
+    attempts.end(sinks)
+    attempts.checkpoint(sinks, publishes=False)  # killed here
+    assert attempts.readers_see == ["a", "b"]
+    attempts.run("a")
+    assert attempts.readers_see == ["a"]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_write_that_comes_back_is_done_again(attempts: Attempts, saved: bool) -> None:
+    attempts.run("a", "b", application="first")
+    sinks = attempts.run("a")
+    attempts.end(sinks)
+    if saved:
+        attempts.checkpoint(sinks)
+    attempts.finish(attempts.run("a", "b"))
+    assert attempts.readers_see == ["a", "b"]
+
+
+def test_cleared_run_that_writes_nothing_takes_its_rows_out(attempts: Attempts) -> None:
+    attempts.run("errors")
+    attempts.held.clear()
+    sinks = attempts.begin(generation=1)
+    attempts.open(sinks)
+    attempts.finish(sinks)
+    assert attempts.readers_see == []
+
+
+def test_rows_of_others_stay(attempts: Attempts) -> None:
+    attempts.target.create("yesterday.csv", b"yesterday")
+    attempts.run("a", mode="overwrite")
+    attempts.target.create("other-run.csv", b"other run")
+    attempts.finish(attempts.run(mode="overwrite"))
+    assert attempts.readers_see == ["other run"]
+
+
+def test_later_run_that_has_overwritten_the_target_keeps_its_rows(attempts: Attempts) -> None:
+    attempts.run("a", "b", application="first")
+    later = staged(files_of(attempts.target, TUESDAY, overwrite=True), name_of(1), "later")
+    files_of(attempts.target, TUESDAY, overwrite=True).commit(later)
+    attempts.finish(attempts.run("a"))
+    assert attempts.readers_see == ["later"]
+
+
+def test_write_whose_place_a_removed_one_has_taken_is_refused(attempts: Attempts, capsys: CaptureFixture) -> None:
+    attempts.run("a", "b", application="first", mode="overwrite")
+    sinks = attempts.run("a", mode="overwrite")
+    with pytest.raises(
+        RowsStand, match=r"1 write of earlier attempts.* taken the place .*restore job --from run-start"
+    ):
+        attempts.end(sinks)
+    attempts.end(sinks, [UID])
+    assert "sink 'report': rows that earlier attempts of this run have written stay" in capsys.readouterr().out
+    assert attempts.readers_see == ["b"]
+
+
+def test_sink_that_cannot_replace_rows_is_refused(attempts: Attempts) -> None:
+    attempts.run("a", "b", application="first")
+    sinks = attempts.run("a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenFolder, "prepare_removal", OpenSink.prepare_removal)
+        with pytest.raises(
+            RowsStand, match=r"1 write .* cannot take them out.*allow_non_restored_state=\[\"report\"\]"
+        ):
+            attempts.end(sinks)
+
+
+def test_numbers_that_are_not_used_again_are_refused(attempts: Attempts) -> None:
+    first = attempts.begin()
+    for _ in range(2):
+        first.number("rows", Origin(plan="", inputs=""))
+    attempts.checkpoint(first)
+    again = attempts.begin()
+    again.number("rows", Origin(plan="", inputs=""))
+    with pytest.raises(RowsStand, match=r"job\.txn\('rows'\): .* 1 write more .*the numbers have shifted"):
+        attempts.end(again)
+
+
+def test_sink_that_the_script_opens_no_more_is_refused(attempts: Attempts, capsys: CaptureFixture) -> None:
+    attempts.run("a", application="first")
+    sinks = attempts.begin()
+    with pytest.raises(NonRestoredState, match=r"sink 'report' see rows .* does not open it.*--rename"):
+        attempts.end(sinks)
+    attempts.end(sinks, [UID])
+    assert "[CKP169]" in capsys.readouterr().out
+
+
+def test_sink_that_a_cleared_run_opens_no_more_is_named(attempts: Attempts, capsys: CaptureFixture) -> None:
+    attempts.journaled = [
+        SinkRecord(uid="errors", version=1, run="run", target="/errors"),
+        SinkRecord(uid="other", version=1, run="monday", target="/other"),
+        SinkRecord(uid="renamed", version=1, run="run", target="/out"),
+    ]
+    attempts.finish(attempts.run())
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "[CKP169]" in line)
+    assert line.startswith("sink 'errors': this run has written to /errors before it was computed again")
+
+
+def test_rows_of_turns_that_are_not_run_again_stay(attempts: Attempts, capsys: CaptureFixture) -> None:
+    attempts.run("turn 1", "turn 2", application="first")
+    passed = attempts.begin()
+    passed.pass_over({UID: 2})
+    attempts.finish(passed)
+    attempts.open(passed)
+    attempts.finish(passed)
+    kept = LoopDetail(application="", path="p/q/1-a", turns=2, writes={UID: 2})
+    attempts.end(attempts.begin(), kept=[kept])
+    attempts.finish(attempts.run(), kept=[kept])
+    assert attempts.readers_see == ["turn 1", "turn 2"]
+    assert "[CKP169]" not in capsys.readouterr().out
+
+
+def test_rows_that_wait_for_a_gate_are_given_up(attempts: Attempts) -> None:
+    for rows in (["a", "b"], ["a"]):
+        sinks = attempts.begin()
+        state = attempts.open(sinks, gated=True)
+        for text in rows:
+            write(sinks, state, text)
+        attempts.end(sinks)
+        assert sinks.unsaved
+        attempts.checkpoint(sinks, publishes=rows == ["a"])
+        assert not sinks.unsaved
+    assert attempts.readers_see == ["a"]
