@@ -78,6 +78,7 @@ class JobEnd:
         self.checkpointer.wait()
         self.attempt.writer.check_not_fenced()  # this also reads the new requests
         self.settle_states()
+        self._drop_queries_in_no_checkpoint()
         self._take_surplus_out()
         self._take_last_checkpoints()
         self._await_gate()
@@ -113,7 +114,6 @@ class JobEnd:
         unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in left}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self._drop(dropped, state_messages.left_behind)
-        self._drop_queries_in_no_checkpoint()
         if kept:
             say(state_messages.handed_on([unclaimed[uid] for uid in kept]))
         self.loops.names.say_left()

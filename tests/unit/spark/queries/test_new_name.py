@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, check_allowance
+from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption, check_allowance
 from airflow_checkpoint_provider.errors import NonRestoredState
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.protocol.query_records import QueryLocation, QueryRecord, Released
@@ -30,7 +30,7 @@ def wrote(kind: str | None, path: str | None = None) -> State:
     return replace(State(), job="job", queries=(QueryRecord(uid="orders", locations=(location,)),))
 
 
-def begin(its: Any, state: State, allowed: Allowed = False, uid: str = "orders_v2", **found: Any) -> None:
+def begin(its: Any, state: State, allowed: AllowanceOption = False, uid: str = "orders_v2", **found: Any) -> None:
     started, restored = found.get("started", {}), found.get("restored", {})
     refuse_new_name(uid, its, started, state, restored, check_allowance(allowed))
 
