@@ -10,7 +10,7 @@ from airflow_checkpoint_provider.text.units import coded, fitting, plural, some
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP140": "A source does not have all rows that a query reads again, or has other ones. The query reads the rows that are there.",
     "CKP141": "A query reads rows again, and this package cannot ask its source whether it still has them.",
-    "CKP149": "A source of files has read another path than it has now. It reads all files of its path, also copies of those that it has read.",
+    "CKP149": "A source has another path than before, and reads all files there. If it has read some of them, rows come twice.",
 }
 
 
