@@ -32,6 +32,8 @@ class Origin(Record):
     generation: Size = 0
     captured: dict[str, str] = added(factory=dict)
     """Digests of the plain values that its Python functions have captured, by name."""
+    options: str = added("")
+    """Digest of the options of the sink on which the rows in the target depend; empty if they are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,10 @@ class AttemptRun(JobRun):
         self.states = States.restored(seal, attempt.run.key, elsewhere=bool(point and point.pointer))
         self._registered = Registered(self.states, seal.id if seal else None)
         self._queries = Queries(spark, attempt, self.states, config, settings.allow_non_restored_state)
-        self._sinks = Sinks(spark, attempt, self.states, elsewhere=bool(point and point.pointer))
+        self._sinks = Sinks(
+            spark, attempt, self.states,
+            elsewhere=bool(point and point.pointer), allowed=settings.allow_non_restored_state,
+        )  # fmt: skip
         self._commits = commits = Commits(attempt, self._sinks)
         participants = Participants(self.states, self._registered, self._queries, self._sinks, commits)
         self.checkpointer = Checkpointer(attempt, participants, spark.version, config)

@@ -143,8 +143,9 @@ class JobEnd:
     def _take_surplus_out(self) -> None:
         """Take out of sinks what earlier attempts of this run have written and its script has not."""
         kept = [state.loop for state in self.loops.waiting.states() if state.loop]
-        again = restore(self.attempt.journal.state, "run-start")
-        Surplus(self.sinks, self.states, kept, self.allow_non_restored_state, again).take_out()
+        journal = self.attempt.journal.state
+        again = restore(journal, "run-start")
+        Surplus(self.sinks, self.states, journal.sinks, kept, self.allow_non_restored_state, again).take_out()
 
     def _drop(self, uids: Sequence[str], line: Callable[[Sequence[StateSnapshot]], str]) -> None:
         if uids:

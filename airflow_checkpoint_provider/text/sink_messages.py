@@ -103,6 +103,15 @@ def old_target_waits(uid: str, before: SinkDetail, target: str) -> str:
     )
 
 
+def other_name(uid: str, other: str, target: str, again: str) -> str:
+    """Return the text of the error for a sink to whose target the run has written under another name. ``again``: the command that renames."""
+    return (
+        f"sink '{uid}' is to write to {target}, and this run has written there as sink '{other}': the rows would be there twice. Nothing was"
+        f" computed. Write '{other}' in the script. If the sink has another name now, and the restored checkpoint has it: `{again}`. To leave the"
+        f" rows beside the new ones, set {_allowing(other)}"
+    )
+
+
 def target_changed(uid: str, before: SinkDetail, target: str) -> str:
     """Say that a sink writes elsewhere from now on."""
     return coded(

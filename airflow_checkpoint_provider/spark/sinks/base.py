@@ -8,7 +8,7 @@ methods are enough: ``prepare`` before a barrier, ``commit`` after the checkpoin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -166,6 +166,13 @@ class Sink(ABC):
     @abstractmethod
     def target(self) -> str:
         """Return the place of the rows in one spelling, without secrets: a URI, the name of a table."""
+
+    @property
+    def compared_options(self) -> Mapping[str, Any]:
+        """Return the options on which the rows in the target depend, as small JSON without secrets: a mode, a format. If they have changed, a
+        retry does the writes of its restore point again.
+        """
+        return {}
 
     @abstractmethod
     def open(self, context: SinkContext) -> OpenSink:

@@ -7,10 +7,10 @@ decided (``delta_chain.py``).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.functions import lit
 
@@ -70,6 +70,10 @@ class DeltaSink(Sink):
     @property
     def target(self) -> str:
         return os.fspath(self.path)
+
+    @property
+    def compared_options(self) -> Mapping[str, Any]:
+        return {"mode": self.mode, "partition_by": list(self.partition_by), "run_column": self.run_column}
 
     def open(self, context: SinkContext) -> OpenSink:
         need_package(context.spark, f"sink '{context.uid}'", DELTA)

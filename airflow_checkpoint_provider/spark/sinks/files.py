@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -72,6 +72,10 @@ class FileSink(Sink):
     @property
     def target(self) -> str:
         return os.fspath(self.path)
+
+    @property
+    def compared_options(self) -> Mapping[str, Any]:
+        return {"format": self.format, "mode": self.mode, "partition_by": list(self.partition_by)}
 
     def open(self, context: SinkContext) -> OpenSink:
         return OpenFileSink(self, context)

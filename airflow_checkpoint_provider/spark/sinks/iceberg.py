@@ -75,6 +75,10 @@ class IcebergSink(Sink):
     def target(self) -> str:
         return self.table
 
+    @property
+    def compared_options(self) -> Mapping[str, Any]:
+        return {"mode": self.mode, "run_column": self.run_column}
+
     def open(self, context: SinkContext) -> OpenSink:
         writer = f"sink '{context.uid}'"
         need_package(context.spark, writer, ICEBERG)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -76,6 +76,10 @@ class JdbcSink(Sink):
     @property
     def target(self) -> str:
         return f"{self.url.partition('?')[0]} {self.table}"
+
+    @property
+    def compared_options(self) -> Mapping[str, Any]:
+        return {"mode": self.mode, "key": list(self.key), "run_column": self.run_column}
 
     def open(self, context: SinkContext) -> OpenSink:
         return OpenJdbcSink(self, context)

@@ -10,11 +10,14 @@ from airflow_checkpoint_provider.protocol.transactions import Origin
 from airflow_checkpoint_provider.spark.stages.captured import changed
 
 OPAQUE = "its plan calls Python or other code, or holds rows of the driver"
+OTHER_OPTIONS = "the options of the sink changed"
 REBUILT = "what it is built on was computed again"
 
 
 def difference(stored: Origin, now: Origin) -> str:
     """Return why the rows of the two writes may differ; empty if they are the same rows."""
+    if stored.options and now.options != stored.options:
+        return OTHER_OPTIONS
     new_application = now.application != stored.application
     if now.python and now.earlier_stages != stored.earlier_stages:
         return f"{OPAQUE}, and {REBUILT}"

@@ -13,15 +13,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_checkpoint_provider.coordinator.assignment import check_kind
-from airflow_checkpoint_provider.errors import RowsStand, SinkMoved, WrongUse
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, check_kind
+from airflow_checkpoint_provider.errors import RowsStand, SinkMoved
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.keys import file_set_path
-from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateSnapshot
+from airflow_checkpoint_provider.protocol.metadata import SINK, Measures, StateSnapshot, digest
+from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.transactions import (
     Origin,
     SinkDetail,
-    SinkRecord,
     Transaction,
     transaction_epoch,
 )
@@ -29,7 +29,7 @@ from airflow_checkpoint_provider.protocol.wording import restore
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.s3a import spark_uri
-from airflow_checkpoint_provider.spark.sinks import numbers, replay
+from airflow_checkpoint_provider.spark.sinks import names, numbers, replay
 from airflow_checkpoint_provider.spark.sinks.base import Prepared, Sink, SinkContext
 from airflow_checkpoint_provider.spark.sinks.leftovers import abort_leftovers
 from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
@@ -42,9 +42,21 @@ if TYPE_CHECKING:
 
 
 class Sinks:
-    """The sinks of one attempt. ``elsewhere``: its restore point belongs to another history, whose runs may have the same names."""
+    """The sinks of one attempt. ``elsewhere``: its restore point belongs to another history, whose runs may have the same names.
 
-    def __init__(self, spark: SparkSession, attempt: Attempt, states: States, *, elsewhere: bool = False) -> None:
+    ``allowed`` are the job's decisions on states that its script does not use.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        attempt: Attempt,
+        states: States,
+        *,
+        elsewhere: bool = False,
+        allowed: Allowed = False,
+    ) -> None:
+        self._allowed = allowed
         self.spark, self._attempt, self._states, self._elsewhere = spark, attempt, states, elsewhere
         self.opened: dict[str, SinkState] = {}
         self.before_write: Callable[[], object] = lambda: None  # called by the script before it writes
@@ -60,7 +72,10 @@ class Sinks:
 
     def claim(self, uid: str, sink: Sink, *, gated: bool) -> SinkState:
         """Open a sink, and commit what the restore point holds for it. Raises ``KindChanged``, ``RowsStand``, and errors of the target."""
-        self._refuse_shared(uid, sink)
+        names.refuse_shared(uid, sink, self.opened.values())
+        if not self._elsewhere:
+            run, states, journal = self._states.run, self._states.snapshots, self._attempt.journal.state
+            names.refuse_other_name(uid, sink, run, states, journal, self._allowed)
         self._attempt.writer.check_not_fenced()
         restored = self._restored(uid, sink)
         context = self._context(uid)
@@ -85,15 +100,6 @@ class Sinks:
     def of_run(self, transactions: Iterable[Transaction]) -> list[Transaction]:
         """Return those that this run has made. Runs of another history may have its name."""
         return [made for made in transactions if made.run == self._states.run and not self._elsewhere]
-
-    def _refuse_shared(self, uid: str, sink: Sink) -> None:
-        """Raise ``WrongUse`` if two sinks of the script have one target: one would replace the rows of the other."""
-        for other in self.opened.values():
-            if (other.sink.kind, other.sink.target) == (sink.kind, sink.target):
-                raise WrongUse(
-                    f"sink '{uid}' and sink '{other.uid}' write to one target, {sink.target}. Keep what job.sink(\"{other.uid}\", ...)"
-                    " returns, and write to it more than once"
-                )
 
     def _restored(self, uid: str, sink: Sink) -> SinkDetail:
         """Return what the restore point holds of a sink. What it holds for another target is of no use here.
@@ -233,6 +239,8 @@ class Sinks:
     def write(self, state: SinkState, df: DataFrame, origin: Origin) -> None:
         """Prepare the rows of a write, unless the restore point holds it. Raises ``RowsStand``, and Spark's error."""
         held = state.held.get(state.writes)
+        if options := state.sink.compared_options:
+            origin = replace(origin, options=digest(canonical(options)))
         if held is not None:
             why = replay.difference(held.origin, origin)
             if not why:
@@ -248,14 +256,14 @@ class Sinks:
         state.add(self._transaction(state, name, origin, prepared))
         state.writes += 1
 
-    def remove(self, state: SinkState, names: tuple[str, ...]) -> None:
+    def remove(self, state: SinkState, replaced: tuple[str, ...]) -> None:
         """Prepare a transaction without rows that takes the rows of others out. Raises ``NotSupportedYet`` if the sink cannot."""
         name = self._new_name()
         prepared = state.opened.prepare_removal(name, state.version + 1)
         if prepared is None:
             return
-        say(sink_messages.not_done_any_more(state.uid, state.sink.target, len(names)))
-        state.replaces = names
+        say(sink_messages.not_done_any_more(state.uid, state.sink.target, len(replaced)))
+        state.replaces = replaced
         made = self._transaction(state, name, Origin(plan="", inputs=""), prepared)
         state.add(replace(made, removes=True))
 
@@ -401,15 +409,6 @@ class Sinks:
             for uid, held in self._states.snapshots.items()
             if held.sink and uid not in self.opened and _uncommitted(held.sink, self._confirmed(uid))
         }
-
-    def left_before(self) -> list[SinkRecord]:
-        """Return the sinks to which this run has written, and that neither its restore point has nor the script."""
-        known, targets = {*self.opened, *self._states.snapshots}, {state.sink.target for state in self.opened.values()}
-        return [
-            record
-            for record in self._attempt.journal.state.sinks
-            if record.run == self._states.run and record.uid not in known and record.target not in targets
-        ]
 
     @property
     def unsaved(self) -> bool:

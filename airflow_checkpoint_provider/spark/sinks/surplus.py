@@ -6,13 +6,13 @@ that replaces it: so it goes with the last checkpoint, as any write does. Where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, undecided
 from airflow_checkpoint_provider.errors import NonRestoredState, NotSupportedYet, RowsStand
 from airflow_checkpoint_provider.protocol.metadata import LoopDetail
-from airflow_checkpoint_provider.protocol.transactions import Transaction
+from airflow_checkpoint_provider.protocol.transactions import SinkRecord, Transaction
 from airflow_checkpoint_provider.spark.process.log import say
 from airflow_checkpoint_provider.spark.sinks.numbers import Numbers
 from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
@@ -25,12 +25,13 @@ from airflow_checkpoint_provider.text import sink_messages
 class Surplus:
     """Takes out what earlier attempts of the run have written and its script has not.
 
-    ``kept`` are the loops that the job keeps without coming to them: what their turns have written stays. ``allowed`` are the job's
-    decisions on states that its script does not use. ``again`` is the command that runs all of the run again.
+    ``records`` are the sinks in the journal. ``kept`` are the loops that the job keeps without coming to them: what their turns have written
+    stays. ``allowed`` are the job's decisions on states that its script does not use. ``again`` is the command that runs all of the run again.
     """
 
     sinks: Sinks
     states: States
+    records: Sequence[SinkRecord]
     kept: Collection[LoopDetail]
     allowed: Allowed
     again: str
@@ -44,7 +45,7 @@ class Surplus:
             if undecided([uid], self.allowed):
                 raise NonRestoredState(sink_messages.not_opened(uid), uid=uid)
             say(sink_messages.rows_stay(uid))
-        for record in self.sinks.left_before():
+        for record in self._left_before_the_clear():
             say(sink_messages.not_opened_after_clear(record.uid, record.target))
         for state in self.sinks.opened.values():
             if names := self._names(state):
@@ -58,6 +59,13 @@ class Surplus:
             uid: self.sinks.of_run(old for old in sink.transactions if not old.removes) for uid, sink in held.items()
         }
         return [uid for uid in made if self._beyond(uid, made[uid], counts.get(uid, 0))]
+
+    def _left_before_the_clear(self) -> list[SinkRecord]:
+        """Return the sinks to which the run has written, and that neither its restore point has nor the script."""
+        opened = self.sinks.opened
+        known, targets = {*opened, *self.states.snapshots}, {state.sink.target for state in opened.values()}
+        written = (record for record in self.records if record.run == self.states.run and record.version)
+        return [record for record in written if record.uid not in known and record.target not in targets]
 
     def _beyond(self, uid: str, held: Iterable[Transaction], writes: int) -> list[Transaction]:
         """Return the held writes that the script has not come to."""

@@ -161,6 +161,23 @@ def test_sink_with_rows_of_the_run_is_opened_or_the_job_decides(script: Script, 
     assert rows_of(script.spark, out) == []
 
 
+def test_sink_keeps_its_rows_under_another_name(script: Script, out: Path, capsys: CaptureFixture) -> None:
+    def run(job: CheckpointedJob, name: str) -> None:
+        job.sink(name, FileSink(out)).write(job.spark.range(2))
+
+    with script.failing() as job:
+        run(job, "report")
+        job.checkpoint()
+    with pytest.raises(NonRestoredState, match="--from latest --rename report=rapport"), script.attempt() as job:
+        run(job, "rapport")
+    source = change.RestoreSource("latest", rename={"report": "rapport"})
+    change.restore(script.coordinator().store, "job", None, source, change.Approval(yes=True))
+    with script.attempt() as job:
+        run(job, "rapport")
+    assert rows_of(script.spark, out) == [0, 1]
+    assert "sink 'rapport': write 1 of this run is committed already" in capsys.readouterr().out
+
+
 def test_next_run_appends(script: Script, out: Path) -> None:
     for number in range(2):
         with script.attempt() as job:

@@ -338,6 +338,15 @@ def with_captured_in_parts() -> Acknowledgement:
     return replace(with_parts(), states=(replace(days, parts=replace(days.parts, done=done)),))
 
 
+def with_options() -> Acknowledgement:
+    """Return the acknowledgement of a sink whose writes know its options."""
+    ack = Acknowledgement.from_bytes(golden("acknowledgement-sinks"))
+    (state,) = ack.states
+    assert state.sink
+    written = tuple(replace(one, origin=replace(one.origin, options="0pt1ons")) for one in state.sink.transactions)
+    return replace(ack, states=(replace(state, sink=replace(state.sink, transactions=written)),))
+
+
 def with_removal() -> Acknowledgement:
     """Return the acknowledgement of a sink whose newest transaction only takes rows out."""
     ack = Acknowledgement.from_bytes(golden("acknowledgement-sinks"))
@@ -409,6 +418,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "acknowledgement-used": lambda: with_loops_of(used=("days", "ranks", "seen-1")).to_bytes(),
     "acknowledgement-captured": lambda: with_captured().to_bytes(),
     "acknowledgement-captured-parts": lambda: with_captured_in_parts().to_bytes(),
+    "acknowledgement-options": lambda: with_options().to_bytes(),
     "acknowledgement-removal": lambda: with_removal().to_bytes(),
     "seal": lambda: lived().objects[KEYS.seal(2)],
     "heartbeat": heartbeat,

@@ -18,6 +18,7 @@ from airflow_checkpoint_provider.sinks.log import RunOfSink
 from airflow_checkpoint_provider.sinks.published_files import PublishedFiles
 from airflow_checkpoint_provider.sinks.staging import rows_key
 from airflow_checkpoint_provider.spark import FileSink, Prepared, SinkContext
+from airflow_checkpoint_provider.spark.sinks import names
 from airflow_checkpoint_provider.spark.sinks import sinks as package
 from airflow_checkpoint_provider.spark.sinks.files import OpenFileSink
 from airflow_checkpoint_provider.spark.sinks.sink_state import SinkState
@@ -54,12 +55,14 @@ class Attempts:
     target: MemoryStore = field(default_factory=MemoryStore)
     held: dict[str, StateSnapshot] = field(default_factory=dict)
     journaled: list[SinkRecord] = field(default_factory=list)  # of sinks that the checkpoint does not hold
+    run_key: str = "run"
     epoch: int = 0
 
-    def begin(self, *, generation: int = 0) -> Sinks:
+    def begin(self, *, generation: int = 0, allowed: AllowanceOption = False) -> Sinks:
         """Begin an attempt at the newest checkpoint."""
         self.epoch += 1
         self.patch.setattr(package, "abort_leftovers", lambda *_: None)  # it asks the journal
+        self.patch.setattr(names, "restore", lambda _, *words: f"restore {' '.join(words)}")
         records = {uid: SinkRecord(uid=uid, version=held.sink.version) for uid, held in self.held.items() if held.sink}
         state = SimpleNamespace(
             job="j", incarnation="i", branch=SimpleNamespace(rewind_sink=False), checkpoint=lambda _: None,
@@ -67,16 +70,18 @@ class Attempts:
         )  # fmt: skip
         attempt: Any = SimpleNamespace(
             journal=SimpleNamespace(state=state), store=MemoryStore(), keys=Keys("root/j"), epoch=self.epoch,
-            run=SimpleNamespace(key="run", generation=generation, started_at="2026-01-01T00:00:00+00:00"),
+            run=SimpleNamespace(key=self.run_key, generation=generation, started_at="2026-01-01T00:00:00+00:00"),
             writer=SimpleNamespace(check_not_fenced=lambda: None), restored=SimpleNamespace(point=None),
         )  # fmt: skip
-        return Sinks(cast(Any, None), attempt, States("run", dict(self.held)))
+        return Sinks(cast(Any, None), attempt, States(self.run_key, dict(self.held)), allowed=check_allowance(allowed))
 
-    def open(self, sinks: Sinks, uid: str = UID, *, gated: bool = False, **options: Any) -> SinkState:
+    def open(
+        self, sinks: Sinks, uid: str = UID, *, gated: bool = False, path: str = "/out", **options: Any
+    ) -> SinkState:
         """Open a sink of the folder."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(FileSink, "open", lambda sink, context: OpenFolder(self.target, sink, context))
-            return sinks.claim(uid, FileSink("/out", **options), gated=gated)
+            return sinks.claim(uid, FileSink(path, **options), gated=gated)
 
     def checkpoint(self, sinks: Sinks, *, publishes: bool = True) -> None:
         """Complete a checkpoint, and commit what it publishes."""
@@ -89,7 +94,9 @@ class Attempts:
     def end(self, sinks: Sinks, allowed: AllowanceOption = False, kept: Collection[LoopDetail] = ()) -> None:
         """End the script: ``allowed`` are the job's decisions, ``kept`` the loops that it keeps."""
         again = "checkpoints restore job --from run-start"
-        Surplus(sinks, sinks._states, kept, check_allowance(allowed), again).take_out()
+        Surplus(
+            sinks, sinks._states, sinks._attempt.journal.state.sinks, kept, check_allowance(allowed), again
+        ).take_out()
 
     def finish(self, sinks: Sinks, kept: Collection[LoopDetail] = ()) -> None:
         """End the script, and take the last checkpoint."""

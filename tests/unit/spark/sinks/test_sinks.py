@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from airflow_checkpoint_provider.errors import NonRestoredState, RowsStand
 from airflow_checkpoint_provider.protocol.metadata import LoopDetail
 from airflow_checkpoint_provider.protocol.transactions import Origin, SinkRecord
-from airflow_checkpoint_provider.spark import OpenSink
+from airflow_checkpoint_provider.spark import DeltaSink, FileSink, IcebergSink, JdbcSink, OpenSink, Sink
 from tests.support.targets import TUESDAY, files_of, name_of, staged
 from tests.unit.spark.sinks.attempts import UID, Attempts, OpenFolder, write
 
@@ -173,6 +177,7 @@ def test_sink_that_the_script_opens_no_more_is_refused(attempts: Attempts, capsy
 
 
 def test_sink_that_a_cleared_run_opens_no_more_is_named(attempts: Attempts, capsys: CaptureFixture) -> None:
+    attempts.run()
     attempts.journaled = [
         SinkRecord(uid="errors", version=1, run="run", target="/errors"),
         SinkRecord(uid="other", version=1, run="monday", target="/other"),
@@ -208,3 +213,80 @@ def test_rows_that_wait_for_a_gate_are_given_up(attempts: Attempts) -> None:
         attempts.checkpoint(sinks, publishes=rows == ["a"])
         assert not sinks.unsaved
     assert attempts.readers_see == ["a"]
+
+
+# -- another name, other options ---------------------------------------------------------------------------------------
+
+
+def test_sink_under_another_name_is_refused_while_its_run_has_rows_there(attempts: Attempts) -> None:
+    attempts.run("a", application="first")
+    renamed = r"sink 'rapport' .* as sink 'report'.*restore latest --rename report=rapport"
+    with pytest.raises(NonRestoredState, match=renamed):
+        attempts.open(attempts.begin(), "rapport")
+    attempts.open(attempts.begin(allowed=["report"]), "rapport")
+    attempts.held = {"rapport": replace(attempts.held[UID], uid="rapport")}  # as --rename does
+    sinks = attempts.begin()
+    write(sinks, attempts.open(sinks, "rapport"), "a")
+    attempts.finish(sinks)
+    assert attempts.readers_see == ["a"]
+
+
+def test_other_name_of_a_cleared_run_is_refused_though_its_restore_point_has_none(attempts: Attempts) -> None:
+    attempts.journaled = [SinkRecord(uid=UID, version=1, run="run", target="/out")]
+    with pytest.raises(NonRestoredState, match="as sink 'report'"):
+        attempts.open(attempts.begin(generation=1), "rapport")
+    attempts.open(attempts.begin(generation=1))
+
+
+def test_next_run_may_give_a_sink_another_name(attempts: Attempts) -> None:
+    attempts.run("a")
+    attempts.run_key = "tuesday"
+    sinks = attempts.begin()
+    write(sinks, attempts.open(sinks, "rapport"), "b")
+    attempts.checkpoint(sinks)
+    assert attempts.readers_see == ["a", "b"]
+
+
+def test_sinks_that_exchange_their_targets_are_refused(attempts: Attempts) -> None:
+    sink = attempts.run("a") and attempts.held[UID].sink
+    assert sink
+    attempts.held["other"] = replace(attempts.held[UID], uid="other", sink=replace(sink, target="/other"))
+    with pytest.raises(NonRestoredState, match="as sink 'other'"):
+        attempts.open(attempts.begin(), path="/other")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        ({}, {"mode": "overwrite"}, ["a"]),
+        ({"mode": "overwrite"}, {}, ["a"]),
+        ({"format": "csv"}, {"format": "json"}, ["a", "yesterday"]),
+        ({"partition_by": ["a", "b"]}, {"partition_by": ["b", "a"]}, ["a", "yesterday"]),
+    ],
+)
+def test_writes_are_done_again_if_the_options_of_the_sink_changed(
+    attempts: Attempts, capsys: CaptureFixture, first: dict[str, Any], second: dict[str, Any], left: list[str]
+) -> None:
+    attempts.target.create("yesterday.csv", b"yesterday")
+    attempts.run("a", **first)
+    attempts.finish(attempts.run("a", **second))
+    assert attempts.readers_see == left
+    assert "write 1 of this run is done again: the options of the sink changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sink", "same", "other"),
+    [
+        (FileSink("/a"), FileSink("/b", partition_by=[]), FileSink("/a", partition_by=["day"])),
+        (DeltaSink("/a"), DeltaSink("/a", partition_by=()), DeltaSink("/a", run_column="run")),
+        (IcebergSink("a.b"), IcebergSink("a.c"), IcebergSink("a.b", mode="overwrite")),
+        (
+            JdbcSink("jdbc:postgresql:a", "t", properties={"password": "1"}),
+            JdbcSink("jdbc:postgresql:a", "t", properties={"password": "2"}),
+            JdbcSink("jdbc:postgresql:a", "t", mode="upsert", key=["id"]),
+        ),
+    ],
+)
+def test_options_that_change_rows_are_compared_and_no_others(sink: Sink, same: Sink, other: Sink) -> None:
+    assert sink.compared_options == same.compared_options != other.compared_options
+    assert json.loads(json.dumps(sink.compared_options)) == sink.compared_options
