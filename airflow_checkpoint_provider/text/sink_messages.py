@@ -340,6 +340,15 @@ def not_opened_after_clear(uid: str, target: str) -> str:
     )
 
 
+def nothing_written(uid: str, target: str) -> str:
+    """Say that a run has overwritten a table before it was computed again, and writes nothing to it now."""
+    return coded(
+        f"sink '{uid}': this run has overwritten {target} before it was computed again, and the script writes nothing now. If no later run has"
+        " overwritten it, those rows stand. If they shall go, write(df.limit(0))",
+        "CKP168",
+    )
+
+
 def rows_stay(uid: str) -> str:
     """Say that rows stay that the script has not written, because the job allows it."""
     return coded(

@@ -50,6 +50,9 @@ class Surplus:
         for state in self.sinks.opened.values():
             if names := self._names(state):
                 self._take_out(state, names)
+            elif state.opened.in_order and not state.writes and self._wrote_before_the_clear(state.uid):
+                # A table does not tell whose overwrite it holds
+                say(sink_messages.nothing_written(state.uid, state.sink.target))
 
     def _left(self) -> list[str]:
         """Return the sinks that the script has not opened, and to which the run has written more than finished turns have."""
@@ -66,6 +69,14 @@ class Surplus:
         known, targets = {*opened, *self.states.snapshots}, {state.sink.target for state in opened.values()}
         written = (record for record in self.records if record.run == self.states.run and record.version)
         return [record for record in written if record.uid not in known and record.target not in targets]
+
+    def _wrote_before_the_clear(self, uid: str) -> bool:
+        """Return whether the run has written to a sink what its restore point does not hold."""
+        held = self.states.snapshots.get(uid)
+        version = held.sink.version if held and held.sink else 0
+        return any(
+            record.uid == uid and record.run == self.states.run and record.version > version for record in self.records
+        )
 
     def _beyond(self, uid: str, held: Iterable[Transaction], writes: int) -> list[Transaction]:
         """Return the held writes that the script has not come to."""

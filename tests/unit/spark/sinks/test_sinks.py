@@ -188,6 +188,18 @@ def test_sink_that_a_cleared_run_opens_no_more_is_named(attempts: Attempts, caps
     assert line.startswith("sink 'errors': this run has written to /errors before it was computed again")
 
 
+def test_table_that_a_cleared_run_overwrites_no_more_is_named(attempts: Attempts, capsys: CaptureFixture) -> None:
+    """It does not tell whose overwrite it holds."""
+    attempts.journaled = [SinkRecord(uid=UID, version=1, run="run", target="/out")]
+    for rows in ([], ["a"]):
+        sinks = attempts.begin(generation=1)
+        state = attempts.open(sinks, mode="overwrite")
+        for text in rows:
+            write(sinks, state, text)
+        attempts.end(sinks)
+        assert ("sink 'report': this run has overwritten /out before" in capsys.readouterr().out) == (not rows)
+
+
 def test_rows_of_turns_that_are_not_run_again_stay(attempts: Attempts, capsys: CaptureFixture) -> None:
     attempts.run("turn 1", "turn 2", application="first")
     passed = attempts.begin()
