@@ -22,13 +22,8 @@ from airflow_checkpoint_provider.storage import Store
 
 IndexState = Callable[[int], str | None]
 """Returns Airflow's state of another instance of the task, as ``_airflow.task_state`` does."""
-CLEARED = (
-    None,
-    "scheduled",
-    "queued",
-    "removed",
-    _airflow.DELETED,
-)  # such an index was cleared, or the list has become shorter
+# An index in such a state was cleared, or the list has become shorter
+CLEARED = (None, "scheduled", "queued", "removed", _airflow.DELETED)
 RETRIES = ("up_for_retry", "up_for_reschedule")
 
 

@@ -65,9 +65,8 @@ class Loops:
         self._finished_files: set[str] = set()  # of states that turns before the newest barrier have computed
         self._restored_values = dict(parts.states.held_values or {})
         self.names = LoopNames(parts.attempt, parts.states, parts.allow_non_restored_state)
-        self._broken_off: str | None = (
-            None  # uid of the newest loop that was left by ``break`` after changes that no barrier has stored
-        )
+        # uid of the newest loop that was left by ``break`` after changes that no barrier has stored
+        self._broken_off: str | None = None
         self._same = True  # the script has come to all restored turns so far as they were stored
         parts.sinks.before_write = self._note_write
 

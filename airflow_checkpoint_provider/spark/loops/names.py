@@ -29,12 +29,9 @@ class LoopNames:
         self._attempt, self._states, self._allowed = attempt, states, allowed
         self.opened_in_turns: set[str] = set()  # uids of what finished turns have opened: no turn need open them again
         self._opened_now: set[str] = set()  # those of the turns of this attempt
-        self._left_by_others: set[str] = (
-            set()
-        )  # uids of the frames and values that turns of another application have left
-        self._opened_by_others: set[str] = (
-            set()
-        )  # uids of what only turns of another application have opened in this run
+        # uids of the frames and values that turns of another application have left, and of what only they have opened in this run
+        self._left_by_others: set[str] = set()
+        self._opened_by_others: set[str] = set()
 
     # -- loops -------------------------------------------------------------------------------------------------------
 

@@ -39,17 +39,11 @@ class Loop:
     before: dict[str, str] = field(default_factory=dict)  # what the script had built before it: uid -> identity
     at_barrier: set[str] = field(default_factory=set)  # uids of what it had built at the newest barrier
     writes_before: dict[str, int] = field(default_factory=dict)
-    broken_off: str | None = (
-        None  # uid of a loop before it that was left by ``break`` after changes that no barrier has stored
-    )
+    broken_off: str | None = None  # uid of a loop before it that was left by ``break`` with changes not stored
     own_values: set[str] = field(default_factory=set)  # uids of the values that its turns have set
     opened: set[str] = field(default_factory=set)  # uids of the states that the script has opened inside of its turns
-    used: set[str] = field(
-        default_factory=set
-    )  # what this application has opened in this run, as the restore point says
-    used_before: set[str] = field(
-        default_factory=set
-    )  # what the application of the newest restored turn had opened at its end
+    used: set[str] = field(default_factory=set)  # what this application has opened in this run, by the restore point
+    used_before: set[str] = field(default_factory=set)  # the same of the application of the newest restored turn
     changed: bool = False  # whether that was another application
     open_before: frozenset[str] = frozenset()  # the states that the script had opened when the present turn began
     effects: bool = False  # since the newest barrier, a turn has changed a value or a frame, or has written to a sink
