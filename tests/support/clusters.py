@@ -110,7 +110,8 @@ def in_cluster_mode(yarn: Yarn) -> Cluster:
 
 
 def _workers(page: int) -> int:
-    """Return how many workers the page of a master lists as alive."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
+    """Return how many workers the page of a master lists as alive. A master that starts answers this address with its page at first."""
+    address = f"http://127.0.0.1:{page}/json/"
+    with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(address, timeout=5) as answer:
         return int(json.load(answer)["aliveworkers"])
     return 0
