@@ -345,7 +345,7 @@ def nothing_written(uid: str, target: str) -> str:
     return coded(
         f"sink '{uid}': this run has overwritten {target} before it was computed again, and the script writes nothing now. If no later run has"
         " overwritten it, those rows stand. If they shall go, write(df.limit(0))",
-        "CKP168",
+        "CKP169",
     )
 
 
