@@ -19,6 +19,7 @@ from airflow_checkpoint_provider.errors import (
     RenameConflict,
     StateNotFound,
 )
+from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.keys import check_uid
 from airflow_checkpoint_provider.protocol.metadata import (
     Acknowledgement,
@@ -123,7 +124,6 @@ def _non_restored(
     """Return the error. ``pairs`` are a kind in words, the uids that the script has not used, and the new ones. Turns have used ``stored``."""
     uids = [uid for _, missing, _ in pairs for uid in missing]
     found = ", and ".join(_pair(*pair, loop) for pair in pairs)
-    kept = json.dumps(dict.fromkeys(uids, KEEP), ensure_ascii=False)
     ended = (
         f"The attempt ended before it stored turns of {loop}, and the corrected script runs them. If the script uses {_quoted(uids)} later, move"
         f" {'them' if len(uids) > 1 else 'it'} before the loop, or allow it as below."
@@ -138,7 +138,7 @@ def _non_restored(
     return NonRestoredState(
         f"The script {found}. Is that a wrong name? {ended} If the name is wrong, write {_quoted(uids)} in the script. If the state has"
         f" another name now, restore it with --rename {rename}. To keep"
-        f" {_quoted(uids)} unused, set allow_non_restored_state={kept}. To drop {'them' if len(uids) > 1 else 'it'}, set"
+        f" {_quoted(uids)} unused, set {wording.keeping(uids)}. To drop {'them' if len(uids) > 1 else 'it'}, set"
         f" allow_non_restored_state={json.dumps(uids, ensure_ascii=False)}",
         uid=uids[0],
     )

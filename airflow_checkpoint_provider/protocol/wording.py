@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -111,6 +112,16 @@ def restore(state: State | None, where: str, *options: str) -> str:
     if state is None:
         return command("restore", "JOB", "--from", where, *options)
     return command("restore", *_names(state), "--from", where, *options, state=state)
+
+
+def run_start(state: State) -> str:
+    """Return the command with which the newest run of this history starts over."""
+    return restore(state, "run-start")
+
+
+def keeping(uids: Iterable[str]) -> str:
+    """Return the option of a job that keeps these states, though its script does not use them."""
+    return f"allow_non_restored_state={json.dumps(dict.fromkeys(uids, 'keep'), ensure_ascii=False)}"
 
 
 def stop(state: State) -> str:

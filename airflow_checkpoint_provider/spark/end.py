@@ -17,7 +17,7 @@ from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.protocol.keys import Keys
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
-from airflow_checkpoint_provider.protocol.wording import restore
+from airflow_checkpoint_provider.protocol.wording import run_start
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.attempt.damage import damage_of
 from airflow_checkpoint_provider.spark.attempt.memory import cause_of
@@ -144,7 +144,7 @@ class JobEnd:
         """Take out of sinks what earlier attempts of this run have written and its script has not."""
         kept = [state.loop for state in self.loops.waiting.states() if state.loop]
         journal = self.attempt.journal.state
-        again = restore(journal, "run-start")
+        again = run_start(journal)
         Surplus(self.sinks, self.states, journal.sinks, kept, self.allow_non_restored_state, again).take_out()
 
     def _drop(self, uids: Sequence[str], line: Callable[[Sequence[StateSnapshot]], str]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from airflow_checkpoint_provider.errors import printable
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.query_details import Edge
 from airflow_checkpoint_provider.protocol.state import State
-from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, restore, rewound
+from airflow_checkpoint_provider.protocol.wording import Name, command, item_option, keeping, restore, rewound
 from airflow_checkpoint_provider.text.units import coded, plural, size
 
 CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
@@ -45,12 +44,11 @@ def perhaps_renamed(uid: str, format_: str, others: Sequence[str], state: State)
     """Say that a query begins, and that it may be one of ``others``, which are not started, under a new name."""
     names, old = " or ".join(f"'{other}'" for other in others), others[0]
     command_ = restore(state, "latest", "--rename", f"{old}=NEW")
-    kept = json.dumps(dict.fromkeys(others, "keep"), ensure_ascii=False)
     text = (
         f"query '{uid}' starts from its beginning and writes to {format_}, as query {names} of this job did, which is not started yet. Is it that"
         f" query under a new name? Then it writes all rows again: stop the job, and write '{old}' in the script as before. `{command_}` gives it"
         f" a name that no query of the job has had. If '{uid}' is a query of its own, start it after {names}, or set"
-        f" allow_non_restored_state={kept}"
+        f" {keeping(others)}"
     )
     return coded(text, "CKP429")
 

@@ -31,14 +31,8 @@ from airflow_checkpoint_provider.triggers.threads import in_thread
 
 ENDED, REFUSED, REPLACED, SILENT, NOT_ATTACHED = "ended", "refused", "replaced", "silent", "not attached"
 GIVEN_UP = ""  # the trigger cannot read the storage; perhaps the task can
-OVER = (
-    "failed",
-    "success",
-    "skipped",
-    "upstream_failed",
-    "removed",
-    _airflow.DELETED,
-)  # states of a task that nobody will resume
+# States of a task that nobody will resume
+OVER = ("failed", "success", "skipped", "upstream_failed", "removed", _airflow.DELETED)
 
 
 class DeferredLaunch:

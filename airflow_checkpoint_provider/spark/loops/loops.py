@@ -19,7 +19,7 @@ from airflow_checkpoint_provider.errors import WrongUse
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch, file_set_path
 from airflow_checkpoint_provider.protocol.metadata import LOOP, ONCE, LoopDetail, Measures, StateSnapshot
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.wording import restore
+from airflow_checkpoint_provider.protocol.wording import run_start
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.checkpoints.checkpointer import Checkpointer
 from airflow_checkpoint_provider.spark.loops import items
@@ -196,7 +196,7 @@ class Loops:
 
     @property
     def _again(self) -> str:
-        return restore(self._attempt.journal.state, "run-start")
+        return run_start(self._attempt.journal.state)
 
     def _go_on(self, loop: Loop, held: StateSnapshot, detail: LoopDetail) -> None:
         """Set everything to what the finished turns have left."""

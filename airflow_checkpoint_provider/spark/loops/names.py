@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, undecided
 from airflow_checkpoint_provider.protocol.metadata import ONCE, LoopDetail, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.protocol.wording import restore
+from airflow_checkpoint_provider.protocol.wording import run_start
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.loops.turns import Loop
 from airflow_checkpoint_provider.spark.process.log import say
@@ -113,7 +113,7 @@ class LoopNames:
 
     @property
     def _again(self) -> str:
-        return restore(self._attempt.journal.state, "run-start")
+        return run_start(self._attempt.journal.state)
 
 
 def _named(states: Iterable[StateSnapshot]) -> list[str]:

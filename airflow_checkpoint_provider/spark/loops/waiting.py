@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_checkpoint_provider.protocol.keys import file_set_path
 from airflow_checkpoint_provider.protocol.metadata import ONCE, LoopDetail, StateSnapshot
-from airflow_checkpoint_provider.protocol.wording import restore
+from airflow_checkpoint_provider.protocol.wording import run_start
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
 from airflow_checkpoint_provider.spark.loops import items
 from airflow_checkpoint_provider.spark.loops.frames import Frames
@@ -82,7 +82,7 @@ class WaitingLoops:
                 and state.loop.reopened
                 and (state.uid == uid or (not uid and state.uid in self._states.claimed_loops))
             ):
-                raise items.left_open(state.uid, state.loop.reopened, restore(self._attempt.journal.state, "run-start"))
+                raise items.left_open(state.uid, state.loop.reopened, run_start(self._attempt.journal.state))
 
     # -- frames ------------------------------------------------------------------------------------------------------
 

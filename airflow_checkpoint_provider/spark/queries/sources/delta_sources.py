@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.protocol.query_details import DELTA
+from airflow_checkpoint_provider.protocol.wording import keeping
 from airflow_checkpoint_provider.spark.queries.sinks.delta_table import DeltaOffset, DeltaTable
 from airflow_checkpoint_provider.spark.queries.sources.file_sources import IGNORED_CONF, ignores_missing
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
@@ -54,7 +55,7 @@ class DeltaSources:
         self, leaf: Leaf, table: DeltaTable, begins: DeltaOffset | None, ends: Sequence[DeltaOffset], reading: Reading
     ) -> Iterator[Loss]:
         where, newer = f"its table {shown(table.folder)}", NEWER if reading.left else ""
-        anew = f'Start the query under another uid, with allow_non_restored_state={{"{self._uid}": "keep"}}'
+        anew = f"Start the query under another uid, with {keeping([self._uid])}"
         first = begins or min(ends, key=lambda end: end.version)
         if table.version == NOTHING or table.id != first.table:
             yield Loss(where, ["it was deleted or made anew"], f"{newer} {anew}")

@@ -16,6 +16,7 @@ from airflow_checkpoint_provider.location.files import NOTHING
 from airflow_checkpoint_provider.location.foreign import loads, long, readable
 from airflow_checkpoint_provider.protocol.query_details import ICEBERG
 from airflow_checkpoint_provider.protocol.records import cut
+from airflow_checkpoint_provider.protocol.wording import keeping
 from airflow_checkpoint_provider.spark.queries.sinks.iceberg_table import IcebergTable
 from airflow_checkpoint_provider.spark.queries.sources.reading import NEWER, Loss, Reading
 from airflow_checkpoint_provider.spark.queries.sources.sources import Leaf
@@ -57,7 +58,7 @@ class IcebergSources:
                 f"its table {table.name}",
                 gone,
                 f"{newer} Iceberg has no option that skips expired snapshots. Start the query under another uid, with"
-                f' allow_non_restored_state={{"{self._uid}": "keep"}}. Without .option("stream-from-timestamp", MILLISECONDS) on the source it'
+                f' {keeping([self._uid])}. Without .option("stream-from-timestamp", MILLISECONDS) on the source it'
                 " reads the whole table, and writes all rows again. Keep snapshots for longer than the longest stop",
                 counted=f"{begins}, and the query {'reads' if first else 'reads on after'} ",
             )

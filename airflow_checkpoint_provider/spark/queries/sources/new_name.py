@@ -6,10 +6,9 @@ each query by its id, and other sinks count none. There a query with a new name 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
-from airflow_checkpoint_provider.coordinator.assignment import KEEP, Allowed, undecided
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, undecided
 from airflow_checkpoint_provider.errors import NonRestoredState
 from airflow_checkpoint_provider.protocol import wording
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
@@ -56,11 +55,11 @@ def refuse_new_name(
 def _refuse_table(uid: str, path: str, others: Sequence[NotStarted], state: State) -> None:
     if not others:
         return
-    other, kept = others[0], json.dumps(dict.fromkeys((one.uid for one in others), KEEP), ensure_ascii=False)
+    other = others[0]
     raise NonRestoredState(
         f"query '{uid}' would start from its beginning and write to {path}, where query {other.wrote}{also_spelled(other.path, path)}. If it is"
         f" that query under a new name, all rows would be written again. '{uid}' was not started. {_ways_out(uid, other.uid, state)}. If"
-        f" '{uid}' is a query of its own, set allow_non_restored_state={kept}",
+        f" '{uid}' is a query of its own, set {wording.keeping(one.uid for one in others)}",
         uid=other.uid,
     )
 
