@@ -9,68 +9,50 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_checkpoint_provider.errors import (
-    CheckpointError,
     Damaged,
-    InvalidConfig,
     NotSupportedYet,
     OverwrittenSince,
     RowsRefused,
-    StoreDenied,
     StoreUnavailable,
 )
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink, same_history
 from airflow_checkpoint_provider.sinks.postgresql_names import (
-    ADDED,
     APPEND,
-    COLUMNS,
-    COMMITS,
     OVERWRITE,
-    RIGHTS_OF_COMMITS,
     SETTINGS,
     STAGING,
     STAGING_OVER,
-    TABLE,
-    TARGET,
-    UNIQUE,
     UPSERT,
     WRITER,
     Column,
     Options,
-    grants,
     insertion,
     listed,
     quoted,
     staging_name,
+    text,
+)
+from airflow_checkpoint_provider.sinks.postgresql_target import (
+    Database,
+    TargetTable,
+    Transactions,
+    check_commits,
+    find_target,
+    has_commits,
+    make_commits,
 )
 
 PREPARED, COMMITTED, REPLACED, ABORTED = "prepared", "committed", "replaced", "aborted"
 IDLE = "30s"  # for which a driver may be silent inside a database transaction
 LOCK_WAIT = "60s"  # for a session of an earlier task that still writes to a staging table
-DUPLICATE_TABLE = ("42P07", "42710", "23505")  # two drivers made it at once
-TEXT = ("text", "character varying")
 LOCK_NOT_AVAILABLE = "55P03"
-
-
-class Database(Protocol):
-    """An open transaction of a database. ``?`` in a statement stands for a value."""
-
-    def execute(self, statement: str, *values: object) -> int:
-        """Run a statement, and return the number of rows that it changed."""
-
-    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-
-
-Transactions = Callable[[], AbstractContextManager[Database]]
-"""Opens a connection for one transaction: committed at the end of the block, rolled back by an error, closed in any case. The errors of the
-database are ``CheckpointError`` with its code in ``about["sqlstate"]``."""
 
 
 @dataclass(frozen=True)
@@ -86,21 +68,21 @@ class PostgresTable:
 
     def __init__(self, transactions: Transactions, table: str, by: RunOfSink, options: Options, shown: str) -> None:
         self._transactions, self._given, self._by, self._options, self._shown = transactions, table, by, options, shown
-        self._schema = self._name = self._role = ""
-        self.columns: tuple[Column, ...] = ()
+        self._target: TargetTable
         self._began = 0
 
     @property
-    def _target(self) -> str:
-        return quoted(self._schema, self._name)
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns of the table, as they were when it was opened."""
+        return self._target.columns
 
     @property
     def _commits(self) -> str:
-        return quoted(self._schema, COMMITS)
+        return self._target.commits
 
     def staging(self, transaction: str) -> str:
         """Return the staging table of a transaction, as SQL names it."""
-        return quoted(self._schema, staging_name(transaction))
+        return quoted(self._target.schema, staging_name(transaction))
 
     # -- the run begins ----------------------------------------------------------------------------------------------
 
@@ -111,88 +93,27 @@ class PostgresTable:
         ``StoreDenied``.
         """
         with self._transactions() as database:
-            self._find(database)
-            self._check_rights(database, self._options.rights, self._target)
-            column = "select 1 from pg_attribute where attrelid = to_regclass(?) and attname = 'incarnation'"
-            made = database.rows(column, self._commits)
-        if not made:
-            self._make_commits()
+            self._target = find_target(database, self._given, self._options, self._shown)
+            complete = has_commits(database, self._target)
+        if not complete:
+            make_commits(self._transactions, self._target)
         with self._transactions() as database:
-            self._check_rights(database, RIGHTS_OF_COMMITS, self._commits)
-            self.columns = tuple(Column(*row) for row in database.rows(COLUMNS, self._target))
-            self._check_columns(database)
+            check_commits(database, self._target, self._options)
             self._begin(database)
         self._drop_over()
 
-    def _find(self, database: Database) -> None:
-        ((self._role,),) = database.rows("select current_user")
-        rows = database.rows(TARGET, self._given)
-        if not rows:
-            raise InvalidConfig(
-                f"{self._shown} has no table {self._given}. A JdbcSink does not create it, because types, keys and rights are yours: create"
-                " it, or name its schema"
-            )
-        self._schema, self._name = rows[0]
-
-    def _check_rights(self, database: Database, rights: Sequence[str], table: str) -> None:
-        """Raise ``StoreDenied`` if the role may not use a table as the sink does, or not create tables beside it."""
-        held = ", ".join(f"has_table_privilege({_text(table)}, '{right}')" for right in rights)
-        ((creates, *has),) = database.rows(f"select has_schema_privilege({_text(self._schema)}, 'CREATE'), {held}")
-        missing = [right for right, allowed in zip(rights, has, strict=True) if not allowed]
-        if missing or not creates:
-            lacks = [
-                *([] if creates else [f"CREATE on schema {self._schema}"]),
-                *(f"{right} on {table}" for right in missing),
-            ]
-            raise StoreDenied(
-                f"{self._shown}: {self._role} lacks {', '.join(lacks)}. The owner runs:"
-                f" {grants(self._role, self._schema, self._name, self._options)}"
-            )
-
-    def _make_commits(self) -> None:
-        """Make the table of commits, or add what an earlier version has not made."""
-        try:
-            with self._transactions() as database:
-                database.execute(TABLE.format(commits=self._commits))
-        except CheckpointError as error:
-            if error.about.get("sqlstate") not in DUPLICATE_TABLE:
-                raise
-        add = ADDED.format(commits=self._commits)
-        try:
-            with self._transactions() as database:
-                database.execute(add)
-        except StoreDenied as error:
-            raise StoreDenied(f"{error.message}. The owner of {self._commits} runs: {add}") from None
-
-    def _check_columns(self, database: Database) -> None:
-        """Check what the options name, and that a unique index is there for an upsert."""
-        types, keys, run = {c.name: c.type for c in self.columns}, self._options.key, self._options.run_column
-        if unknown := [name for name in (*keys, run) if name and name not in types]:
-            raise InvalidConfig(
-                f"{self._shown}: {self._given} has no column `{unknown[0]}`. Add it, or name another one"
-            )
-        if run and types[run] not in TEXT:
-            raise InvalidConfig(
-                f"{self._shown}: run_column={run!r} is of the type {types[run]}, which does not hold each run. Make it a text column"
-            )
-        if self._options.mode == UPSERT and not database.rows(UNIQUE, self._target, ",".join(sorted(keys))):
-            raise InvalidConfig(
-                f"key={list(keys)}: {self._given} has no unique index on exactly these columns, so nothing says which rows are the same."
-                f" Create one: create unique index on {self._target} ({listed(keys)})"
-            )
-
     def _begin(self, database: Database) -> None:
         by = self._by
-        spelled = json.dumps([self._name, by.history, by.run, by.uid, by.generation])
+        spelled = json.dumps([self._target.name, by.history, by.run, by.uid, by.generation])
         row = f"begun {hashlib.sha256(spelled.encode()).hexdigest()[:32]}"
         insert = (
             f"insert into {self._commits} (transaction, target, outcome, history, run, uid, generation, incarnation)"
             " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (transaction) do nothing"
         )
         for name, outcome in ((self._lock, "target"), (row, "begun")):
-            database.execute(insert, name, self._name, outcome, *self._run)
+            database.execute(insert, name, self._target.name, outcome, *self._run)
         begun = f"select number, {WRITER} from {self._commits} where target = ? and outcome = 'begun' and generation = ? and run = ? and uid = ?"
-        found = database.rows(f"{begun} order by number", self._name, by.generation, by.run, by.uid)
+        found = database.rows(f"{begun} order by number", self._target.name, by.generation, by.run, by.uid)
         self._began = next(number for number, *writer in found if self._wrote(*writer).same_run(by))
 
     @property
@@ -207,7 +128,7 @@ class PostgresTable:
     @property
     def _lock(self) -> str:
         """The row that is locked by whoever publishes into the target."""
-        return f"target {self._name}"
+        return f"target {self._target.name}"
 
     # -- prepare -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +139,9 @@ class PostgresTable:
             " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         )
         with self._transactions() as database:
-            database.execute(insert, name, self._name, PREPARED, self._options.mode, *self._run, version, self._began)
+            database.execute(
+                insert, name, self._target.name, PREPARED, self._options.mode, *self._run, version, self._began
+            )
 
     def make_staging(self, name: str, columns: Collection[str]) -> None:
         """Make the staging table anew, with these columns of the target: its types, and what it demands of single rows."""
@@ -227,7 +150,7 @@ class PostgresTable:
         with self._transactions() as database:
             database.execute(f"set local lock_timeout = '{LOCK_WAIT}'")
             database.execute(f"drop table if exists {staging}")
-            database.execute(f"create table {staging} (like {self._target} including constraints)")
+            database.execute(f"create table {staging} (like {self._target.quoted} including constraints)")
             if others:
                 database.execute(f"alter table {staging} {', '.join(others)}")
 
@@ -240,7 +163,7 @@ class PostgresTable:
         with self._transactions() as database:
             database.execute(f"set local lock_timeout = '{LOCK_WAIT}'")
             database.execute(f"alter table {staging} add constraint checkpoint_sealed check (false) not valid")
-            ((rows, size),) = database.rows(f"select count(*), pg_table_size({_text(staging)}) from {staging}")
+            ((rows, size),) = database.rows(f"select count(*), pg_table_size({text(staging)}) from {staging}")
         return StagedTable(rows, size)
 
     def prepared(self, name: str, columns: Sequence[str]) -> dict[str, Any]:
@@ -309,7 +232,7 @@ class PostgresTable:
             f"select 1 from {self._commits} where target = ? and mode = '{OVERWRITE}' and outcome in ('{COMMITTED}', '{REPLACED}')"
             " and began > ? limit 1"
         )
-        return bool(database.rows(later, self._name, began))
+        return bool(database.rows(later, self._target.name, began))
 
     def _publish(self, database: Database, transaction: Transaction) -> None:
         name, staging = transaction.name, self.staging(transaction.name)
@@ -320,7 +243,7 @@ class PostgresTable:
             )
         options = Options.of(transaction.prepared)
         self._take_out(database, transaction, options)
-        insert = insertion(self._target, staging, transaction.prepared["columns"], options)
+        insert = insertion(self._target.quoted, staging, transaction.prepared["columns"], options)
         run = [f"{transaction.run} {name}"] if options.run_column else []
         rows = database.execute(insert, *run)
         update = f"update {self._commits} set outcome = ?, rows = ?, at = clock_timestamp() where transaction = ?"
@@ -330,14 +253,14 @@ class PostgresTable:
         """Delete the rows that the transaction replaces, and note whose they were."""
         replaced = f"update {self._commits} set outcome = '{REPLACED}' where target = ? and outcome = '{COMMITTED}'"
         if options.mode == OVERWRITE:
-            database.execute(f"delete from {self._target}")
-            database.execute(replaced, self._name)
+            database.execute(f"delete from {self._target.quoted}")
+            database.execute(replaced, self._target.name)
         elif names := transaction.replaces:
             marks = ", ".join("?" * len(names))
             if column := options.run_column:
                 values = (f"{transaction.run} {name}" for name in names)
-                database.execute(f"delete from {self._target} where {quoted(column)} in ({marks})", *values)
-            database.execute(f"{replaced} and transaction in ({marks})", self._name, *names)
+                database.execute(f"delete from {self._target.quoted} where {quoted(column)} in ({marks})", *values)
+            database.execute(f"{replaced} and transaction in ({marks})", self._target.name, *names)
 
     def abort(self, names: Collection[str]) -> tuple[str, ...]:
         """See to it that no transaction of ``names`` is ever committed, and drop its table. Return those that are committed already."""
@@ -348,7 +271,7 @@ class PostgresTable:
         )
         for name in sorted(names):
             with self._transactions() as database:
-                database.execute(insert, name, self._name, by.history, by.run, by.uid)
+                database.execute(insert, name, self._target.name, by.history, by.run, by.uid)
                 ((outcome,),) = database.rows(f"select outcome from {self._commits} where transaction = ?", name)
             if outcome != ABORTED:
                 committed.append(name)
@@ -362,12 +285,12 @@ class PostgresTable:
         """
         query = STAGING_OVER.format(commits=self._commits, staging=STAGING)
         with self._transactions() as database:
-            tables = database.rows(query, self._schema)
+            tables = database.rows(query, self._target.schema)
         for (table,) in tables:
             try:
                 with self._transactions() as database:
                     database.execute("set local lock_timeout = '5s'")
-                    database.execute(f"drop table if exists {quoted(self._schema, table)}")
+                    database.execute(f"drop table if exists {quoted(self._target.schema, table)}")
             except StoreUnavailable as error:
                 if error.about.get("sqlstate") != LOCK_NOT_AVAILABLE:
                     raise
@@ -378,7 +301,7 @@ class PostgresTable:
         """Return the transaction that was committed last."""
         query = f"select transaction from {self._commits} where target = ? and outcome = '{COMMITTED}' order by at desc limit 1"
         with self._transactions() as database:
-            rows = database.rows(query, self._name)
+            rows = database.rows(query, self._target.name)
         return f"transaction {rows[0][0]}" if rows else "no transaction"
 
     def standing(self) -> tuple[str, ...]:
@@ -386,7 +309,7 @@ class PostgresTable:
         by = self._by
         query = f"select transaction, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}' and run = ? and uid = ?"
         with self._transactions() as database:
-            rows = database.rows(f"{query} order by number", self._name, by.run, by.uid)
+            rows = database.rows(f"{query} order by number", self._target.name, by.run, by.uid)
         return tuple(name for name, *writer in rows if self._wrote(*writer).same_run(by))
 
     def untold(self, names: Collection[str]) -> tuple[str, ...]:
@@ -397,15 +320,13 @@ class PostgresTable:
         column = self._options.run_column
         if not column or not names:
             return ()
-        marked, run = f"select 1 from {self._target} where {quoted(column)} = ?", self._by.run
+        marked, run = f"select 1 from {self._target.quoted} where {quoted(column)} = ?", self._by.run
         known = f"select run || ' ' || transaction from {self._commits} where target = ? and run is not null"
-        others = (
-            f"select 1 from {self._target} where {quoted(column)} is null or {quoted(column)} not in ({known}) limit 1"
-        )
+        others = f"select 1 from {self._target.quoted} where {quoted(column)} is null or {quoted(column)} not in ({known}) limit 1"
         wrote = f"select 1 from {self._commits} where transaction = ? and rows > 0 and not exists ({marked})"
         with self._transactions() as database:
             found = tuple(name for name in names if database.rows(wrote, name, f"{run} {name}"))
-            return found if found and database.rows(others, self._name) else ()
+            return found if found and database.rows(others, self._target.name) else ()
 
     def later(self, version: int) -> tuple[tuple[str, int, str], ...]:
         """Return the committed transactions of this history's sink after ``version``: name, version, run.
@@ -417,7 +338,7 @@ class PostgresTable:
         query = f"select transaction, version, run, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}'"
         with self._transactions() as database:
             rows = database.rows(
-                f"{query} and uid = ? and version > ? order by version", self._name, self._by.uid, version
+                f"{query} and uid = ? and version > ? order by version", self._target.name, self._by.uid, version
             )
         own = (row for row in rows if same_history(self._wrote(*row[3:]), self._by))
         return tuple((name, of_version, run) for name, of_version, run, *_ in own)
@@ -439,9 +360,9 @@ class PostgresTable:
     def _delete(self, database: Database, mark: str, mode: str) -> int:
         """Delete the rows of a transaction that was committed with ``mode``. Return their number: 0 if nothing tells them from others."""
         if column := self._options.run_column:
-            return database.execute(f"delete from {self._target} where {quoted(column)} = ?", mark)
+            return database.execute(f"delete from {self._target.quoted} where {quoted(column)} = ?", mark)
         if mode == self._options.mode == OVERWRITE:  # nothing else is there
-            return database.execute(f"delete from {self._target}")
+            return database.execute(f"delete from {self._target.quoted}")
         return 0
 
     def taken_out(self, names: Collection[str]) -> tuple[str, ...]:
@@ -454,15 +375,10 @@ class PostgresTable:
         """Return the transactions that are prepared and not ended, of any run, each with URI and incarnation of its history."""
         query = f"select transaction, {WRITER} from {self._commits} where target = ? and outcome = '{PREPARED}' order by number"
         with self._transactions() as database:
-            rows = database.rows(query, self._name)
+            rows = database.rows(query, self._target.name)
         return tuple((name, history, incarnation or "") for name, history, incarnation in rows)
 
 
 def settings() -> str:
     """Return the statement with which each database transaction begins."""
     return SETTINGS.format(idle=IDLE)
-
-
-def _text(value: str) -> str:
-    """Return a text as SQL spells it."""
-    return "'" + value.replace("'", "''") + "'"

@@ -86,6 +86,11 @@ def quoted(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
+def text(value: str) -> str:
+    """Return a text as SQL spells it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 def staging_name(transaction: str) -> str:
     """Return the name of the table that holds the rows of a transaction until it is committed."""
     return STAGING + transaction.replace("-", "_")

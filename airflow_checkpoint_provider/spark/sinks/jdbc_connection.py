@@ -21,7 +21,8 @@ from airflow_checkpoint_provider.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from airflow_checkpoint_provider.sinks.postgresql import Database, Transactions, settings
+from airflow_checkpoint_provider.sinks.postgresql import settings
+from airflow_checkpoint_provider.sinks.postgresql_target import Database, Transactions
 from airflow_checkpoint_provider.spark.java_classes import java_class, scala_map
 from airflow_checkpoint_provider.spark.py4j_log import quiet_py4j
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from airflow_checkpoint_provider.errors import OverwrittenSince, StoreUnavailable
 from airflow_checkpoint_provider.protocol.transactions import Origin, Transaction
 from airflow_checkpoint_provider.sinks.log import RunOfSink
-from airflow_checkpoint_provider.sinks.postgresql import Database, PostgresTable, Transactions
+from airflow_checkpoint_provider.sinks.postgresql import PostgresTable
 from airflow_checkpoint_provider.sinks.postgresql_names import APPEND, OVERWRITE, UPSERT, Options
+from airflow_checkpoint_provider.sinks.postgresql_target import Database, Transactions
 from airflow_checkpoint_provider.spark.sinks.jdbc_connection import transactions
 from tests.support.postgres import Client, Postgres, staging_tables
 from tests.support.targets import MONDAY, TUESDAY, name_of
