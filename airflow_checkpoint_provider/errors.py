@@ -282,6 +282,17 @@ class Fenced(Refused, code="CKP301"):
     """This attempt was replaced or has ended. Its writes are rejected, and its driver exits with code 79."""
 
 
+class AttemptEnding(WrongUse, code="CKP303"):
+    """The attempt of this process has ended, or ends just now, so nothing more is begun."""
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the error of a call that comes too late."""
+        return cls(
+            "the attempt has ended, or ends just now, so nothing was done. Use the job inside of its `with` block"
+        )
+
+
 class QueryMoved(Refused, code="CKP302"):
     """The streaming query now runs in another checkpoint location. Nothing was started."""
 

@@ -26,6 +26,7 @@ PERMANENT = {
         "NotSupportedYet",
         "UnsupportedType",
         "WrongUse",
+        "AttemptEnding",
         "VersionMismatch",
         "NotInstalled",
         "PartMissing",

@@ -58,6 +58,7 @@ class AttemptEnd:
                 coordinator.end_attempt(ended)
             except CommitStateUnknown:  # if it was written, the second append is "done already"
                 self._journal.append(ended)
+            self._leaving.written.set()
 
     def suspended(self, last_line: Callable[[str], str]) -> NoReturn:
         """End the process after the savepoint of a stop, even if the store does not answer.

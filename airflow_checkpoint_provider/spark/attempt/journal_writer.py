@@ -11,7 +11,7 @@ from airflow_checkpoint_provider.coordinator import garbage
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator
 from airflow_checkpoint_provider.coordinator.journal import Journal, age_now
 from airflow_checkpoint_provider.coordinator.savepoint import publish_due
-from airflow_checkpoint_provider.errors import Busy, Fenced, NotPending, StoreError
+from airflow_checkpoint_provider.errors import AttemptEnding, Busy, Fenced, NotPending, StoreError
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Request
@@ -24,12 +24,8 @@ from airflow_checkpoint_provider.spark.attempt.leaving import Leaving
 from airflow_checkpoint_provider.spark.process.log import say
 
 
-class AttemptEnding(Exception):
-    """The attempt writes its last entry, so nothing more is begun."""
-
-
 class JournalWriter:
-    """The driver's coordinator, for one thread at a time. If the attempt is over, its next write ends the process."""
+    """The driver's coordinator, for one thread at a time. If another process has ended the attempt, its next write ends the process."""
 
     def __init__(self, coordinator: Coordinator, application: str, file_sets: FileSets, leaving: Leaving) -> None:
         self._coordinator, self._application = coordinator, application
@@ -38,7 +34,10 @@ class JournalWriter:
 
     @contextmanager
     def exclusive(self) -> Iterator[Coordinator]:
-        """Yield the coordinator to one thread at a time. If this attempt was replaced, its refusal ends the process."""
+        """Yield the coordinator to one thread at a time. If this attempt was replaced, its refusal ends the process.
+
+        Raises ``AttemptEnding`` if this process has written the last entry itself.
+        """
         with self._lock:
             try:
                 yield self._coordinator
@@ -51,13 +50,16 @@ class JournalWriter:
             return self._journal.poll()
 
     def catch_up(self) -> State:
-        """Read the journal to its end, and return the state. Raises ``StoreError``; ends the process if this attempt is over."""
+        """Read the journal to its end, and return the state. End the process if this attempt was replaced.
+
+        Raises ``AttemptEnding`` and ``StoreError``.
+        """
         with self.exclusive() as coordinator:
             coordinator.check_not_fenced()
             return self._journal.state
 
     def check_not_fenced(self) -> None:
-        """End the process if this attempt is over. Call it before any side effect.
+        """End the process if this attempt was replaced. Call it before any side effect. Raises ``AttemptEnding``.
 
         If the store does not answer, log it and return. If another thread ends the process, do not return.
         """
@@ -187,7 +189,7 @@ class JournalWriter:
         """
         with self.exclusive() as coordinator:
             if self._leaving.begun.is_set():
-                raise AttemptEnding
+                raise AttemptEnding.now()
             yield coordinator
 
     def check_deleting(self) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import NoReturn
 
 from airflow_checkpoint_provider.coordinator.journal import Journal
+from airflow_checkpoint_provider.errors import AttemptEnding
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from airflow_checkpoint_provider.spark.attempt.activity import Activity
 from airflow_checkpoint_provider.spark.process.exits import leave
@@ -19,6 +20,8 @@ class Leaving:
         self._journal, self._epoch, self._activity = journal, epoch, activity
         self.begun = threading.Event()
         """The last entry is being written. After it, any entry of this attempt would be fenced."""
+        self.written = threading.Event()
+        """This process has written the last entry."""
         self.by_another_thread = threading.Event()
         """Another thread ends the process, with its own exit code."""
 
@@ -28,11 +31,16 @@ class Leaving:
             threading.Event().wait()
 
     def if_over(self) -> None:
-        """End the process if the watch has seen that this attempt is over. Reads nothing from the store."""
+        """End the process if the watch has seen that this attempt was replaced. Reads nothing from the store. Raises ``AttemptEnding``."""
         if self._journal.state.over(self._epoch):
             self.replaced()
 
     def replaced(self) -> NoReturn:
-        """End the process before its next side effect. Print which attempt replaced this one."""
+        """End the process before its next side effect. Print which attempt replaced this one.
+
+        Raises ``AttemptEnding`` if this process has ended the attempt itself: then its exit code tells how the script ended.
+        """
         self.if_begun()
+        if self.written.is_set():
+            raise AttemptEnding.now()
         leave(ExitCode.OVER, "\n".join(messages.fenced(self._journal.state, self._epoch, str(self._activity))))

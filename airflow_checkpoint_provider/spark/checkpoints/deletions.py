@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from airflow_checkpoint_provider.errors import (
+    AttemptEnding,
     CheckpointError,
     NotItsClaim,
     Refused,
@@ -15,7 +16,6 @@ from airflow_checkpoint_provider.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from airflow_checkpoint_provider.spark.attempt.journal_writer import AttemptEnding
 from airflow_checkpoint_provider.spark.process.background import Background
 from airflow_checkpoint_provider.spark.process.log import say
 

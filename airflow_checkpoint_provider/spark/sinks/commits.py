@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from airflow_checkpoint_provider.errors import CheckpointError, CommitFailed
+from airflow_checkpoint_provider.errors import AttemptEnding, CheckpointError, CommitFailed
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.transactions import Transaction
 from airflow_checkpoint_provider.spark.attempt.attempt import Attempt
@@ -67,6 +67,8 @@ class Commits:
             if aborted:  # the script has passed it: only another attempt can do it again
                 raise CommitFailed(sink_messages.aborted_meanwhile(aborted))
             self._error = None
+        except AttemptEnding:  # the next attempt commits the rest
+            pass
         except Exception as error:  # noqa: BLE001 - a sink of the author's own may raise anything
             failed = error if isinstance(error, CheckpointError) else CommitFailed(words(error))
             if str(failed) != str(self._error):

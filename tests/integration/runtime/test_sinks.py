@@ -24,7 +24,16 @@ from airflow_checkpoint_provider.errors import (
 )
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.transactions import Transaction
-from airflow_checkpoint_provider.spark import CheckpointedJob, FileSink, OpenSink, Prepared, Sink, SinkContext
+from airflow_checkpoint_provider.spark import (
+    CheckpointedJob,
+    FileSink,
+    OpenSink,
+    Prepared,
+    Sink,
+    SinkContext,
+    SinkWriter,
+)
+from airflow_checkpoint_provider.spark.attempt import leaving
 from airflow_checkpoint_provider.storage import LocalStore
 from tests.integration.runtime.conftest import Launch, Script
 from tests.support.launches import Launches
@@ -374,6 +383,42 @@ def test_job_does_not_end_well_without_its_commits(script: Script, out: Path, er
     with pytest.raises(CommitFailed, match=why), script.attempt() as job:
         write_without_commit(job, out, error)
     assert script.coordinator().state.attempts[-1].outcome == "failed"
+
+
+def write_twice(job: CheckpointedJob, sink: SinkWriter) -> None:
+    sink.write(job.spark.range(3))
+    sink.write(job.spark.range(3, 5))
+
+
+def test_script_that_fails_while_its_rows_are_committed_ends_by_itself(
+    script: Script, out: Path, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last entry is its own: no other attempt has replaced it, and the exit code is that of its error."""
+    left = list[int]()
+    monkeypatch.setattr(leaving, "leave", lambda code, _: left.append(code))
+    with script.failing() as job:
+        sink, running = job.sink("report", FileSink(out)), parts(job)
+        opened = running._sinks.opened["report"].opened
+        commit = opened.commit
+
+        def commit_later(transaction: Transaction) -> bool:
+            assert running.attempt.leaving.written.wait(60)
+            return commit(transaction)
+
+        monkeypatch.setattr(opened, "commit", commit_later)
+        write_twice(job, sink)
+        assert running.checkpointer.checkpoint("two writes")
+        running.checkpointer.await_in_flight()
+        running._commits.begin()  # as the watch does each second
+    committing = running._commits._running
+    assert committing
+    committing.result(60)
+    assert not left
+    assert rows_of(script.spark, out) == [0, 1, 2]
+    assert "[CKP154]" not in capsys.readouterr().out
+    with script.attempt() as job:
+        write_twice(job, job.sink("report", FileSink(out)))
+    assert rows_of(script.spark, out) == [0, 1, 2, 3, 4]
 
 
 def test_rows_of_a_sink_that_the_script_does_not_open_any_more_are_not_lost(script: Script, out: Path) -> None:

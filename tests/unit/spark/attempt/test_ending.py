@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_checkpoint_provider.errors import AttemptEnding
 from airflow_checkpoint_provider.protocol.handover import ExitCode
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.unit.spark.driver import Driver, Left, Silence
@@ -48,6 +49,20 @@ def test_heart_stops_before_the_last_entry(running: Driver) -> None:
     running.attempt.heart.start()
     running.attempt.end.write("finished", 0)
     assert "checkpoint-heart" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_nothing_is_begun_after_the_last_entry(running: Driver) -> None:
+    """No other attempt has replaced this one, so its process ends with the exit code of its script."""
+    running.attempt.end.write("failed", 1)
+    with pytest.raises(AttemptEnding):
+        running.attempt.writer.check_not_fenced()
+
+
+def test_last_entry_of_a_replaced_attempt_ends_the_process(running: Driver, store: FaultyStore) -> None:
+    Driver(store, try_number=2).checkpointer.close()
+    with pytest.raises(Left) as left:
+        running.attempt.end.write("failed", 1)
+    assert left.value.code == ExitCode.OVER
 
 
 def test_nothing_is_written_while_another_thread_ends_the_process(running: Driver) -> None:
