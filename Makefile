@@ -14,7 +14,8 @@ JARS := .jars/.complete
 CLASSES := .venv/spark-classes.jsa
 # Tests that wait run beside tests that compute; which of them share a worker, tests/conftest.py says. The longest come first by name.
 WORKERS ?= 3
-PARALLEL := -n $(WORKERS) --no-loadscope-reorder
+# If a worker dies, its test has failed. A worker in its place would make pytest-xdist wait for ever, or run its tests again and die, too.
+PARALLEL := -n $(WORKERS) --no-loadscope-reorder --max-worker-restart 0
 USES_S3 := $(filter test test-slow bench bench-full $(JARS),$(MAKECMDGOALS))$(STORE)
 TESTS := $(filter test test-slow,$(MAKECMDGOALS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
