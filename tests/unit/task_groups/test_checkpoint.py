@@ -53,11 +53,62 @@ def test_abort_runs_after_a_failure_and_notify_after_both() -> None:
     assert rules == {**others, "abort": "one_failed", "notify": "none_failed_min_one_success"}
 
 
+@pytest.mark.parametrize("rule", ["none_failed", "none_failed_min_one_success", "all_done", "always", "one_success"])
+@pytest.mark.parametrize("inner", [False, True], ids=["DAG", "group around it"])
+def test_rule_of_the_dag_takes_out_no_gate(rule: str, inner: bool) -> None:
+    """Else finalize would complete a checkpoint whose gate was skipped or has failed. The trigger and the gate belong to the DAG."""
+    of_dag: dict[str, Any] = {"default_args": {"trigger_rule": rule}}
+    with (
+        DAG("audited", schedule=None, **({} if inner else of_dag)) as dag,
+        TaskGroup("around", **(of_dag if inner else {})),
+    ):
+        CheckpointTaskGroup(job="orders", gate=audit)
+    rules = {task_.task_id.rpartition(".")[2]: task_.trigger_rule.value for task_ in dag.tasks}
+    assert rules == {
+        "trigger": rule,
+        "acknowledged": "all_success",
+        "audit": rule,
+        "finalize": "all_success",
+        "abort": "one_failed",
+        "notify": "none_failed_min_one_success",
+    }
+
+
+def test_finalize_needs_the_acknowledgement_whatever_lets_the_gate_run() -> None:
+    with DAG("audited", schedule=None) as dag:
+        CheckpointTaskGroup(job="orders", gate=lambda asked: BaseOperator(task_id="audit", trigger_rule="all_done"))
+    assert edges(dag)["acknowledged"] == {"audit", "finalize", "abort"}
+
+
+def test_rule_of_the_group_is_that_of_its_trigger() -> None:
+    with DAG("audited", schedule=None) as dag:
+        CheckpointTaskGroup(job="orders", trigger_rule="none_failed")
+    rules = [task_of(dag, f"checkpoint.{name}").trigger_rule.value for name in ("trigger", "acknowledged", "finalize")]
+    assert rules == ["none_failed", "all_success", "all_success"]
+
+
+@pytest.mark.parametrize(
+    ("option", "names", "found"),
+    [
+        ({"do_xcom_push": False}, ("trigger", "finalize"), True),
+        ({"soft_fail": True}, ("acknowledged", "notify"), False),
+        ({"never_fail": True}, ("acknowledged", "notify"), False),
+    ],
+)
+def test_default_arguments_turn_no_failure_into_a_skip_and_take_no_output(
+    option: dict[str, bool], names: tuple[str, ...], found: bool
+) -> None:
+    with DAG("audited", schedule=None, default_args=option) as dag:
+        CheckpointTaskGroup(job="orders", gate=audit)
+    (written,) = option
+    assert {name: getattr(task_of(dag, f"checkpoint.{name}"), written) for name in names} == dict.fromkeys(names, found)
+
+
 def test_gate_stands_between_acknowledged_and_finalize() -> None:
     with DAG("audited", schedule=None) as dag:
         group = CheckpointTaskGroup(job="orders", gate=audit)
     found = edges(dag)
-    assert found["acknowledged"] == {"audit", "abort"}
+    assert found["acknowledged"] == {"audit", "finalize", "abort"}
     assert found["audit"] == {"finalize", "abort"}
     assert "audit" in found["trigger"]
     assert [leaf.node_id for leaf in group.leaves] == ["checkpoint.notify"]
@@ -73,7 +124,7 @@ def test_gate_can_be_an_operator_or_a_group() -> None:
     with DAG("audited", schedule=None) as dag:
         CheckpointTaskGroup("first", job="orders", gate=lambda asked: BaseOperator(task_id="looks"))
         CheckpointTaskGroup("second", job="orders", gate=several)
-    assert task_of(dag, "first.acknowledged").downstream_task_ids == {"first.looks", "first.abort"}
+    assert task_of(dag, "first.acknowledged").downstream_task_ids == {"first.looks", "first.finalize", "first.abort"}
     assert "second.audits.one" in task_of(dag, "second.acknowledged").downstream_task_ids
     assert task_of(dag, "second.audits.two").downstream_task_ids == {"second.finalize", "second.abort"}
 
