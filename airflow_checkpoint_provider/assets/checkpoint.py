@@ -32,7 +32,8 @@ def checkpoint_asset(
 
     :param job_id: the id of the job.
     :param kinds: "savepoint", "checkpoint", "commit". A policy deletes checkpoints, perhaps before your DAG has read them. A "commit" is
-        a checkpoint whose rows readers of its sinks see.
+        a checkpoint whose rows readers of its sinks see. With "checkpoint" or "savepoint" beside it, such a checkpoint has two events: one
+        when it is completed, one when its rows are committed.
     :param checkpoint_conn_id: connection of type ``checkpoint_storage``. Another one than the default is a part of the asset's name.
     :param item: of a mapped job: the item.
     """
@@ -55,7 +56,8 @@ def checkpoint_asset(
 def triggering_checkpoint(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the newest completed checkpoint of the ``checkpoint_asset`` that started this run, as the journal has it now.
 
-    It is the output of a task that triggers a checkpoint, with ``kind`` and ``bytes``: the event's own checkpoint, or a newer one.
+    It is the output of a task that triggers a checkpoint, with ``kind`` and ``bytes``: the event's own checkpoint, or a newer one. If the
+    asset has several kinds, the newer one may be of another kind than the event.
     Raise ``InvalidConfig`` if the run has no such event, or of several jobs, or if the history that is read is not that of the events.
     Raise ``CheckpointNotFound`` if all were deleted.
     """
@@ -79,7 +81,7 @@ def triggering_checkpoint(context: Mapping[str, Any]) -> dict[str, Any]:
             f"job {about['job']!r} has no {' or '.join(about['kinds'])} any more: it was deleted after the event. Keep more of them:"
             " retention="
         )
-    return reader.event(found[-1])
+    return reader.event(*found[-1])
 
 
 def _refuse_other_history(payload: Mapping[str, Any], reader: HistoryReader, connection: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from airflow_checkpoint_provider.coordinator.coordinator import Coordinator, open_history
@@ -117,9 +117,9 @@ class HistoryReader:
         """Return the XCom of a checkpoint. Call it after ``poll``."""
         return reference(self.coordinator.state, self.coordinator.pointer(checkpoint.id), checkpoint.target)
 
-    def event(self, checkpoint: Checkpoint) -> dict[str, Any]:
+    def event(self, checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
         """Return the asset event of a checkpoint: its XCom, ``kind`` and ``bytes``. Call it after ``poll``."""
-        return {**self.reference(checkpoint), "kind": kind_of(checkpoint), "bytes": checkpoint.bytes}
+        return {**self.reference(checkpoint), "kind": kind, "bytes": checkpoint.bytes}
 
 
 class JobProgress(HistoryReader):
@@ -164,15 +164,22 @@ def kind_of(checkpoint: Checkpoint) -> str:
 COMMIT = "commit"  # of an asset: rows of sinks are committed
 
 
-def readable(state: State, kinds: Collection[str]) -> tuple[Checkpoint, ...]:
-    """Return the completed checkpoints of these kinds that were not deleted, in the order of their ids. A savepoint counts when it
-    is published: only then its directory can be opened. A "commit" is a checkpoint whose rows are committed to the sinks that it holds."""
+def readable(state: State, kinds: Collection[str]) -> tuple[tuple[Checkpoint, str], ...]:
+    """Return the completed checkpoints of these kinds that were not deleted, in the order of their ids, each with its kind. A savepoint
+    counts when it is published: only then its directory can be opened. A checkpoint comes once more as a "commit" when its rows are
+    committed to the sinks that it holds: that may be long after its completion.
+    """
     return tuple(
-        checkpoint
-        for checkpoint in state.retained
-        if (kind_of(checkpoint) in kinds and (checkpoint.published or not checkpoint.savepoint))
-        or (COMMIT in kinds and checkpoint.commits_confirmed and any(entry.sink for entry in checkpoint.states))
+        (checkpoint, kind) for checkpoint in state.retained for kind in _kinds_now(checkpoint) if kind in kinds
     )
+
+
+def _kinds_now(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the kinds that a completed checkpoint has by now. They only become more."""
+    if checkpoint.published or not checkpoint.savepoint:
+        yield kind_of(checkpoint)
+    if checkpoint.commits_confirmed and any(entry.sink for entry in checkpoint.states):
+        yield COMMIT
 
 
 def _newest_epochs(state: State) -> frozenset[int]:

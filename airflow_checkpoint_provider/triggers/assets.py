@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.hooks.connections import NoConnection
-from airflow_checkpoint_provider.hooks.history import HistoryReader, readable, why_unknown
+from airflow_checkpoint_provider.hooks.history import COMMIT, HistoryReader, readable, why_unknown
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.text.messages import no_events_yet
@@ -23,28 +23,35 @@ SENT = "checkpoint_events"  # in the state store of the asset: the checkpoints t
 
 @dataclass(frozen=True)
 class SentEvents:
-    """The checkpoints that have an event, of those that can still be read: the ids in one incarnation of a history."""
+    """The checkpoints that have an event, of those that can still be read: the ids in one incarnation of a history. ``commits`` are
+    those whose commit has an event: it may come long after that of the checkpoint.
+    """
 
     incarnation: str
     ids: frozenset[int]
+    commits: frozenset[int]
 
     @classmethod
     def of(cls, state: State, kinds: Collection[str]) -> SentEvents:
-        return cls(state.incarnation, frozenset(checkpoint.id for checkpoint in readable(state, kinds)))
+        found = readable(state, kinds)
+        ids = frozenset(checkpoint.id for checkpoint, kind in found if kind != COMMIT)
+        return cls(state.incarnation, ids, frozenset(checkpoint.id for checkpoint, kind in found if kind == COMMIT))
 
     @classmethod
     def from_json(cls, found: Any) -> SentEvents:
-        return cls(found["incarnation"], frozenset(found["ids"]))
+        commits = found.get("commits", found["ids"])  # an earlier version did not tell them apart
+        return cls(found["incarnation"], frozenset(found["ids"]), frozenset(commits))
 
     def to_json(self) -> dict[str, Any]:
-        return {"incarnation": self.incarnation, "ids": sorted(self.ids)}
+        return {"incarnation": self.incarnation, "ids": sorted(self.ids), "commits": sorted(self.commits)}
 
-    def lacks(self, state: State, checkpoint: Checkpoint) -> bool:
-        return self.incarnation != state.incarnation or checkpoint.id not in self.ids
+    def lacks(self, state: State, checkpoint: Checkpoint, kind: str) -> bool:
+        sent = self.commits if kind == COMMIT else self.ids
+        return self.incarnation != state.incarnation or checkpoint.id not in sent
 
 
 class CompletedCheckpointTrigger(BaseEventTrigger):
-    """Fires for each checkpoint that a job completes, from its first poll on.
+    """Fires for each checkpoint that a job completes, and once more when its rows are committed, from its first poll on.
 
     The event is the XCom of a task that triggers a checkpoint, with ``kind`` and ``bytes``. It may come twice: it counts as sent at
     the next poll, when Airflow has stored it. Then a triggerer that is lost in between loses no event.
@@ -90,9 +97,9 @@ class CompletedCheckpointTrigger(BaseEventTrigger):
             except Exception as error:  # noqa: BLE001 - Airflow raises any error of its client, and an error would end the trigger
                 trouble.warn(error, "polling again")
             else:
-                for checkpoint in readable(state, self.kinds):
-                    if sent is not None and sent.lacks(state, checkpoint):
-                        yield TriggerEvent(reader.event(checkpoint))  # type: ignore[no-untyped-call]
+                for checkpoint, kind in readable(state, self.kinds):
+                    if sent is not None and sent.lacks(state, checkpoint, kind):
+                        yield TriggerEvent(reader.event(checkpoint, kind))  # type: ignore[no-untyped-call]
                 if sent is None or state.n >= 0:  # a history may be out of sight for a moment
                     sent = SentEvents.of(state, self.kinds)
             await asyncio.sleep(self.poll_interval)

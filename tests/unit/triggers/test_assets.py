@@ -265,14 +265,69 @@ def test_asset_of_a_job_without_a_history_says_why_it_has_no_events(
     assert re.search(f"The asset of job 'orders' has no events yet: .*{why}", line)
 
 
+# -- commits ---------------------------------------------------------------------------------------------------------------
+
+
+def with_rows(job: Job, kind: str = "checkpoint") -> int:
+    """Complete a checkpoint or a savepoint that holds rows of a sink. They are not committed yet."""
+    folder = f"{job.store.uri}/savepoints" if kind == "savepoint" else ""
+    number = job.coordinator.trigger(Request(token=f"{kind} with a sink", kind=kind, origin="task", folder=folder))
+    sink = SinkDetail(format="files", target="/data/report", version=1)
+    job.complete(number, StateSnapshot(uid="report", kind=SINK, run="day-1", sink=sink))
+    publish_due(job.coordinator)
+    return number
+
+
+def seen(payloads: list[Any]) -> list[tuple[int, str]]:
+    return [(payload["id"], payload["kind"]) for payload in payloads]
+
+
 def test_commit_is_an_event_when_readers_see_the_rows(job: Job, kept: AssetStore) -> None:
     def publish() -> None:
-        number = job.coordinator.trigger(Request(token="barrier with a sink"))
-        sink = SinkDetail(format="files", target="/data/report", version=1)
-        job.complete(number, StateSnapshot(uid="report", kind=SINK, run="day-1", sink=sink))
+        number = with_rows(job)
         job.take()
         job.coordinator.confirm_commits(number)
 
     job.take()
-    (event,) = watched(kept, publish, kinds=("commit",))
-    assert (event["id"], event["kind"]) == (2, "checkpoint")
+    assert seen(watched(kept, publish, kinds=("commit",))) == [(2, "commit")]
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "savepoint"])
+def test_commit_after_the_event_of_its_checkpoint_is_an_event_of_its_own(job: Job, kept: AssetStore, kind: str) -> None:
+    """Between the two lies a poll, which counts the first event as sent."""
+
+    def confirm_later() -> None:
+        wait_until(lambda: json.loads(kept[SENT])["ids"] == [1], say="the first event is not stored")
+        job.coordinator.confirm_commits(1)
+
+    events = watched(kept, lambda: with_rows(job, kind), lambda: soon(confirm_later), kinds=(kind, "commit"))
+    assert seen(events) == [(1, kind), (1, "commit")]
+
+
+def test_checkpoint_that_is_committed_before_the_next_poll_has_both_events(job: Job, kept: AssetStore) -> None:
+    def both() -> None:
+        job.coordinator.confirm_commits(with_rows(job))
+
+    events = watched(kept, both, lambda: None, kinds=("checkpoint", "commit"))
+    assert seen(events) == [(1, "checkpoint"), (1, "commit")]
+
+
+def test_commit_of_a_time_without_triggerer_is_an_event(job: Job, kept: AssetStore) -> None:
+    number = with_rows(job)
+    kept[SENT] = json.dumps({"incarnation": job.state.incarnation, "ids": [number], "commits": []})
+    job.coordinator.confirm_commits(number)
+    assert seen(watched(kept, lambda: None, kinds=("checkpoint", "commit"))) == [(number, "commit")]
+
+
+def test_events_that_an_earlier_version_has_stored_come_not_again(job: Job, kept: AssetStore) -> None:
+    """It stored ids alone, so all of them count as sent: a run for each old commit would be worse. What is committed later is an event."""
+    job.coordinator.confirm_commits(with_rows(job))
+    later = with_rows(job, "savepoint")
+    kept[SENT] = json.dumps({"incarnation": job.state.incarnation, "ids": [1, later]})
+
+    def confirm_later() -> None:
+        wait_until(lambda: json.loads(kept[SENT]).get("commits") == [1], say="the new form is not stored")
+        job.coordinator.confirm_commits(later)
+
+    kinds = ("checkpoint", "savepoint", "commit")
+    assert seen(watched(kept, lambda: soon(confirm_later), kinds=kinds)) == [(later, "commit")]
