@@ -157,7 +157,7 @@ def job_page(reference: HistoryReference, reading: HistoryReading, now: str, val
         checkpoint_row(reading, checkpoint, commands, (values or {}).get(checkpoint.id))
         for checkpoint in shown[:LISTED]
     ]
-    attempts, about = _attempts(state, reference.run, commands), job_row(reference.connection, reading, now)
+    attempts, about = _attempts(state, reference.run), job_row(reference.connection, reading, now)
     beat = running_beat(reading) if _is_newest(reference, reading) else Beat()
     return JobPage(
         reference=reference,
@@ -166,7 +166,7 @@ def job_page(reference: HistoryReference, reading: HistoryReading, now: str, val
         head=_head(reference, reading, about),
         pending=[row for row in rows if row.waits_for],
         queued=[_queued(queued.request) for queued in state.queue if not reference.run or queued.epoch in epochs],
-        attempts=attempts[:ATTEMPTS],
+        attempts=[_attempt(state, launch, attempt, commands) for launch, attempt in attempts[:ATTEMPTS]],
         attempts_left_out=max(0, len(attempts) - ATTEMPTS),
         marks_left_out=max(0, len(on_timeline(state, reference.run)[1]) - DRAWN),
         checkpoints=rows,
@@ -322,14 +322,14 @@ def _retention(policy: dict[str, Any]) -> str:
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
 
-def _attempts(state: State, run: str, commands: Commands) -> list[AttemptRow]:
-    """Return the launches, the newest first, each with its attempts."""
-    launches = [launch for launch in reversed(state.launches) if not run or launch.spec.run == run]
-    rows = list[AttemptRow]()
-    for launch in launches:
-        own = [attempt for attempt in reversed(state.attempts) if attempt.launch == launch.number]
-        rows += [_attempt(state, launch, attempt, commands) for attempt in (own or (None,))]
-    return rows
+def _attempts(state: State, run: str) -> list[tuple[Launch, AttemptRecord | None]]:
+    """Return the launches, the newest first, each with its attempts; None if no driver has attached."""
+    found = list[tuple[Launch, AttemptRecord | None]]()
+    for launch in reversed(state.launches):
+        if not run or launch.spec.run == run:
+            own = [attempt for attempt in reversed(state.attempts) if attempt.launch == launch.number]
+            found += [(launch, attempt) for attempt in (own or (None,))]
+    return found
 
 
 def _attempt(state: State, launch: Launch, attempt: AttemptRecord | None, commands: Commands) -> AttemptRow:
@@ -368,9 +368,10 @@ def _outcome(state: State, launch: Launch, attempt: AttemptRecord | None) -> str
 def _candidates(state: State, launch: Launch, attempt: AttemptRecord | None) -> list[CandidateRow]:
     """Return as many candidates as the story has, and how many older ones there are."""
     candidates = candidates_at_start(state, launch, attempt).candidates
-    older = [candidate for candidate in candidates if candidate.verdict == "older"][SHOWN_OLDER:]
-    shown = [candidate for candidate in candidates if candidate not in older]
-    rest = [CandidateRow(f"and {len(older)} older", "older", "", "", NONE)] if older else []
+    older = [candidate for candidate in candidates if candidate.verdict == "older"]  # they are the last ones
+    shown = [candidate for candidate in candidates if candidate.verdict != "older"] + older[:SHOWN_OLDER]
+    left_out = len(older) - SHOWN_OLDER
+    rest = [CandidateRow(f"and {left_out} older", "older", "", "", NONE)] if left_out > 0 else []
     rows = [
         CandidateRow(
             f"chk-{candidate.checkpoint.id}",
