@@ -369,7 +369,8 @@ def unusable(
     """
     state, what, where = coordinator.state, "there is no other one that is whole", _beginning(coordinator.state)
     older = _older(state, checkpoint.id)
-    newer = tuple(other for other in state.newest_first() if other not in older and other.id != checkpoint.id)
+    passed = {checkpoint.id, *(other.id for other in older)}
+    newer = tuple(other for other in state.newest_first() if other.id not in passed)
     if (whole := next(_whole_of(coordinator, older + newer, file_set, deep), None)) is not None:
         where, which = f"chk-{whole.id}", "next older" if whole in older else "newest"
         what = f"{where} is the {which} one that is whole"

@@ -17,6 +17,7 @@ from airflow_checkpoint_provider.coordinator.restore_target import RestoreTarget
 from airflow_checkpoint_provider.errors import CheckpointNotFound, Damaged
 from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol import commands as c
+from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.events import Point, Request
 from airflow_checkpoint_provider.protocol.keys import Pointer, pointer_of
 from tests.support.acknowledgements import acknowledgement, bystander, driver, take
@@ -200,6 +201,24 @@ def test_damaged_checkpoint_names_another_one_that_is_whole(hurt: list[int], adv
         examine(coordinator, coordinator.state, Point(id=hurt[0]))
     assert advice in damage.value.message
     assert damage.value.message.endswith(f"--from {where}")
+
+
+def test_search_for_another_one_compares_no_checkpoint_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with KeepWithin(days=7) may keep ten thousand."""
+    coordinator = bystander(two_tries())
+    one = coordinator.state.checkpoints[0]
+    many = tuple(replace(one, id=number) for number in range(101, 161))  # none of them has files
+    coordinator.journal.state = replace(coordinator.state, checkpoints=many)
+    compared, equals = list[Checkpoint](), Checkpoint.__eq__
+
+    def counted(left: Checkpoint, right: object) -> bool:
+        compared.append(left)
+        return equals(left, right)
+
+    monkeypatch.setattr(Checkpoint, "__eq__", counted)
+    with pytest.raises(Damaged, match="there is no other one that is whole"):
+        examine(coordinator, coordinator.state, Point(id=130))
+    assert len(compared) <= len(many)
 
 
 @pytest.mark.parametrize("start", [None, Point(pointer="memory://other/s")])
