@@ -114,15 +114,25 @@ class JobOfTask:
     @classmethod
     def of(cls, task: Any, dag: DAG) -> JobOfTask:
         given = task.partial_kwargs if isinstance(task, MappedOperator) else vars(task)
-        job_id, item = given.get("job_id" if isinstance(task, MappedOperator) else "own_job_id"), given.get("item")
+        job_id, item = written_job_id(task), given.get("item")
         fixed = item if isinstance(item, str) and known_at_parse(item) else None
         name = job_id if job_id is not None else job_id_of(dag.dag_id, task.task_id)
         return cls(task.task_id, name, given.get("scope", "run"), fixed)
 
 
-def submissions(dag: DAG) -> Iterator[JobOfTask]:
-    """Yield what the tasks of a DAG submit."""
+def written_job_id(task: Any) -> str | None:
+    """Return the job id that a task writes; None if it takes its own name."""
+    found: str | None = (
+        task.partial_kwargs.get("job_id") if isinstance(task, MappedOperator) else vars(task).get("own_job_id")
+    )
+    return found
+
+
+def submissions(dag: DAG, *, named: bool) -> Iterator[JobOfTask]:
+    """Yield what the tasks of a DAG submit. ``named``: only those tasks that write a job id."""
     for task in dag.task_dict.values():
+        if named and written_job_id(task) is None:
+            continue
         kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
         if issubclass(kind, DeferrableLaunch):
             yield JobOfTask.of(task, dag)
@@ -132,7 +142,9 @@ def refuse_shared_name(dag: DAG, own: JobOfTask) -> None:
     """Raise ``InvalidConfig`` if another task of the DAG submits the same job with the same scope: the two would write one history, and
     each would start from the other's checkpoints. Two tasks may share a job if each has another item.
     """
-    for other in submissions(dag):
+    # Each task of a DAG file calls this. The name of a task is that of another one only if that one writes it.
+    by_default = own.job == job_id_of(dag.dag_id, own.task_id)
+    for other in submissions(dag, named=by_default):
         if other.task_id == own.task_id or (other.job, other.scope) != (own.job, own.scope):
             continue
         if None not in (own.item, other.item) and own.item != other.item:

@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 from airflow_checkpoint_provider.checkpoint import CheckpointConfig
 from airflow_checkpoint_provider.errors import InvalidConfig, InvalidName, NotSupportedYet
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators._mapped import JobOfTask
 from airflow_checkpoint_provider.protocol.keys import History
 from tests.unit.operators.submissions import TaskInstance
 
@@ -111,12 +112,30 @@ def test_ids_of_airflow_that_are_no_job_id_are_accepted() -> None:
             CheckpointedSparkSubmitOperator(task_id="t" * 250, application="job.py")
 
 
-@pytest.mark.parametrize(("first", "second"), [("tally", "tally"), (None, "etl.first"), ("etl.second", None)])
+@pytest.mark.parametrize(
+    ("first", "second"), [("tally", "tally"), (None, "etl.first"), ("etl.second", None), ("etl.second", "etl.second")]
+)
 def test_two_tasks_with_one_job_id_are_refused(first: str | None, second: str | None) -> None:
     with DAG("etl", schedule=None):
         CheckpointedSparkSubmitOperator(task_id="first", application="job.py", job_id=first)
         with pytest.raises(InvalidConfig, match=r"tasks 'first' and 'second' of DAG 'etl' have one job id, '"):
             CheckpointedSparkSubmitOperator(task_id="second", application="job.py", job_id=second)
+
+
+def test_tasks_without_a_job_id_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DAG file is parsed every few seconds, and may have hundreds of them."""
+    described, of = list[str](), JobOfTask.of
+
+    def counted(task: Any, dag: DAG) -> JobOfTask:
+        described.append(task.task_id)
+        return of(task, dag)
+
+    monkeypatch.setattr(JobOfTask, "of", counted)
+    with DAG("etl", schedule=None):
+        for number in range(20):
+            CheckpointedSparkSubmitOperator(task_id=f"job_{number}", application="job.py")
+            CheckpointedSparkSubmitOperator.partial(task_id=f"each_{number}", application="job.py").expand(item=["a"])
+    assert len(described) == 40
 
 
 def test_two_tasks_with_one_job_id_and_two_scopes_are_accepted() -> None:
