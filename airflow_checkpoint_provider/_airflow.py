@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import re
 import subprocess
+import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,22 @@ def _first_answer(backends: list[Any], conn_id: str, team: str | None) -> Connec
     if failure is not None:
         raise failure
     return None
+
+
+READERS = ("_deserialize_connection_value", "from_json", "from_uri", "_parse_from_uri", "_validate_extra")
+"""The functions by which Airflow reads what is written for a connection: JSON, a URI, an extra."""
+
+
+def is_misread(error: Exception) -> bool:
+    """Return whether Airflow has got what is written for a connection, and cannot read it.
+
+    The type of the error does not tell: a backend whose server answers with a web page raises a ``JSONDecodeError``, too. If Airflow's
+    functions have other names, the answer is False.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        frame.f_code.co_name in READERS and str(frame.f_globals["__name__"]).startswith("airflow.") for frame in frames
+    )
 
 
 class OtherTeam(LookupError):

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from airflow_checkpoint_provider import _airflow, metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
 from airflow_checkpoint_provider.errors import PartMissing
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, find_connection
+from airflow_checkpoint_provider.hooks.connections import ConnectionMalformed, ConnectionUnreadable, find_connection
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
 from airflow_checkpoint_provider.protocol.state import State
@@ -267,7 +267,7 @@ def test_hook_that_swallows_each_error_does_not_turn_an_unreadable_connection_in
     monkeypatch.setattr(SparkSubmitHook, "_resolve_connection", resolved)
     assert CheckpointedSparkSubmitHook().master == "local[1]"
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "{not json")
-    with pytest.raises(ConnectionUnreadable):
+    with pytest.raises(ConnectionMalformed):
         CheckpointedSparkSubmitHook()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.connection import Connection as Stored
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
@@ -16,6 +17,7 @@ from airflow.sdk.api.datamodels._generated import TaskStatesResponse
 from airflow.sdk.execution_time import comms, context, task_runner
 from airflow.sdk.execution_time.secrets import DEFAULT_SECRETS_SEARCH_PATH_WORKERS, ExecutionAPISecretsBackend
 from airflow.sdk.execution_time.xcom import XCom
+from airflow.secrets import BaseSecretsBackend
 
 from airflow_checkpoint_provider import _airflow
 
@@ -54,6 +56,11 @@ def test_connections_under_test_are_found() -> None:
         assert _airflow.find_connection("x") is tested
     finally:
         context._preset_connections.reset(token)
+
+
+def test_functions_that_read_what_is_written_for_a_connection_have_these_names() -> None:
+    owners = (BaseSecretsBackend, Connection, Connection, Stored, Stored)
+    assert [name for owner, name in zip(owners, _airflow.READERS, strict=True) if not hasattr(owner, name)] == []
 
 
 def test_passwords_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from airflow.sdk import Connection
 
 from airflow_checkpoint_provider.errors import NotSupportedYet, StoreMisconfigured
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, NoConnection
+from airflow_checkpoint_provider.hooks.connections import ConnectionMalformed, NoConnection
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> CheckpointStorageHook:
@@ -80,7 +80,7 @@ def test_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("master", [None, "yarn", "local[2]"])
 def test_unreadable_connection_is_not_missing(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT", "{not json")
-    with pytest.raises(ConnectionUnreadable):
+    with pytest.raises(ConnectionMalformed):
         CheckpointStorageHook(master=master).get_store()
 
 

@@ -1,9 +1,11 @@
-"""Connections that belong to a team, for pages and commands: Airflow's database in memory, and secrets backends of users."""
+"""Connections that belong to a team, for pages and commands, and what Airflow cannot read: Airflow's database in memory, and secrets
+backends of users."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,16 @@ from airflow.configuration import conf
 from airflow.models import import_all_models
 from airflow.models.connection import Connection
 from airflow.models.team import Team
+from airflow.sdk import Connection as TaskConnection
 from airflow.secrets.environment_variables import EnvironmentVariablesBackend
 from airflow.secrets.metastore import MetastoreBackend
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from airflow_checkpoint_provider.hooks import checkpoint_storage
+from airflow_checkpoint_provider.errors import StoreMisconfigured
+from airflow_checkpoint_provider.hooks import checkpoint_storage, yarn
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable, find_connection
+from airflow_checkpoint_provider.hooks.connections import ConnectionMalformed, ConnectionUnreadable, find_connection
 
 BACKENDS = "airflow.configuration.ensure_secrets_loaded"
 
@@ -110,7 +114,7 @@ def test_database_that_does_not_say_the_team_is_no_answer(monkeypatch: pytest.Mo
         raise OSError("no database")
 
     monkeypatch.setattr(Connection, "get_team_name", down)
-    with pytest.raises(ConnectionUnreadable, match="no database"):
+    with pytest.raises(ConnectionUnreadable, match=r"\(OSError\)"):
         find_connection("streams")
 
 
@@ -120,3 +124,92 @@ def test_without_teams_no_team_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delattr(Connection, "get_team_name")
     assert find_connection("plain")
     assert find_connection("nowhere") is None
+
+
+# -- what Airflow cannot read ------------------------------------------------------------------------------------------------
+
+MISREAD = [
+    "aws://AKIA:wJalr/K7MD@/?root=s3%3A%2F%2Flake",
+    "aws://AKIA:wJalr#K7MD@/?root=s3%3A%2F%2Flake",
+    "aws://AKIA:wJalr[K7MD@/?root=s3%3A%2F%2Flake",
+    "aws://AKIA:wJalr@http://host?proxy=https://wJalr@other",  # one "://" too many: Airflow's error has all of it
+    '{"conn_type": "aws", "password": "wJalr',
+    '{"conn_type": "aws", "port": "wJalr"}',
+    '{"conn_type": "aws", "root_wJalr": "/a"}',
+    '{"conn_type": 5, "password": "wJalr"}',
+    " ",
+]
+
+
+@pytest.fixture(params=[Connection, TaskConnection], ids=["command", "task"])
+def written(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that writes the connection ``mine`` into the environment, for each of Airflow's two classes of connections."""
+    environment = EnvironmentVariablesBackend()
+    asked(monkeypatch, environment)
+    environment._set_connection_class(request.param)
+    return lambda text: monkeypatch.setenv("AIRFLOW_CONN_MINE", text)
+
+
+def lines_of(error: BaseException) -> str:
+    """Return what a log shows of an error."""
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("text", MISREAD)
+def test_connection_that_airflow_cannot_read_fails_for_good_and_is_not_shown(
+    written: Callable[[str], None], text: str
+) -> None:
+    written(text)
+    with pytest.raises(
+        StoreMisconfigured, match=r"connection 'mine' \((Value|JSONDecode|Type|Attribute|Index|Airflow)"
+    ) as error:
+        CheckpointStorageHook("mine").get_store()
+    assert isinstance(error.value, ConnectionMalformed)
+    assert error.value.permanent
+    assert "percent-encode" in str(error.value)
+    assert "wJalr" not in lines_of(error.value)
+
+
+@pytest.mark.parametrize("extra", ["[1]", '"x"', "null", "5", "{bad", " ", "[" * 100_000])
+def test_extra_that_is_no_object_fails_for_good(written: Callable[[str], None], extra: str) -> None:
+    """In a task Airflow takes it for an empty one: it would pass over the root, and over the deploy mode of Spark."""
+    written(json.dumps({"conn_type": "checkpoint_storage", "extra": extra}))
+    with pytest.raises(ConnectionMalformed, match="'mine'"):
+        CheckpointStorageHook("mine").get_store_of("orders")
+    with pytest.raises(ConnectionMalformed, match="'mine'"):
+        yarn.address_in("mine")
+
+
+@pytest.mark.parametrize("extra", ["", None, {}, '{"root": "/a"}'])
+def test_extra_that_is_empty_or_an_object_is_read(written: Callable[[str], None], extra: Any) -> None:
+    written(json.dumps({"conn_type": "checkpoint_storage", "extra": extra}))
+    assert find_connection("mine")
+
+
+class Gateway:
+    """A secrets backend whose server answers with a web page, or with another error that quotes what it has got."""
+
+    def __init__(self, failure: Callable[[], object]) -> None:
+        self.failure = failure
+
+    def get_connection(self, conn_id: str) -> Connection | None:
+        self.failure()
+        return None
+
+
+def quotes() -> None:
+    raise ValueError("token wJalr is refused")
+
+
+@pytest.mark.parametrize("failure", [lambda: json.loads("<html>wJalr"), quotes])
+def test_error_of_a_secrets_backend_is_an_outage_and_its_text_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, failure: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked(monkeypatch, Gateway(failure))
+    with (
+        caplog.at_level("INFO"),
+        pytest.raises(ConnectionUnreadable, match=r"\((JSONDecode|Value)Error\).*DEBUG") as error,
+    ):
+        find_connection("mine")
+    assert not error.value.permanent
+    assert "wJalr" not in lines_of(error.value) + caplog.text

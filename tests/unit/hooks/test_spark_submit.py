@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_checkpoint_provider.hooks.connections import ConnectionUnreadable
+from airflow_checkpoint_provider.hooks.connections import ConnectionMalformed
 from airflow_checkpoint_provider.hooks.spark_output import SparkOutput
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.protocol.handover import LINE_MARK
@@ -77,7 +77,7 @@ def test_master_and_deploy_mode_are_those_of_the_connection(recorded: Path) -> N
 
 def test_unreadable_connection_is_not_taken_for_yarn(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "{not json")
-    with pytest.raises(ConnectionUnreadable, match="spark_default"):
+    with pytest.raises(ConnectionMalformed, match="spark_default"):
         CheckpointedSparkSubmitHook()
 
 
