@@ -6,19 +6,27 @@ processor, which must reach the checkpoint storage, too.
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import logging
+import queue
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from airflow.sdk import BaseNotifier
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
-from airflow_checkpoint_provider.errors import InvalidConfig, as_checkpoint_error
-from airflow_checkpoint_provider.operators._task_history import read_history
+from airflow_checkpoint_provider.errors import InvalidConfig, StoreUnavailable, as_checkpoint_error
+from airflow_checkpoint_provider.operators._task_history import TaskHistory, read_history
 from airflow_checkpoint_provider.text import tries as text
 
 log = logging.getLogger(__name__)
+
+READER = "checkpoint-notifier"  # the name of a thread
+READ_WITHIN = 8.0
+"""Seconds. Airflow kills the process of a task 20 s after the task has ended (`[core] task_success_overtime`), and the DAG processor's after
+50. The sender needs the rest."""
 
 
 class CheckpointNotifier(BaseNotifier):
@@ -43,7 +51,7 @@ class CheckpointNotifier(BaseNotifier):
         self.send = send
 
     def notify(self, context: Any) -> None:
-        """Send the text. If the journal cannot be read, the text says so, and has the facts that Airflow knows."""
+        """Send the text. If the journal cannot be read in time, the text says so, and has the facts that Airflow knows."""
         failed = _failed(context)
         told = "\n".join(_told(context, failed))
         if isinstance(self.send, BaseNotifier):
@@ -56,12 +64,36 @@ class CheckpointNotifier(BaseNotifier):
 def _told(context: Any, failed: text.FailedTask) -> list[str]:
     """Return the lines of the text. A notification without facts is better than none."""
     try:
-        found = read_history(context)
+        found = _read_in_time(context)
         return text.notification(failed, found.state, found.reference.run, found.tries, utc_now())
     except Exception as error:  # noqa: BLE001 - a store or a connection raises any error of its client
         lines = text.without_facts(failed, as_checkpoint_error(error, "the journal"))
         log.warning("%s", lines[-2].strip())
         return lines
+
+
+def _read_in_time(context: Any) -> TaskHistory:
+    """Read the history in a thread. A store that hangs, such as NFS, does not end a read, and the thread keeps no process alive."""
+    answers = queue.SimpleQueue[TaskHistory | Exception]()
+
+    def read() -> None:
+        try:
+            answers.put(read_history(context))
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            answers.put(error)
+
+    inherited = contextvars.copy_context()  # Airflow keeps connections that are being tested there
+    threading.Thread(target=inherited.run, args=(read,), name=READER, daemon=True).start()
+    try:
+        answer = answers.get(timeout=READ_WITHIN)
+    except queue.Empty:
+        raise StoreUnavailable(
+            f"it was not read within {READ_WITHIN:g} s, and Airflow soon ends this process. Check that the checkpoint storage, and Airflow's"
+            " API server, answer"
+        ) from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _failed(context: Any) -> text.FailedTask:

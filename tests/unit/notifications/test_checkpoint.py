@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-from airflow.sdk import DAG, BaseNotifier, BaseOperator
+from airflow.sdk import DAG, BaseNotifier, BaseOperator, Connection
+from airflow.sdk.execution_time.context import _preset_connections
 
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.notifications import CheckpointNotifier
+from airflow_checkpoint_provider.notifications import checkpoint as notifications
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
-from tests.support.faults import Fault, FaultyStore, always
+from tests.support.faults import Call, Fault, FaultyStore, always
 from tests.support.tasks import ti
 
 FAILURE = RuntimeError("attempt 1 failed (exit code 1)")
@@ -155,6 +158,44 @@ def test_journal_that_cannot_be_read_still_sends(
     assert "[CKP513]" in text
     assert "to look     airflow checkpoints jobs" in text
     assert any("CKP513" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("kind", ["read", "list"])
+def test_store_that_hangs_does_not_keep_the_text_back(
+    store: Store, faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Airflow kills the process soon after the task has ended."""
+    stuck(store)
+    ends = threading.Event()
+
+    def hangs(call: Call) -> Fault:
+        if call.kind == kind:
+            ends.wait(60)
+        return Fault.NONE
+
+    faulty.plan = hangs
+    monkeypatch.setattr(notifications, "READ_WITHIN", 0.05)
+    try:
+        text = told(context(try_number=2, state="failed"))
+        (reader,) = (thread for thread in threading.enumerate() if thread.name == notifications.READER)
+        assert reader.daemon, "it keeps no process alive"
+    finally:
+        ends.set()
+    reader.join(60)
+    assert text.startswith(f"FAILED etl.job, run {RUN}: try 2 of 3 failed")
+    assert "reason      RuntimeError: attempt 1 failed" in text
+    assert "its journal cannot be read from here: it was not read within 0.05 s" in text
+    assert "[CKP613]  [CKP513]" in text
+
+
+def test_journal_is_read_in_the_context_of_the_caller() -> None:
+    """Airflow keeps connections that are being tested there."""
+    tested = Connection(conn_id="tested", conn_type="fs")
+    token = _preset_connections.set({"tested": tested})
+    try:
+        assert "Connection 'tested' is of type 'fs'" in told(context(operator(checkpoint_conn_id="tested")))
+    finally:
+        _preset_connections.reset(token)
 
 
 def test_task_of_another_package_is_named(store: Store) -> None:
