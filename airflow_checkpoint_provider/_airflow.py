@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
     from airflow.sdk import Connection
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 CHANGED = (ImportError, AttributeError, TypeError)
 """The errors of a private name that was removed, moved, or takes other arguments."""
@@ -251,6 +252,21 @@ def push_xcom(dag: str, run: str, task: str, key: str, value: Any, map_index: in
 
     index = -1 if map_index is None else map_index
     XCom.set(key, value, dag_id=dag, run_id=run, task_id=task, map_index=index)
+
+
+# -- mapped tasks ------------------------------------------------------------------------------------------------------
+
+
+def of_instance(task: MappedOperator, context: Any) -> Any:
+    """Return the context of one instance of a mapped task, as its own process has it: with its task, whose templates are not rendered, and
+    its params. Raise any error if Airflow does not know the arguments here.
+    """
+    from airflow.sdk.definitions.param import process_params
+
+    arguments, _ = task._expand_mapped_kwargs(context)
+    instance = task.unmap(arguments)
+    conf = getattr(context.get("dag_run"), "conf", None)
+    return {**context, "task": instance, "params": process_params(task.dag, instance, conf, suppress_exception=False)}
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow.sdk import BaseNotifier
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.errors import InvalidConfig, StoreUnavailable, as_checkpoint_error
+from airflow_checkpoint_provider.operators._items import index_of
 from airflow_checkpoint_provider.operators._task_history import TaskHistory, read_history
 from airflow_checkpoint_provider.text import tries as text
 
@@ -98,16 +100,24 @@ def _read_in_time(context: Any) -> TaskHistory:
 
 def _failed(context: Any) -> text.FailedTask:
     ti, task = context["ti"], context["task"]
-    error = context.get("exception")
+    error, index = context.get("exception"), index_of(ti)
     return text.FailedTask(
-        task=f"{ti.dag_id}.{ti.task_id}",
+        task=f"{ti.dag_id}.{ti.task_id}" + ("" if index is None else f", map index {index}"),
         run=ti.run_id,
         try_number=ti.try_number,
         tries=(ti.max_tries or 0) + 1,
         retried=_is_retried(ti),
         reason=f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or ""),
-        connection=getattr(task, "checkpoint_conn_id", ""),
+        connection=_connection(task),
     )
+
+
+def _connection(task: Any) -> str:
+    """Return the connection of a task, or of a mapped one, whose job may name it."""
+    if not isinstance(task, MappedOperator):
+        return getattr(task, "checkpoint_conn_id", "")
+    given = task.partial_kwargs
+    return given.get("checkpoint_conn_id") or _connection(given.get("job"))
 
 
 def _is_retried(ti: Any) -> bool:

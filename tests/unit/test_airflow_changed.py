@@ -16,16 +16,18 @@ from airflow.dag_processing.processor import ToDagProcessor
 from airflow.jobs.triggerer_job_runner import ToTriggerRunner
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time import comms, task_runner
 from pydantic import TypeAdapter
 
 from airflow_checkpoint_provider import _airflow, metrics
 from airflow_checkpoint_provider.coordinator.liveness import Beat, QueryProgress
-from airflow_checkpoint_provider.errors import PartMissing
+from airflow_checkpoint_provider.errors import PartMissing, WrongUse
 from airflow_checkpoint_provider.hooks.connections import ConnectionMalformed, ConnectionUnreadable, find_connection
 from airflow_checkpoint_provider.hooks.spark_submit import CheckpointedSparkSubmitHook
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator
+from airflow_checkpoint_provider.operators._task_history import read_history
 from airflow_checkpoint_provider.protocol.state import State
 from tests.support.newer_airflow import changed, replace
 
@@ -158,7 +160,7 @@ def test_process_outside_of_tasks_refuses_too(replacement: object, monkeypatch: 
         find_connection("nowhere")
 
 
-# -- links, metrics, lines of Spark --------------------------------------------------------------------------------------
+# -- mapped tasks, links, metrics, lines of Spark --------------------------------------------------------------------------------------
 
 
 @gone_or_changed
@@ -167,6 +169,16 @@ def test_link_is_pushed_as_an_xcom(replacement: object, monkeypatch: pytest.Monk
     pushed: dict[str, str] = {}
     _airflow.push_link(SimpleNamespace(xcom_push=pushed.update), "link", "there")
     assert pushed == {"key": "link", "value": "there"}
+
+
+@gone_or_changed
+def test_instance_of_a_mapped_task_is_not_known(replacement: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notification then has no facts, and says so."""
+    with DAG("etl", schedule=None, max_active_runs=1):
+        task = CheckpointedSparkSubmitOperator.partial(task_id="job", application="job.py").expand(item=["eu"])
+    replace(monkeypatch, "airflow.sdk.definitions.param.process_params", replacement)
+    with pytest.raises(WrongUse, match="map index 0 of task 'job' works on"):
+        read_history({"task": task, "ti": SimpleNamespace(task_id="job", map_index=0)})
 
 
 @gone_or_changed

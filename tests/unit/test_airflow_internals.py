@@ -14,6 +14,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.api.datamodels._generated import TaskStatesResponse
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.definitions.param import process_params
 from airflow.sdk.execution_time import comms, context, task_runner
 from airflow.sdk.execution_time.secrets import DEFAULT_SECRETS_SEARCH_PATH_WORKERS, ExecutionAPISecretsBackend
 from airflow.sdk.execution_time.xcom import XCom
@@ -61,6 +63,12 @@ def test_connections_under_test_are_found() -> None:
 def test_functions_that_read_what_is_written_for_a_connection_have_these_names() -> None:
     owners = (BaseSecretsBackend, Connection, Connection, Stored, Stored)
     assert [name for owner, name in zip(owners, _airflow.READERS, strict=True) if not hasattr(owner, name)] == []
+
+
+def test_instances_of_mapped_tasks_are_made_by_these_names() -> None:
+    assert list(inspect.signature(MappedOperator._expand_mapped_kwargs).parameters) == ["self", "context"]
+    assert list(inspect.signature(MappedOperator.unmap).parameters) == ["self", "resolve"]
+    assert list(inspect.signature(process_params).parameters) == ["dag", "task", "dagrun_conf", "suppress_exception"]
 
 
 def test_passwords_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:

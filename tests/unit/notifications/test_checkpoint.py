@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -10,13 +11,17 @@ from typing import Any
 
 import pytest
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-from airflow.sdk import DAG, BaseNotifier, BaseOperator, Connection
+from airflow.sdk import DAG, BaseNotifier, BaseOperator, Connection, task_group
 from airflow.sdk.execution_time.context import _preset_connections
 
+from airflow_checkpoint_provider.coordinator.indexes import Indexes, Registration
 from airflow_checkpoint_provider.errors import InvalidConfig
 from airflow_checkpoint_provider.notifications import CheckpointNotifier
 from airflow_checkpoint_provider.notifications import checkpoint as notifications
 from airflow_checkpoint_provider.operators import CheckpointedSparkSubmitOperator, TriggerCheckpointOperator
+from airflow_checkpoint_provider.protocol.events import Token
+from airflow_checkpoint_provider.protocol.keys import History
+from airflow_checkpoint_provider.sensors import CheckpointHealthSensor
 from airflow_checkpoint_provider.storage import Store
 from tests.support.acting import RUN, Job
 from tests.support.faults import Call, Fault, FaultyStore, always
@@ -202,6 +207,116 @@ def test_task_of_another_package_is_named(store: Store) -> None:
     with DAG("etl", schedule=None):
         plain = BaseOperator(task_id="plain")
     assert "a BaseOperator, which works on no checkpointed job" in told(context(plain))
+
+
+# -- instances of mapped tasks in the DAG processor ---------------------------------------------------------------------------
+
+LOAD = {"task_id": "job", "application": "job.py", "job_id": "orders", "scope": "job", "checkpoint_conn_id": "streams"}
+"""The parameters of a mapped task, and of a task in a mapped group."""
+
+
+@pytest.fixture
+def streams(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Return the store of the connection ``streams``, the only one that there is."""
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMS", os.environ["AIRFLOW_CONN_CHECKPOINT_DEFAULT"])
+    monkeypatch.delenv("AIRFLOW_CONN_CHECKPOINT_DEFAULT")
+    return store
+
+
+def by_list(items: Any) -> Any:
+    return CheckpointedSparkSubmitOperator.partial(**LOAD).expand(item=items)
+
+
+def by_keywords(items: Any) -> Any:
+    return CheckpointedSparkSubmitOperator.partial(**LOAD).expand_kwargs([{"item": item} for item in items])
+
+
+def by_params(items: Any) -> Any:
+    task = CheckpointedSparkSubmitOperator.partial(**LOAD, item="{{ params.item }}")
+    return task.expand(params=[{"item": item} for item in items])
+
+
+def by_name(items: Any) -> Any:
+    return CheckpointedSparkSubmitOperator.partial(**LOAD, item="{{ task.name }}").expand(name=items)
+
+
+def in_group(items: Any) -> Any:
+    @task_group
+    def each(item: Any) -> None:
+        CheckpointedSparkSubmitOperator(**LOAD, item=item)
+
+    each.expand(item=items)
+    return None
+
+
+def mapped(made: Callable[[Any], Any], items: Any = ("eu", "us")) -> Any:
+    with DAG("etl", schedule=None, max_active_runs=1) as dag:
+        return made(list(items)) or dag.get_task("each.job")
+
+
+@pytest.mark.parametrize("made", [by_list, by_keywords, by_params, by_name])
+def test_instance_of_a_mapped_task_is_told_where_no_task_runs(streams: Store, made: Callable[[Any], Any]) -> None:
+    Job(streams, item="eu").plan()
+    Job(streams, item="us").start()
+    head, *lines = told(context(mapped(made), error=None, map_index=1)).splitlines()
+    assert head.startswith(f"RETRY of etl.job, map index 1, run {RUN}: try 1 of 3 failed ")
+    assert lines[0] == f"  job         orders, item us, run {RUN}"
+    assert "attempt 1 has not recorded its end" in "".join(lines)
+
+
+@pytest.mark.parametrize("made", [by_list, in_group])
+def test_item_is_that_with_which_the_try_began(streams: Store, made: Callable[[Any], Any]) -> None:
+    """Since then, another one was inserted before it in the list."""
+    task = mapped(made, ("eu", "asia", "us"))
+    Job(streams, item="us").start()
+    known = Registration(item="us", generation=0, at="2026-11-20T00:00:00Z")
+    Indexes(streams, History("orders"), Token(dag="etl", run=RUN, task=task.task_id)).register(1, 1, known)
+    text = told(context(task, map_index=1))
+    assert f"{task.task_id}, map index 1, run {RUN}" in text
+    assert "job         orders, item us" in text
+
+
+def test_mapped_sensor_is_told(store: Store) -> None:
+    Job(store).start()
+    with DAG("watch", schedule=None):
+        task = CheckpointHealthSensor.partial(task_id="health", max_age="30 min").expand(job=["payments", "orders"])
+    assert "job         orders\n" in told(context(task, map_index=1))
+
+
+def not_known(_: Any) -> Any:
+    return by_list(BaseOperator(task_id="lists").output)
+
+
+def asks(_: Any) -> Any:
+    """Return a mapped task with the connection of its job."""
+    job = CheckpointedSparkSubmitOperator(**LOAD)
+    return TriggerCheckpointOperator.partial(task_id="asks", job=job).expand(item=BaseOperator(task_id="lists").output)
+
+
+@pytest.mark.parametrize("made", [not_known, asks])
+def test_instance_whose_arguments_are_not_known_is_not_blamed(streams: Store, made: Callable[[Any], Any]) -> None:
+    text = told(context(task := mapped(made), map_index=1))
+    assert f"etl.{task.task_id}, map index 1, run {RUN}" in text
+    assert f"Airflow does not say here what map index 1 of task '{task.task_id}' works on (" in text
+    assert "Write this at" not in text
+    assert "to look     airflow checkpoints jobs --conn-id streams" in text
+
+
+def test_mapped_task_of_another_package_is_named() -> None:
+    with DAG("etl", schedule=None):
+        plain = SmoothOperator.partial(task_id="plain").expand(note=["a", "b"])
+    assert "task 'plain' is a SmoothOperator, which works on no checkpointed job" in told(context(plain, map_index=1))
+
+
+class SmoothOperator(BaseOperator):
+    """A task of another package, with a parameter to map."""
+
+    def __init__(self, note: str, **other: Any) -> None:
+        super().__init__(**other)
+        self.note = note
+
+
+# -- what is not sent ----------------------------------------------------------------------------------------------------------
 
 
 def test_secret_in_an_error_is_not_sent(store: Store) -> None:
