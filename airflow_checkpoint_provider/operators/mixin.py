@@ -52,7 +52,7 @@ class CheckpointedJobMixin(JobParameters, DeferrableLaunch):
     until the application has ended. Retries and clears then continue from the latest completed checkpoint. The application is a Python
     script that opens a ``CheckpointedJob``.
 
-    :param job_id: static name of the job; by default ``dag_id.task_id``.
+    :param job_id: static name of the job; by default ``dag_id.task_id``, with a digest if that is no job id or the id of the DAG has a dot.
     :param scope: "run": each DAG run has its own history. "job": all runs share one history. Any other template is the key of a
         history that some runs share, e.g. ``"{{ ds_nodash[:6] }}"`` for those of a month; as for "job", give the DAG
         ``max_active_runs=1``, and ``retention=`` a ``KeepWithin(…)`` that ends the history when no other run will come. (templated)

@@ -70,14 +70,17 @@ def check_job_id(job: str) -> str:
 
 
 def job_id_of(dag_id: str, task_id: str) -> str:
-    """Return the job id of a task that names none: ``dag_id.task_id``. If that is no job id, the part of it that can be one, and a
-    digest of the whole.
+    """Return the job id of a task that names none: ``dag_id.task_id``. If that is no job id, or the id of the DAG has a dot, the part of it
+    that can be one, and a digest of the whole.
+
+    A task in a group has a dot in its id: task ``daily.load`` of DAG ``etl`` and task ``load`` of DAG ``etl.daily`` are two jobs.
     """
-    name = f"{dag_id}.{task_id}"
-    if is_job_id(name):
+    name, dotted = f"{dag_id}.{task_id}", "." in dag_id
+    if is_job_id(name) and not dotted:
         return name
     kept = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-")[:KEPT_OF_LONG_NAME]
-    return "-".join(filter(None, (kept, hashlib.sha256(name.encode()).hexdigest()[:16])))
+    whole = f"{dag_id}/{task_id}" if dotted else name  # no id has a slash
+    return "-".join(filter(None, (kept, hashlib.sha256(whole.encode()).hexdigest()[:16])))
 
 
 def check_uid(uid: str) -> str:

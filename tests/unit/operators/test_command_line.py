@@ -342,7 +342,7 @@ def test_application_that_a_template_gave_is_refused_before_the_submit(
     assert not (folder / "argv").exists()
 
 
-@pytest.mark.parametrize("dag_id", ["_etl", "d" * 230, "täglich"])
+@pytest.mark.parametrize("dag_id", ["_etl", "d" * 230, "täglich", "etl.daily"])
 def test_job_id_that_is_made_of_other_ids_is_the_one_of_all_tasks(folder: Path, dag_id: str) -> None:
     ti = TaskInstance(dag_id=dag_id)
     with DAG(dag_id, schedule=None):

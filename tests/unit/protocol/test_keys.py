@@ -368,7 +368,7 @@ def test_other_text_is_no_prefix(prefix: str) -> None:
         check_prefix(prefix)
 
 
-@pytest.mark.parametrize("dag_id", ["_etl", "-etl", ".", "d" * 250, "täglich", "毎日", "日本" * 100])
+@pytest.mark.parametrize("dag_id", ["_etl", "-etl", ".", "d" * 250, "täglich", "毎日", "日本" * 100, "etl.daily"])
 def test_job_id_of_a_task_is_always_a_job_id(dag_id: str) -> None:
     ids = {job_id_of(dag_id, "job"), job_id_of(dag_id, "other"), job_id_of(f"{dag_id}x", "job")}
     assert len(ids) == 3
@@ -379,3 +379,12 @@ def test_job_id_of_a_task_is_always_a_job_id(dag_id: str) -> None:
 def test_job_id_of_a_task_is_its_name_where_that_is_one() -> None:
     assert job_id_of("etl", "group.job") == "etl.group.job"
     assert job_id_of("_etl", "job").startswith("etl.job-")
+    assert job_id_of("etl.group", "job").startswith("etl.group.job-")
+
+
+@pytest.mark.parametrize("ids", ["etl.daily.load", "a.b.c.d.e", "a..b", "a.b." + "c" * 300, "täglich.um.sieben"])
+def test_two_tasks_never_have_one_job_id(ids: str) -> None:
+    """However a text is divided into the id of a DAG and the id of a task."""
+    dots = [index for index, letter in enumerate(ids) if letter == "." and 0 < index < len(ids) - 1]
+    tasks = [(ids[:dot], ids[dot + 1 :]) for dot in dots]
+    assert len({job_id_of(*task) for task in tasks}) == len(tasks) > 1
