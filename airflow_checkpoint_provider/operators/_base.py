@@ -21,6 +21,7 @@ from airflow_checkpoint_provider.hooks.references import CheckpointReference, Hi
 from airflow_checkpoint_provider.operators._link import LinkedTask
 from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import History, job_id_of
+from airflow_checkpoint_provider.protocol.launches import owns
 from airflow_checkpoint_provider.storage import Store
 
 LOOP = (
@@ -100,9 +101,9 @@ def history_of(job_id: str | None, scope: str, ti: Any, task_id: str, item: str 
 
 def has_launched(store: Store, history: History, ti: Any) -> bool:
     """Return whether the journal knows a launch of this task in this run."""
-    run = open_history(store, history.prefix).journal.catch_up().run(ti.run_id)
-    owner = Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=history.item).owner
-    return run is not None and run.owner == owner
+    state = open_history(store, history.prefix).journal.catch_up()
+    run, token = state.run(ti.run_id), Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=history.item)
+    return run is not None and owns(state, run, token.owner, token)
 
 
 def check_rendered(name: str, value: object) -> None:

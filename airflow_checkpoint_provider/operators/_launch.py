@@ -85,8 +85,7 @@ class DriverLaunch(LaunchedDriver):
         own = [
             launch
             for launch in state.launches
-            if (launch.spec.owner, launch.spec.run) == (token.owner, token.run)
-            and (launch.map_index, launch.latest_try) == latest
+            if launch.spec.token.same_task(token) and (launch.map_index, launch.latest_try) == latest
         ]
         self.record = own[-1] if own else None
         return self.record is not None

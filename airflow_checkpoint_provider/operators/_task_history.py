@@ -55,11 +55,11 @@ def read_history(context: Any) -> TaskHistory:
         task.item = _registered_item(store, task, ti)
         reference = task.reference(ti)
     state = open_history(store, reference.history).journal.catch_up()
-    owner = Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=state.item).owner
+    token = Token(dag=ti.dag_id, run=ti.run_id, task=ti.task_id, item=state.item)
     keys = Keys(reference.history)
     newest = {query.uid: Location(store, keys.file_set(query.newest.path)) for query in state.queries}
     committed = {uid: location.committed() for uid, location in newest.items()}
-    return TaskHistory(reference, state, tries_of(state, ti.run_id, owner, committed))
+    return TaskHistory(reference, state, tries_of(state, token, committed))
 
 
 def _rendered(context: Any) -> LinkedTask:

@@ -205,11 +205,16 @@ def superfluous(state: State, newest: int, retention: Retention, now: str) -> tu
     savepoints = [
         checkpoint for checkpoint in state.checkpoints if checkpoint.savepoint and not checkpoint.request.pinned
     ]
-    own = [savepoint for savepoint in savepoints if made and savepoint.request.owner == made.request.owner]
+    own = [savepoint for savepoint in savepoints if made and _asker(savepoint.request) == _asker(made.request)]
     stored = [savepoint for savepoint in own if savepoint in state.savepoints]
     kept = retention.keeps(stored, datetime.fromisoformat(now)) | {newest}
     retired = [savepoint for savepoint in stored if savepoint.id not in kept]
     return tuple(savepoint for savepoint in own if savepoint.status == CONDEMNED or savepoint in retired)
+
+
+def _asker(request: Request) -> tuple[str, str]:
+    """Return who asks, with the DAG of a task: tasks of two DAGs may have one text as ``owner``."""
+    return request.owner, request.token.partition("|")[0] if request.origin == "task" else ""
 
 
 class StopWithSavepointOperator(SavepointRequestOperator):

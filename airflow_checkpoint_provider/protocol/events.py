@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_checkpoint_provider.errors import FormatTooNew, shortened
@@ -61,9 +61,15 @@ class Token(Record):
 
     @property
     def owner(self) -> str:
-        """Return who asks, for people: ``load_tables.load[orders]`` for a mapped item."""
+        """Return who asks, for people: ``load_tables.load[orders]`` for a mapped item. Two tasks may have one text: ``etl.daily.load`` is
+        task ``daily.load`` of DAG ``etl``, or task ``load`` of DAG ``etl.daily``.
+        """
         item = f"[{shortened(self.item, LONGEST_SHOWN)}]" if self.item else ""
         return f"{self.dag}.{self.task}{item}" if self.dag else self.task
+
+    def same_task(self, other: Token) -> bool:
+        """Return whether both are of one task, or of one item of it, in one run."""
+        return replace(self, generation=0) == replace(other, generation=0)
 
     @property
     def text(self) -> str:

@@ -79,9 +79,15 @@ def _suspended(state: State, run: Run | None, command: c.PlanLaunch) -> Decision
 
 
 def _other_owner(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:
-    if run is None or run.owner == command.spec.owner:
+    if run is None or owns(state, run, command.spec.owner, command.spec.token):
         return None
-    return refusals.two_owners(state, run.owner, command)
+    return refusals.two_owners(state, run, command)
+
+
+def owns(state: State, run: Run, owner: str, token: e.Token) -> bool:
+    """Return whether the task ``owner``, which asks with ``token``, owns a run. The text alone does not say it: see ``Token.owner``."""
+    launch = state.launch(run.launch)
+    return run.owner == owner and (launch is None or launch.spec.token.dag == token.dag)
 
 
 def _other_index(state: State, run: Run | None, command: c.PlanLaunch) -> Decision | None:

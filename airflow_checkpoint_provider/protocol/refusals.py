@@ -41,13 +41,14 @@ def superseded(state: State, run: str, launch: Launch | None = None) -> Refusal:
     return Refusal(errors.Superseded(wording.superseded(state, run, launch), run=run, **detail))
 
 
-def two_owners(state: State, owner: str, command: PlanLaunch) -> Refusal:
-    """Refuse a task that uses the job id of the task ``owner``."""
-    spec = command.spec
-    text = (
-        f"tasks {owner} and {spec.owner} share job id {state.job!r} in run {spec.run}; give one of them another job_id"
-    )
-    return Refusal(errors.TwoOwners(text, owners=(owner, spec.owner)))
+def two_owners(state: State, run: Run, command: PlanLaunch) -> Refusal:
+    """Refuse a task that uses the job id of the task that owns ``run``."""
+    spec, launch, owners = command.spec, state.launch(run.launch), (run.owner, command.spec.owner)
+    if launch is not None and run.owner == spec.owner:  # the same text for two tasks
+        first, second = launch.spec.token, spec.token
+        owners = f"{first.task} of DAG {first.dag}", f"{second.task} of DAG {second.dag}"
+    text = f"tasks {' and '.join(owners)} share job id {state.job!r} in run {spec.run}; give one of them another job_id"
+    return Refusal(errors.TwoOwners(text, owners=owners))
 
 
 def one_item(state: State, run: Run, command: PlanLaunch) -> Refusal:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
+from airflow_checkpoint_provider.protocol.events import Token
 from airflow_checkpoint_provider.protocol.keys import file_set_epoch
 from airflow_checkpoint_provider.protocol.launch_records import AttemptRecord, Launch
 from airflow_checkpoint_provider.protocol.metadata import QUERY
@@ -31,12 +32,12 @@ NO_BATCHES: Mapping[str, int] = {}
 FEWEST_DEATHS = 2  # a stream without new rows may lose its driver once, and nothing is wrong with its work
 
 
-def tries_of(state: State, run: str, owner: str, committed: Mapping[str, int] = NO_BATCHES) -> Tries | None:
-    """Return the tries of the task ``owner`` in ``run``; None if it has launched nothing since the newest restore.
+def tries_of(state: State, token: Token, committed: Mapping[str, int] = NO_BATCHES) -> Tries | None:
+    """Return the tries of the task of ``token`` in its run; None if it has launched nothing since the newest restore.
 
     ``committed`` has the newest committed batches in the newest locations of the queries: the journal learns them from the next launch.
     """
-    own = [launch for launch in state.launches if (launch.spec.run, launch.spec.owner) == (run, owner)]
+    own = [launch for launch in state.launches if launch.spec.token.same_task(token)]
     if not own or own[-1].branch != state.branch.number:
         return None
     newest, stuck = own[-1], list[Launch]()

@@ -16,8 +16,9 @@ from airflow_checkpoint_provider.coordinator.heart import Heart
 from airflow_checkpoint_provider.coordinator.journal import Journal
 from airflow_checkpoint_provider.coordinator.liveness import Beat, Beats
 from airflow_checkpoint_provider.coordinator.savepoint import target_of
-from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone
+from airflow_checkpoint_provider.errors import AlreadyFinished, Damaged, Fenced, HistoryGone, TwoOwners
 from airflow_checkpoint_provider.hooks.driver_monitor import follow
+from airflow_checkpoint_provider.operators._base import has_launched
 from airflow_checkpoint_provider.operators._launched import EarlierHistory
 from airflow_checkpoint_provider.protocol.commands import CloseHistory, PlanLaunch, Restore
 from airflow_checkpoint_provider.protocol.events import LaunchSpec, Point, Request
@@ -30,6 +31,7 @@ from tests.support.faults import Fault, FaultyStore
 from tests.support.garbage import retire
 from tests.support.recorded import RUN, Recorded, at, second_attempt
 from tests.support.saved import memory
+from tests.unit.operators.submissions import TaskInstance
 from tests.unit.operators.tries import BEATS, DEAD, Try
 
 
@@ -84,6 +86,24 @@ def test_living_driver_is_adopted_by_a_dag_run_that_was_made_again(recorded: Rec
     again = Try(recorded, 1, generation=1)
     again.launch.plan()
     assert again.launch.adopted
+
+
+def test_task_of_another_dag_takes_no_part_in_a_launch_of_the_same_text() -> None:
+    """Task ``load`` of DAG ``etl.daily`` has launched. Task ``daily.load`` of DAG ``etl`` has the same text in the journal."""
+    recorded = Recorded(job="etl.daily.load")
+    recorded.started("22:00:20")
+    other = Try(recorded, 1).launch
+    assert other.resume()
+    other.parameters = replace(
+        other.parameters, token=replace(other.parameters.token, dag="etl", task="daily.load", generation=7)
+    )
+    assert not other.resume()
+    with pytest.raises(TwoOwners, match=r"tasks load of DAG etl\.daily and daily\.load of DAG etl share"):
+        other.plan()
+    owners = [("etl.daily", "load", True), ("etl", "daily.load", False), ("etl.daily.load", "", False)]
+    for dag, task, launched in owners:
+        ti = TaskInstance(dag_id=dag, task_id=task, run_id=RUN)
+        assert has_launched(recorded.store, other.parameters.history, ti) is launched
 
 
 @CLOCKS_OFF

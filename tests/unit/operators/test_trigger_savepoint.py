@@ -40,12 +40,12 @@ def asks(**options: Any) -> TriggerSavepointOperator:
         )
 
 
-def taken(job: Job, map_index: int = -1, **options: Any) -> dict[str, Any]:
+def taken(job: Job, map_index: int = -1, dag_id: str = OTHER, **options: Any) -> dict[str, Any]:
     """Run the task in a new run while a driver takes the savepoint; return the task's result."""
     number = job.state.next_id
     takes = soon(lambda: job.serve(number))
     try:
-        answer: dict[str, Any] = run(asks(**options), run_id=f"hour {number}", map_index=map_index)
+        answer: dict[str, Any] = run(asks(**options), run_id=f"hour {number}", map_index=map_index, dag_id=dag_id)
     finally:
         takes.join()
     return answer
@@ -483,6 +483,14 @@ def test_savepoints_of_others_and_pinned_savepoints_are_kept(job: Job) -> None:
     taken(job)
     taken(job, retention=KeepLatest(1))
     assert left(job) == [1, 2, 3, 5]
+
+
+def test_savepoints_of_another_dag_are_kept_though_its_task_has_the_same_text(job: Job) -> None:
+    """Task ``daily.savepoint`` of DAG ``etl``, and task ``savepoint`` of DAG ``etl.daily``."""
+    taken(job, dag_id="etl", task_id="daily.savepoint")
+    for _ in range(2):
+        taken(job, dag_id="etl.daily", task_id="savepoint", retention=KeepLatest(1))
+    assert left(job) == [1, 3]
 
 
 def test_instances_of_a_mapped_task_keep_savepoints_of_their_own(job: Job) -> None:

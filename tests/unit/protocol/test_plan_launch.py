@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from airflow_checkpoint_provider import errors
@@ -159,6 +162,39 @@ def test_refusal_of_a_second_owner_names_both() -> None:
     assert "flights.delays" in error.message
     assert "flights.report" in error.message
     assert error.permanent
+
+
+def of_dag(dag: str, task: str, **other: Any) -> c.PlanLaunch:
+    plan = launch(task=task, **other)
+    token = replace(plan.spec.token, dag=dag)
+    return replace(plan, spec=replace(plan.spec, token=token, owner=token.owner))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("etl", "daily.load"), ("etl.daily", "load")),
+        (("etl.daily", "load"), ("etl", "daily.load")),
+        (("a.b", "c.d"), ("a.b.c", "d")),
+    ],
+)
+def test_tasks_of_two_dags_are_two_owners_though_their_texts_are_one(
+    first: tuple[str, str], second: tuple[str, str], ended: bool
+) -> None:
+    """A task in a group has a dot in its id, and the id of a DAG may have one, too."""
+    history = History()
+    history.do(of_dag(*first))
+    if ended:
+        history.do(c.EndLaunch(launch=1, try_number=1, outcome="failed", exit_code=1))
+    asks = of_dag(*second, try_number=2, generation=7, seen_alive=not ended)
+    assert asks.spec.owner == history.state.runs[-1].owner
+    error = refusal(history.ask(asks), errors.TwoOwners)
+    assert error.message.startswith(
+        f"tasks {first[1]} of DAG {first[0]} and {second[1]} of DAG {second[0]} share job id"
+    )
+    own = of_dag(*first, try_number=2, generation=7, seen_alive=not ended)
+    assert described(history.ask(own)) == ("launch 2 from nothing" if ended else "adopt launch 1")
 
 
 def test_superseded_try_is_permanent_and_names_the_latest_try() -> None:

@@ -10,13 +10,13 @@ import pytest
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import GoneBack, Point, Token
 from airflow_checkpoint_provider.protocol.tries import Tries, dying, got_further, tries_of
-from tests.support.histories import History, complete, launch, start
+from tests.support.histories import History, complete, launch, start, token
 
-RUN, OWNER = "day-1", "flights.delays"
+RUN = "day-1"
 
 
 def found(h: History, run: str = RUN) -> Tries:
-    tries = tries_of(h.state, run, OWNER)
+    tries = tries_of(h.state, token(run))
     assert tries is not None
     return tries
 
@@ -105,7 +105,7 @@ def test_after_a_restore_nothing_is_known_until_the_next_launch() -> None:
     failed(h, 1, checkpoints=1)
     failed(h, 2)
     h.do(c.Restore(token=Token(dag="", run="by hand", task="ann"), base=Point(id=1), by="ann", reason=""))
-    assert tries_of(h.state, RUN, OWNER) is None
+    assert tries_of(h.state, token(RUN)) is None
     failed(h, 3)
     assert stuck(h) == [3]
 
@@ -113,9 +113,18 @@ def test_after_a_restore_nothing_is_known_until_the_next_launch() -> None:
 def test_other_tasks_and_runs_are_not_counted() -> None:
     h = History()
     failed(h, 1)
-    assert tries_of(h.state, "day-2", OWNER) is None
-    assert tries_of(h.state, RUN, "flights.other") is None
-    assert tries_of(History().state, RUN, OWNER) is None
+    assert tries_of(h.state, token("day-2")) is None
+    assert tries_of(h.state, token(RUN, task="other")) is None
+    assert tries_of(History().state, token(RUN)) is None
+
+
+def test_task_of_another_dag_whose_owner_reads_the_same_has_no_tries() -> None:
+    h = History()
+    h.launched(RUN, task="daily.load")
+    other = Token(dag="flights.daily", run=RUN, task="load")
+    assert h.state.launches[-1].spec.owner == other.owner
+    assert tries_of(h.state, other) is None
+    assert tries_of(h.state, token(RUN, task="daily.load", generation=7)) is not None
 
 
 @pytest.mark.parametrize(("batch", "further"), [(7, False), (8, True)])
@@ -175,10 +184,10 @@ def test_the_newest_location_says_how_far_the_newest_driver_got() -> None:
     h = History()
     runs_query(h, 1, -1)
     runs_query(h, 2, -1, 1)
-    of = {batch: tries_of(h.state, RUN, OWNER, {"orders": batch}) for batch in (-1, 0)}
+    of = {batch: tries_of(h.state, token(RUN), {"orders": batch}) for batch in (-1, 0)}
     assert [len(tries.stuck) for tries in of.values() if tries] == [2, 0]
     failed(h, 3)
-    tries = tries_of(h.state, RUN, OWNER, {"orders": 0})
+    tries = tries_of(h.state, token(RUN), {"orders": 0})
     assert tries
     assert [launch.latest_try for launch in tries.stuck] == [3], "it was the driver before this one that committed"
 

@@ -30,7 +30,7 @@ def stuck() -> Recorded:
 
 
 def tries_in(recorded: Recorded) -> Tries:
-    found = tries_of(recorded.state, RUN, TASK)
+    found = tries_of(recorded.state, recorded.token(RUN))
     assert found
     return found
 
@@ -98,7 +98,7 @@ def test_notification_says_that_a_newer_checkpoint_adds_nothing() -> None:
     h = histories.History()
     for number in (1, 2, 3):
         h.streams(number, 6)
-    found = tries_of(h.state, "day-1", "flights.delays")
+    found = tries_of(h.state, histories.token("day-1"))
     told = "\n".join(tries.notification(failed(), h.state, "day-1", found, h.state.at))
     assert "chk-6, completed 2026-11-20 00:22 at " in told
     assert ", 1 min ago. It adds nothing to chk-2, completed 2026-11-20 00:06 at " in told
@@ -110,7 +110,7 @@ def test_notification_of_a_stream_that_never_committed_a_batch() -> None:
     h.started()
     h.timer(-1)
     h.ended("failed")
-    found = tries_of(h.state, "day-1", "flights.delays")
+    found = tries_of(h.state, histories.token("day-1"))
     told = "\n".join(tries.notification(failed(), h.state, "day-1", found, h.state.at))
     assert "It adds nothing to the beginning" in told
     assert "1 try in a row has completed no checkpoint that holds work" in told
