@@ -56,6 +56,8 @@ class Transaction(Record):
     committed: bool = False
     removes: bool = added(default=False)
     """Whether it has no rows and only takes out those that it replaces: the script has written less often than an earlier attempt."""
+    forked: bool = added(default=False)
+    """Whether another history has made it, from whose checkpoint this one has begun. Then ``run`` is a run of the other history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class SinkRecord(Record):
 
     ``version`` is the newest in a completed checkpoint, which the attempt ``epoch`` has acknowledged. ``due`` is the newest that is to be
     committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed. Both are about the present branch:
-    they are counted anew when the job goes back to another one. ``run`` has made the newest one.
+    they are counted anew when the job goes back to another one. ``run`` has made the newest one; empty if another history has.
     ``closed`` was the newest when the history was closed: a run that starts from nothing since goes back to none before it. Those after
     ``rewound_after``, up to ``rewound``, may have been taken out of the target when the job went back.
     """

@@ -44,4 +44,4 @@ def _has_written(held: StateSnapshot, sink: Sink, run: str) -> bool:
     detail = held.sink
     if detail is None or (detail.format, detail.target) != (sink.kind, sink.target):
         return False
-    return any(made.run == run and not made.removes for made in detail.transactions)
+    return any(made.run == run and not made.forked and not made.removes for made in detail.transactions)

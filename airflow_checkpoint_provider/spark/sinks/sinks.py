@@ -73,9 +73,8 @@ class Sinks:
     def claim(self, uid: str, sink: Sink, *, gated: bool) -> SinkState:
         """Open a sink, and commit what the restore point holds for it. Raises ``KindChanged``, ``RowsStand``, and errors of the target."""
         names.refuse_shared(uid, sink, self.opened.values())
-        if not self._elsewhere:
-            run, states, journal = self._states.run, self._states.snapshots, self._attempt.journal.state
-            names.refuse_other_name(uid, sink, run, states, journal, self._allowed)
+        run, states, journal = self._states.run, self._states.snapshots, self._attempt.journal.state
+        names.refuse_other_name(uid, sink, run, states, journal, self._allowed)
         self._attempt.writer.check_not_fenced()
         restored = self._restored(uid, sink)
         context = self._context(uid)
@@ -91,20 +90,21 @@ class Sinks:
         # First: a driver that slept may commit one of them until it is aborted, and its rows must be among those that stand
         abort_leftovers(self._attempt, context.by, opened, carried)
         self._go_back(state, restored.version, carried)
-        state.replaces = self._earlier_pass(state, carried)
         # Those of earlier runs are of no use once they are committed
         state.transactions = [old for old in state.transactions if not old.committed or old.name in of_run]
+        state.replaces = self._earlier_pass(state, {old.name for old in state.transactions})
         self._hold_back(state)
         return state
 
     def of_run(self, transactions: Iterable[Transaction]) -> list[Transaction]:
         """Return those that this run has made. Runs of another history may have its name."""
-        return [made for made in transactions if made.run == self._states.run and not self._elsewhere]
+        return [made for made in transactions if made.run == self._states.run and not made.forked]
 
     def _restored(self, uid: str, sink: Sink) -> SinkDetail:
         """Return what the restore point holds of a sink. What it holds for another target is of no use here.
 
-        Raises ``SinkMoved`` if rows for the other target may not be committed: nobody would do it any more.
+        Raises ``SinkMoved`` if rows for the other target may not be committed: nobody would do it any more. Those of another history are
+        left to it.
         """
         snapshot = self._states.snapshots.get(uid)
         if snapshot is None:
@@ -114,7 +114,7 @@ class Sinks:
         detail = snapshot.sink
         if (detail.format, detail.target) == (sink.kind, sink.target):
             return detail
-        if not self._elsewhere and _uncommitted(detail, self._confirmed(uid)):
+        if _uncommitted((made for made in detail.transactions if not made.forked), self._confirmed(uid)):
             raise SinkMoved(sink_messages.old_target_waits(uid, detail, sink.target))
         say(sink_messages.target_changed(uid, detail, sink.target))
         return replace(detail, format=sink.kind, target=sink.target, transactions=())
@@ -196,8 +196,7 @@ class Sinks:
 
     def _forget(self, state: SinkState, transaction: Transaction) -> None:
         state.forget(transaction)
-        again = transaction.run == self._states.run and not self._elsewhere
-        say(sink_messages.found_aborted(state.uid, transaction, again=again))
+        say(sink_messages.found_aborted(state.uid, transaction, again=bool(self.of_run([transaction]))))
 
     def _go_back(self, state: SinkState, version: int, carried: set[str]) -> None:
         """Take out the rows that other runs have committed after the restore point, if the restore allows that.
@@ -407,7 +406,7 @@ class Sinks:
         return {
             uid: held
             for uid, held in self._states.snapshots.items()
-            if held.sink and uid not in self.opened and _uncommitted(held.sink, self._confirmed(uid))
+            if held.sink and uid not in self.opened and _uncommitted(held.sink.transactions, self._confirmed(uid))
         }
 
     @property
@@ -425,5 +424,5 @@ class Sinks:
         )
 
 
-def _uncommitted(sink: SinkDetail, confirmed: int) -> bool:
-    return any(not made.committed and made.version > confirmed for made in sink.transactions)
+def _uncommitted(transactions: Iterable[Transaction], confirmed: int) -> bool:
+    return any(not made.committed and made.version > confirmed for made in transactions)

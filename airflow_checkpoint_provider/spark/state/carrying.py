@@ -33,6 +33,19 @@ def of_next_run(state: StateSnapshot, run: str) -> StateSnapshot | None:
     return state
 
 
+def of_other_history(state: StateSnapshot, run: str) -> StateSnapshot | None:
+    """Return a state of another history as ``run`` begins with it; None if ``run`` does not see it.
+
+    Runs of two histories may have one name. So what waits in a sink is marked for all later attempts: no write of it is one of ``run``.
+    What is committed there is of no use here, as it is to a next run.
+    """
+    carried = of_next_run(state, run)
+    if carried is None or carried.sink is None:
+        return carried
+    waiting = (replace(made, forked=True) for made in carried.sink.transactions if not made.committed)
+    return replace(carried, run="", sink=replace(carried.sink, transactions=tuple(waiting)))
+
+
 def _newest(state: StateSnapshot, frame: FrameDetail, run: str) -> StateSnapshot:
     """Return a frame with its newest rows alone."""
     on = state.keyed.on if state.keyed else {}

@@ -26,7 +26,7 @@ from airflow_checkpoint_provider.protocol.metadata import (
     digest_of_stages,
 )
 from airflow_checkpoint_provider.protocol.records import canonical
-from airflow_checkpoint_provider.spark.state.carrying import LASTING, began_with, of_next_run
+from airflow_checkpoint_provider.spark.state.carrying import LASTING, began_with, of_next_run, of_other_history
 from airflow_checkpoint_provider.spark.state.snapshot import (
     FilesProof,
     ProvedSnapshot,
@@ -96,11 +96,11 @@ class States:
         """
         if seal is None:
             return cls(run)
-        own_run = None if elsewhere else run
+        own_run, carry = (None, of_other_history) if elsewhere else (run, of_next_run)
         kept = {
             uid: carried
             for uid, state in seal.states.items()
-            if (carried := state if state.run == own_run else of_next_run(state, run))
+            if (carried := state if state.run == own_run else carry(state, run))
         }
         same_run = [ack for ack in seal.applications.values() if ack.run == own_run]
         run_values = {uid: value for ack in same_run for uid, value in ack.run_values.items()}

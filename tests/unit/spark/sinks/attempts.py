@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -57,23 +57,37 @@ class Attempts:
     journaled: list[SinkRecord] = field(default_factory=list)  # of sinks that the checkpoint does not hold
     run_key: str = "run"
     epoch: int = 0
+    history: str = "root/j"
 
-    def begin(self, *, generation: int = 0, allowed: AllowanceOption = False) -> Sinks:
-        """Begin an attempt at the newest checkpoint."""
+    def begin(self, *, generation: int = 0, allowed: AllowanceOption = False, elsewhere: bool = False) -> Sinks:
+        """Begin an attempt at the newest checkpoint. ``elsewhere``: another history has taken it."""
         self.epoch += 1
         self.patch.setattr(package, "abort_leftovers", lambda *_: None)  # it asks the journal
         self.patch.setattr(names, "restore", lambda _, *words: f"restore {' '.join(words)}")
-        records = {uid: SinkRecord(uid=uid, version=held.sink.version) for uid, held in self.held.items() if held.sink}
+        records = {
+            uid: SinkRecord(uid=uid, version=held.sink.version, run=held.run, target=held.sink.target)
+            for uid, held in self.held.items()
+            if held.sink and not elsewhere
+        }
         state = SimpleNamespace(
             job="j", incarnation="i", branch=SimpleNamespace(rewind_sink=False), checkpoint=lambda _: None,
             sink=lambda uid: records.get(uid, SinkRecord(uid=uid)), sinks=[*records.values(), *self.journaled],
         )  # fmt: skip
         attempt: Any = SimpleNamespace(
-            journal=SimpleNamespace(state=state), store=MemoryStore(), keys=Keys("root/j"), epoch=self.epoch,
+            journal=SimpleNamespace(state=state), store=MemoryStore(), keys=Keys(self.history), epoch=self.epoch,
             run=SimpleNamespace(key=self.run_key, generation=generation, started_at="2026-01-01T00:00:00+00:00"),
             writer=SimpleNamespace(check_not_fenced=lambda: None), restored=SimpleNamespace(point=None),
         )  # fmt: skip
-        return Sinks(cast(Any, None), attempt, States(self.run_key, dict(self.held)), allowed=check_allowance(allowed))
+        seal: Any = SimpleNamespace(states=self.held, applications={})
+        states = States.restored(seal, self.run_key, elsewhere=elsewhere)
+        return Sinks(cast(Any, None), attempt, states, elsewhere=elsewhere, allowed=check_allowance(allowed))
+
+    def fork(self) -> Attempts:
+        """Return the attempts of another job, whose run has the same name. Its first one begins at the newest checkpoint of this one, and
+        dies after a checkpoint of its own, before it opens a sink."""
+        fork = replace(self, held=dict(self.held), history="root/fork", epoch=0)
+        fork.checkpoint(fork.begin(elsewhere=True))
+        return fork
 
     def open(
         self, sinks: Sinks, uid: str = UID, *, gated: bool = False, path: str = "/out", **options: Any
@@ -85,6 +99,7 @@ class Attempts:
 
     def checkpoint(self, sinks: Sinks, *, publishes: bool = True) -> None:
         """Complete a checkpoint, and commit what it publishes."""
+        self.held |= {record.uid: record for record in sinks._states.records("here")}
         self.held |= {uid: cast(StateSnapshot, snapshot.record) for uid, snapshot in sinks.pin("here").items()}  # type: ignore[attr-defined]
         sinks._states.snapshots |= self.held
         for state in sinks.opened.values() if publishes else ():

@@ -9,7 +9,7 @@ import pytest
 from airflow_checkpoint_provider.protocol.metadata import StateSnapshot
 from airflow_checkpoint_provider.spark.state.carrying import began_with, of_next_run
 from airflow_checkpoint_provider.spark.state.states import States
-from tests.unit.protocol.golden_states import with_loops
+from tests.unit.protocol.golden_states import with_loops, with_sinks
 from tests.unit.spark.state.stored_states import seal, stage, value
 
 RANK, DAYS, RANKS = with_loops().states
@@ -70,3 +70,15 @@ def test_lasting_states_that_the_script_does_not_use_are_unclaimed() -> None:
     states.claim_loop("rankz", "frame")
     assert [state.uid for state in states.unclaimed()] == ["ranks"]
     assert states.new(())["frame"] == {"rankz"}
+
+
+def test_writes_of_another_history_belong_to_no_run_of_this_one() -> None:
+    """Its runs may have the same names. What is committed is of no use any more."""
+    orders = with_sinks().states[0]
+    carried = States.restored(seal(orders, run="day-1"), "day-1", elsewhere=True).snapshots["orders"]
+    assert carried.sink
+    assert orders.sink
+    assert (carried.run, carried.sink.version, carried.sink.target) == ("", 4, "s3://lake/orders")
+    assert carried.sink.transactions == (replace(orders.sink.transactions[1], forked=True),)
+    retry = States.restored(seal(carried, run="day-1"), "day-1").snapshots["orders"]
+    assert retry == StateSnapshot.from_json(carried.to_json()), "a checkpoint of this history says so, too"
