@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, undecided
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, decided_by_name, undecided
 from airflow_checkpoint_provider.errors import NonRestoredState, NotSupportedYet, RowsStand
 from airflow_checkpoint_provider.protocol.metadata import LoopDetail
 from airflow_checkpoint_provider.protocol.transactions import SinkRecord, Transaction
@@ -39,7 +39,8 @@ class Surplus:
     def take_out(self) -> None:
         """Take the rows out. Raises ``RowsStand`` for a sink that cannot, and ``NonRestoredState`` for one that the script does not open.
 
-        Not if the job has decided about the sink: then its rows stay, and a line says so.
+        Not if the job's decision names the sink: then its rows stay, and a line says so. A decision on all lets them stay only where they
+        cannot be taken out, because it is about states that the script does not use.
         """
         for uid in self._left():
             if undecided([uid], self.allowed):
@@ -48,7 +49,9 @@ class Surplus:
         for record in self._left_before_the_clear():
             say(sink_messages.not_opened_after_clear(record.uid, record.target))
         for state in self.sinks.opened.values():
-            if names := self._names(state):
+            if self._has_surplus(state) and decided_by_name([state.uid], self.allowed):
+                say(sink_messages.rows_stay(state.uid))
+            elif names := self._names(state):
                 self._take_out(state, names)
             elif state.opened.in_order and not state.writes and self._wrote_before_the_clear(state.uid):
                 # A table does not tell whose overwrite it holds
@@ -82,6 +85,9 @@ class Surplus:
         """Return the held writes that the script has not come to."""
         spans = [range(loop.writes_before.get(uid, 0), loop.writes.get(uid, 0)) for loop in self.kept]
         return [made for made in held if made.write >= writes and not any(made.write in span for span in spans)]
+
+    def _has_surplus(self, state: SinkState) -> bool:
+        return bool(state.replaces or self._beyond(state.uid, state.held.values(), state.writes))
 
     def _names(self, state: SinkState) -> tuple[str, ...]:
         """Return the committed transactions of the run in whose place the script has written nothing. Abort those that nobody committed."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption
 from airflow_checkpoint_provider.errors import NonRestoredState, RowsStand
 from airflow_checkpoint_provider.protocol.metadata import LoopDetail
 from airflow_checkpoint_provider.protocol.transactions import Origin, SinkRecord
@@ -143,6 +144,54 @@ def test_write_whose_place_a_removed_one_has_taken_is_refused(attempts: Attempts
     attempts.end(sinks, [UID])
     assert "sink 'report': rows that earlier attempts of this run have written stay" in capsys.readouterr().out
     assert attempts.readers_see == ["b"]
+
+
+@pytest.mark.parametrize("allowed", [[UID], {UID: "keep"}, {UID: "drop", "other": "drop"}])
+@pytest.mark.parametrize("rows", [["a"], ["a2"], []])
+@pytest.mark.parametrize("gated", [False, True])
+def test_rows_stay_if_the_job_names_the_sink(
+    attempts: Attempts, allowed: AllowanceOption, rows: list[str], capsys: CaptureFixture, *, gated: bool
+) -> None:
+    """``gated``: the rows wait, and are published with those that the script has written."""
+    first = attempts.begin()
+    state = attempts.open(first, gated=gated)
+    for text in ["a", "b", "c"]:
+        write(first, state, text)
+    attempts.checkpoint(first, publishes=not gated)
+    sinks = attempts.begin()
+    state = attempts.open(sinks, gated=gated)
+    for text in rows:
+        write(sinks, state, text)
+    attempts.end(sinks, allowed)
+    attempts.checkpoint(sinks)
+    assert attempts.readers_see == [*(rows or ["a"]), "b", "c"]
+    assert capsys.readouterr().out.count("[CKP169]") == 1
+    attempts.end(attempts.run("a", "b", "c"), allowed)
+    assert "[CKP169]" not in capsys.readouterr().out
+
+
+def test_rows_of_an_earlier_pass_stay_if_the_job_names_the_sink(attempts: Attempts, capsys: CaptureFixture) -> None:
+    attempts.run("a")
+    attempts.held.clear()
+    for allowed in ([UID], False):
+        sinks = attempts.begin(generation=1)
+        attempts.open(sinks)
+        attempts.end(sinks, allowed)
+        attempts.checkpoint(sinks)
+        assert attempts.readers_see == (["a"] if allowed else [])
+        assert "[CKP169]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("allowed", [True, "keep", ["other"]])
+def test_rows_of_a_sink_that_the_script_uses_do_not_stay_by_a_decision_on_all(
+    attempts: Attempts, allowed: AllowanceOption
+) -> None:
+    """It is about states that the script does not use."""
+    attempts.run("a", "b", application="first")
+    sinks = attempts.run("a")
+    attempts.end(sinks, allowed)
+    attempts.checkpoint(sinks)
+    assert attempts.readers_see == ["a"]
 
 
 def test_sink_that_cannot_replace_rows_is_refused(attempts: Attempts) -> None:
