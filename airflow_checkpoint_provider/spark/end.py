@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, decided_by_name, split_allowed, undecided
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, split_allowed, undecided
 from airflow_checkpoint_provider.coordinator.oom_kills import OomKills
 from airflow_checkpoint_provider.errors import CheckpointError, CheckpointFailed, NonRestoredState, WrongUse
 from airflow_checkpoint_provider.protocol.handover import ExitCode
@@ -109,9 +109,8 @@ class JobEnd:
         self._leave_out_turns()
         unfinished = undecided(self.states.unfinished_values(), self.allow_non_restored_state)
         self._drop(unfinished, state_messages.unfinished_left_behind)
-        left = self.loops.names.opened_in_turns
-        left = left - decided_by_name(left, self.allow_non_restored_state)
-        unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in left}
+        in_use = self.loops.names.in_use()
+        unclaimed = {state.uid: state for state in self.states.unclaimed() if state.uid not in in_use}
         dropped, kept = split_allowed(unclaimed, self.allow_non_restored_state)
         self._drop(dropped, state_messages.left_behind)
         if kept:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from airflow_checkpoint_provider.coordinator.assignment import Allowed, refuse_wrong_names, undecided
+from airflow_checkpoint_provider.coordinator.assignment import Allowed, decided_by_name, refuse_wrong_names, undecided
 from airflow_checkpoint_provider.protocol.metadata import ONCE, LoopDetail, StateSnapshot, kind_in_words
 from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.wording import run_start
@@ -32,6 +32,7 @@ class LoopNames:
         # uids of the frames and values that turns of another application have left, and of what only they have opened in this run
         self._left_by_others: set[str] = set()
         self._opened_by_others: set[str] = set()
+        self._opened_by_this: set[str] = set()  # uids of what turns of this run and this application have opened
 
     # -- loops -------------------------------------------------------------------------------------------------------
 
@@ -44,6 +45,7 @@ class LoopNames:
         if detail.turns:
             loop.used = set() if changed else set(detail.used)
             self._opened_by_others |= loop.opened - loop.used
+            self._opened_by_this |= loop.opened & loop.used
 
     def finish_turn(self, loop: Loop) -> None:
         """Note what the present turn has opened. What the script now opens before the turn is no longer left to turns."""
@@ -55,6 +57,15 @@ class LoopNames:
     def used(self, loop: Loop) -> tuple[str, ...]:
         """Return what this application has opened in this run up to the present turn."""
         return tuple(sorted(loop.used | self._states.opened()))
+
+    def in_use(self) -> set[str]:
+        """Return the uids of what finished turns have opened, except those that the job's decision lists.
+
+        A retry does not run the finished turns of its run again. What the same script has opened in them is in use in spite of the list, as
+        it is without a crash.
+        """
+        listed = decided_by_name(self.opened_in_turns, self._allowed)
+        return self.opened_in_turns - (listed - self._opened_by_this)
 
     # -- wrong names -------------------------------------------------------------------------------------------------
 

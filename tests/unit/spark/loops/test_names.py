@@ -192,6 +192,36 @@ def test_listed_state_is_dropped_also_if_turns_have_opened_it(allowed: Any, caps
     assert (total(third.frame("sums")), third.value("seen").get()) == ((1, 1) if kept else (0, 0))
 
 
+@pytest.mark.parametrize("kind", ["once", "iterate"])
+@pytest.mark.parametrize("fate", ["drop", "keep"])
+def test_list_does_not_count_for_what_turns_of_this_run_and_this_script_have_opened(
+    kind: str, fate: str, capsys: Capture
+) -> None:
+    """The list is left from an earlier upgrade. A retry does not run these turns again, and the script still uses the state."""
+    allowed = dict.fromkeys(("sums", "of-sums"), fate)
+    first = Played(allowed=allowed)
+    days_of(first, ["mon"], "sums", kind=kind)
+    second = first.retry(allowed=allowed)
+    assert days_of(second, ["mon", "tue"], "others", kind=kind) == ["tue"]
+    third = second.retry(allowed=allowed)
+    assert days_of(third, ["mon", "tue"], "others", kind=kind) == []
+    fourth = third.next_run(allowed=allowed)
+    assert "this run did not use" not in capsys.readouterr().out
+    assert (total(fourth.frame("sums")), fourth.value("of-sums").get()) == (1, 1)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_list_counts_in_a_retry_whose_script_has_changed_or_whose_run_has_not_opened_the_state(corrected: bool) -> None:
+    allowed = {"sums": "drop"}
+    first = Played()
+    days_of(first, ["mon"], "sums")
+    second = first.retry("corrected", allowed=allowed) if corrected else first.next_run(allowed=allowed)
+    days_of(second, ["mon", "tue"], "others")
+    third = second.retry("corrected" if corrected else "first", allowed=allowed)
+    assert days_of(third, ["mon", "tue"], "others") == []
+    assert {record.uid for record in third.end()} == {"days", "others", "of-sums", "of-others"}
+
+
 def test_frame_that_was_dropped_begins_anew_in_a_run_that_is_cleared() -> None:
     first = Played(allowed={"sums": "drop"})
     for _ in first.once("days", ["mon"]):
