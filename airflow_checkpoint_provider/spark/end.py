@@ -97,6 +97,7 @@ class JobEnd:
         new = self.states.new(self.registered.hooks())
         self.loops.waiting.refuse_open()
         self.loops.names.refuse_wrong(self.states.unclaimed_of_earlier_runs(), new)
+        self.loops.waiting.say_open()
         self._keep_or_drop_unclaimed()
         self.loops.save("end", ended=True)
 

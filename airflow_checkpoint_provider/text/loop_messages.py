@@ -12,6 +12,7 @@ CODES = {  # code -> meaning of the line; docs/reference/codes.md shows it
     "CKP161": "The finished turns of a loop are run again. The line says what changed.",
     "CKP162": "Items that the history has done were not done again.",
     "CKP163": "A loop goes on after turns that another version of the application has run.",
+    "CKP166": "Items that the run had done are open again. Its script ended before their loop did. A later run can do them.",
     "CKP167": "The list of a loop has fewer items than turns are finished. What these turns have left is kept.",
     "CKP168": "Turns of another version of the application have used a state that this version has not. Its name may be wrong.",
 }
@@ -51,6 +52,18 @@ def left_out(uid: str, loop: LoopDetail) -> str:
         else ""
     )
     return coded(f"loop '{uid}': finished turns dropped ({loop.turns}), {why}{gone}", "CKP427")
+
+
+def still_open(uid: str, reopened: Sequence[str]) -> str:
+    """Say which items of a history are open again at the end of the script, which has not come to the end of their loop."""
+    count = len(reopened)
+    were, are, they, them = (fitting(count, word) for word in ("were", "are", "they", "them"))
+    text = (
+        f"loop '{uid}': {plural(count, 'item')} of this run {were} done, and {are} open again (CKP161): {some(reopened, SHOWN)}. The script"
+        f" has ended before the end of this loop, so no frame and no value has what {they} had changed. The next run does {them},"
+        f" if its list has {them}"
+    )
+    return coded(text, "CKP166")
 
 
 def not_done_again(uid: str, items: Sequence[str]) -> str:

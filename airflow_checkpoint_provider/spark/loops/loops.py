@@ -274,7 +274,7 @@ class Loops:
         self._say_skipped(loop)
         if loop.turns > loop.saved:
             self._barrier(loop)
-        self.waiting.refuse_open(loop.uid)
+        self.waiting.end(loop.uid)
         loop.over = True
         self._close()
 

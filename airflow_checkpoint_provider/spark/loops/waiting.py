@@ -28,6 +28,7 @@ class WaitingLoops:
 
     def __init__(self, attempt: Attempt, states: States, frames: Frames) -> None:
         self._attempt, self._states, self._frames = attempt, states, frames
+        self._ended: set[str] = set()  # uids of the loops whose list has ended
 
     def states(self) -> list[StateSnapshot]:
         """Return their states."""
@@ -71,18 +72,29 @@ class WaitingLoops:
         detail = replace(before_the_run(state.loop, state.loop.began), path=path, reopened=reopened)
         return replace(state, value=state.value[: state.loop.began], loop=detail)
 
-    def refuse_open(self, uid: str | None = None) -> None:
-        """Raise ``ItemsChanged`` if an item is still open again: of the loop ``uid``, which has ended; None: of each loop of the script.
+    def end(self, uid: str) -> None:
+        """Note that the list of a loop has ended. Raises ``ItemsChanged``."""
+        self._ended.add(uid)
+        self.refuse_open()
+
+    def refuse_open(self) -> None:
+        """Raise ``ItemsChanged`` if an item is still open again of a loop whose list has ended.
 
         An earlier attempt of the run had done it. So the next run need not give it again, and nobody would miss it.
         """
-        for state in self._states.snapshots.values():
-            if (
-                state.loop
-                and state.loop.reopened
-                and (state.uid == uid or (not uid and state.uid in self._states.claimed_loops))
-            ):
-                raise items.left_open(state.uid, state.loop.reopened, run_start(self._attempt.journal.state))
+        for uid, reopened in self._open_again().items():
+            if uid in self._ended:
+                raise items.left_open(uid, reopened, run_start(self._attempt.journal.state))
+
+    def say_open(self) -> None:
+        """Name the items that are still open again of loops that the script has left before their list ended, or has not come to."""
+        for uid, reopened in self._open_again().items():
+            say(loop_messages.still_open(uid, [items.shown(item) for item in reopened]))
+
+    def _open_again(self) -> dict[str, tuple[Any, ...]]:
+        """Return the items that this run had done, and has not done again, by the uid of their loop."""
+        states = self._states.snapshots.values()
+        return {state.uid: state.loop.reopened for state in states if state.loop and state.loop.reopened}
 
     # -- frames ------------------------------------------------------------------------------------------------------
 

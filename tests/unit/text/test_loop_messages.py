@@ -22,6 +22,8 @@ def test_lines_of_loops(golden: Golden) -> None:
             loop_messages.begins_anew("days", 1, "stage 'edges' before it was computed again", ["'2026-11-20'"]),
             loop_messages.left_out("days", replace(wrote, writes=wrote.writes_before)),
             loop_messages.left_out("days", replace(wrote, writes={"report": 1, "rows": 4})),
+            loop_messages.still_open("days", ["'2026-11-20'"]),
+            loop_messages.still_open("days", [f"'2026-11-{day}'" for day in range(20, 28)]),
             loop_messages.not_done_again("days", ["'2026-11-20'"]),
             loop_messages.not_done_again("days", [f"'2026-11-{day}'" for day in range(20, 28)]),
             loop_messages.other_application("pagerank", 20, again),

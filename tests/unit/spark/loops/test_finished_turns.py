@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_turns_are_kept_behind_a_loop_that_is_left_without_a_change(capsys: Capt
 # -- items that are open again -------------------------------------------------------------------------------------------
 
 
-def summed(attempt: Played, days: list[Any], *, rates: str = "1-a", stop_at: str = "", ends: bool = True) -> int:
+def summed(attempt: Played, days: Iterable[Any], *, rates: str = "1-a", stop_at: str = "", ends: bool = True) -> int:
     """Do items of a history behind a stage. Return the sum. Break before the item ``stop_at``."""
     attempt.stage("rates", rates)
     sums = attempt.frame("sums")
@@ -134,12 +135,54 @@ def test_item_that_is_open_again_must_be_done_again(capsys: Capture) -> None:
     assert summed(fourth.next_run(), ["fri"]) == 5
 
 
-def test_loop_that_ends_by_break_or_has_no_item_must_do_it_again() -> None:
+def test_loop_that_has_no_item_must_do_it_again_and_so_must_a_script_that_catches_the_error() -> None:
     first = Played()
     summed(first, ["mon"], ends=False)
-    for left in (["tue", "wed"], []):
-        with pytest.raises(ItemsChanged, match=r"(are|is) open again"):
-            summed(first.retry("rates corrected"), list(left), rates="2-b", stop_at="wed")
+    second = first.retry("rates corrected")
+    for _ in range(2):
+        with pytest.raises(ItemsChanged, match="is open again"):
+            summed(second, [], rates="2-b", ends=False)
+    with pytest.raises(ItemsChanged, match="is open again"):
+        second.end()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_next_run_does_an_item_before_which_the_script_leaves_the_loop(changed: bool, capsys: Capture) -> None:
+    """For example, because its time is up. The list still has the item, or gets it again."""
+    first, days = Played(), ["mon", "tue", "wed"]
+    summed(first, days, stop_at="wed", ends=False)
+    second = first.retry("rates corrected" if changed else "first")
+    assert summed(second, iter(days), rates="2-b", stop_at="tue", ends=False) == 1
+    third = second.next_run()
+    said = capsys.readouterr().out
+    assert "loop 'days': 1 item of this run was done, and is open again (CKP161): 'tue'. The script has ended" in said
+    assert "[CKP166]" in said
+    assert summed(third, days) == 3
+    assert third.held("days") == days
+    assert "CKP166" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["first run", "later run"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_items_of_a_loop_to_which_the_script_has_not_come_are_named(
+    begun: bool, earlier: bool, capsys: Capture
+) -> None:
+    first = Played()
+    if earlier:
+        summed(first, ["sun"], ends=False)
+        first = first.next_run()
+    summed(first, ["mon"], ends=False)
+    second = first.retry()
+    second.stage("rates", "2-b")
+    next(second.once("days", ["mon"]))  # its turns count no longer, and the attempt fails
+    third = second.retry()
+    third.stage("rates", "2-b")
+    if begun:
+        third.once("days", ["mon"])
+    capsys.readouterr()
+    third.end()
+    assert "is open again (CKP161): 'mon'. The script has ended before the end of this loop" in capsys.readouterr().out
+    assert summed(third.next_run(), ["mon"]) == 1 + earlier
 
 
 def test_item_that_an_earlier_run_has_done_is_not_open_again() -> None:
