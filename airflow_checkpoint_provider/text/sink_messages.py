@@ -185,15 +185,16 @@ def one_driver_only(writer: str, target: str) -> str:
 def rows_without_column(uid: str, target: str, count: int) -> str:
     """Return the text of the error for rows of the run that were written before the sink had its column."""
     return (
-        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run without run_column, and the run is computed again. The rows would"
-        " be there twice. Nothing was computed. Remove them, and give the sink another uid"
+        f"sink '{uid}': {target} holds {plural(count, 'write')} of this run that run_column does not mark, and the run is computed again. The rows"
+        " would be there twice. Nothing was computed. If the sink had another run_column, write that one. Else remove the rows, give the sink"
+        f" another uid, and set {_allowing(uid)}"
     )
 
 
 def no_run_column(target: str, count: int, going_back: str) -> str:
     """Return the text of the error for rows that cannot be told from others. ``going_back`` names the statements that help."""
     return (
-        f"{target}: nobody can tell the rows of {plural(count, 'write')} from others, because the sink has no run_column. Take them out"
+        f"{target}: nobody can tell the rows of {plural(count, 'write')} from others, because run_column does not mark them. Take them out"
         f" yourself: {going_back}. Then start again"
     )
 

@@ -256,7 +256,7 @@ def rows_without_the_column_are_not_replaced(path: str) -> None:
         tagged.standing()
     except RowsStand as error:
         text = str(error)
-    assert "without run_column" in text
+    assert "that run_column does not mark" in text
     assert opened(path, TUESDAY, run_column="run").standing() == ()
 
 

@@ -274,7 +274,7 @@ def rows_without_the_column_are_not_replaced(table: str) -> None:
     assert sink.commit(prepared(sink, 1, 1))
     refused(InvalidConfig, f"ALTER TABLE {table} ADD COLUMN", lambda: opened(table, RETRY, run_column=RUN))
     spark.sql(f"ALTER TABLE {table} ADD COLUMN {RUN} STRING")
-    refused(RowsStand, "without run_column", opened(table, RETRY, run_column=RUN).standing)
+    refused(RowsStand, "that run_column does not mark", opened(table, RETRY, run_column=RUN).standing)
     assert opened(table, TUESDAY, run_column=RUN).standing() == ()
 
 

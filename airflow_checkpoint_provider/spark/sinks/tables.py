@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,7 @@ class OpenTableSink(OpenSink):
             if self._by.generation and not self._overwrites and self.remembers_since() > self._since - CLOCKS:
                 raise RowsStand(sink_messages.writes_forgotten(self._by.uid, self._target))
             return tuple(made.name for made in self._committed() if made.run == self._run)
-        if bare := [made for made in self._committed(tagged=False) if made.run == self._run]:
+        if bare := [made for made in self._bare() if made.run == self._run]:
             raise RowsStand(sink_messages.rows_without_column(self._by.uid, self._target, len(bare)))
         return tuple(name for run, name in self._in_column() if run == self._run)
 
@@ -76,7 +76,7 @@ class OpenTableSink(OpenSink):
         if not complete:
             raise SinkMoved(sink_messages.writes_forgotten(self._by.uid, self._target))
         if later and self._run_column:
-            found = {name for _, name in self._in_column()}
+            found = {name for _, name in self._in_column()} | {made.name for made in self._bare()}
             later = [made for made in later if made.name in found]
         return later
 
@@ -87,26 +87,35 @@ class OpenTableSink(OpenSink):
         return None if rows is None else self.prepare(rows.drop(self._run_column).limit(0), name, version)
 
     def take_out(self, names: Collection[str]) -> None:
-        """Delete rows by the column of their run. Raises ``NotSupportedYet`` without that column."""
-        if self._run_column is None:
-            raise NotSupportedYet(sink_messages.no_run_column(self._target, len(names), self.going_back))
+        """Delete rows by the column of their run. Raises ``NotSupportedYet`` if that column does not mark them."""
+        bare = names if self._run_column is None else {made.name for made in self._bare()} & set(names)
+        if bare:
+            raise NotSupportedYet(sink_messages.no_run_column(self._target, len(bare), self.going_back))
         self._spark.sql(f"DELETE FROM {self.sql_name} WHERE {of_transactions(self._run_column, names)}")
 
     def taken_out(self, transactions: Sequence[Transaction]) -> Collection[str]:
-        """Return those that are not in the column of the runs. Without that column, nothing was taken out."""
+        """Return those that are not in the column of the runs. What that column does not mark was not taken out."""
         if self._run_column is None:
             return ()
-        there = {name for _, name in self._in_column()}
+        there = {name for _, name in self._in_column()} | {made.name for made in self._bare()}
         return {made.name for made in transactions if made.rows and made.name not in there}
 
-    def _committed(self, *, tagged: bool = True) -> list[Committed]:
-        """Return what this history has appended; not ``tagged``: only what has no column of its run. An overwrite leaves nothing to stand."""
+    def _committed(self) -> list[Committed]:
+        """Return what this history has appended. An overwrite leaves nothing to stand."""
+        return _transactions_of([] if self._overwrites else self.entries())
+
+    def _bare(self) -> list[Committed]:
+        """Return those whose rows the column of this sink does not mark: they have none, or the sink had another one then."""
         if self._overwrites:
             return []
-        commits = [entry for entry in self.entries() if tagged or not entry.run_column]
-        return [Committed(name, entry.version, entry.by.run) for entry in commits for name in entry.transactions]
+        column = (self._run_column or "").lower()  # Spark's columns are the same in capitals
+        return _transactions_of(entry for entry in self.entries() if entry.run_column.lower() != column)
 
     def _in_column(self) -> list[tuple[str, str]]:
         """Return the runs and transactions whose rows are in the table."""
         rows = self.rows()
         return transactions_in(rows, self._run_column) if rows is not None and self._run_column else []
+
+
+def _transactions_of(entries: Iterable[TableEntry]) -> list[Committed]:
+    return [Committed(name, entry.version, entry.by.run) for entry in entries for name in entry.transactions]

@@ -188,7 +188,7 @@ def test_cleared_run_replaces_the_rows_of_its_earlier_pass(
     ("later", "why"),
     [
         ({}, "holds 1 write of this run"),
-        ({"run_column": "run"}, "holds 1 write of this run without run_column"),  # it would delete no row
+        ({"run_column": "run"}, "holds 1 write of this run that run_column does not mark"),  # it would delete no row
     ],
 )
 def test_cleared_run_is_refused_if_its_rows_cannot_be_told(

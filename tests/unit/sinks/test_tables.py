@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -27,11 +28,19 @@ class Table(OpenTableSink):
     going_back = "RESTORE"
     sql_name = "rows"
 
-    def __init__(self, *made: tuple[str, int], mode: str = "append", generation: int = 1, since: float = 0.0) -> None:
+    def __init__(
+        self,
+        *made: tuple[str, int],
+        mode: str = "append",
+        generation: int = 1,
+        since: float = 0.0,
+        column: str | None = None,
+        column_then: str = "",
+    ) -> None:
         by = {"history": "h", "incarnation": "i", "run": "monday", "generation": generation, "uid": "orders"}
         context = SinkContext(spark=NEVER, job="j", run_began=BEGAN, attempt=1, temporary=nullcontext, **by)  # type: ignore[arg-type]
-        super().__init__(context, "lake.rows", mode, None)
-        self._made, self._forgets = made, since
+        super().__init__(context, "lake.rows", mode, column)
+        self._made, self._forgets, self._column_then = made, since, column_then
 
     def rows(self) -> DataFrame | None:
         return None
@@ -43,6 +52,7 @@ class Table(OpenTableSink):
                 by=RunOfSink(history="h", run=run, uid="orders"),
                 transactions=(f"1-{version:016x}",),
                 version=version,
+                run_column=self._column_then,
             )
             for run, version in self._made
         ]
@@ -99,6 +109,25 @@ def test_later_rows_are_known_if_an_earlier_write_is() -> None:
 def test_rows_without_a_column_are_not_taken_out() -> None:
     with pytest.raises(NotSupportedYet, match="RESTORE"):
         Table().take_out(["1-0000000000000001"])
+
+
+@pytest.mark.parametrize(
+    ("column_then", "marked"), [("made_by", False), ("", False), ("run_id", True), ("RUN_ID", True)]
+)
+def test_rows_that_another_column_marks_are_not_taken_for_replaced(column_then: str, marked: bool) -> None:
+    """The table, which has no rows here, tells only of those that the column of the sink marks."""
+    table = Table(("monday", 2), ("sunday", 3), column="run_id", column_then=column_then)
+    two, three = (f"1-{version:016x}" for version in (2, 3))
+    made = [cast(Any, SimpleNamespace(name=name, rows=1)) for name in (two, three)]
+    if marked:
+        assert (table.standing(), table.later(1), table.taken_out(made)) == ((), [], {two, three})
+        return
+    with pytest.raises(RowsStand, match=r"holds 1 write of this run that run_column does not mark.*write that one"):
+        table.standing()
+    assert [found.name for found in table.later(1)] == [two, three]
+    assert table.taken_out(made) == set()
+    with pytest.raises(NotSupportedYet, match=r"rows of 1 write from others.*RESTORE"):
+        table.take_out([three])
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
