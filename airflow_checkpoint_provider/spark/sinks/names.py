@@ -29,7 +29,8 @@ def refuse_other_name(
 ) -> None:
     """Raise ``NonRestoredState`` if this run has written to the target as another sink: its rows would be there twice.
 
-    ``states`` are those of the restore point. That of a cleared run may not hold what it has written; the journal knows it.
+    Not called for a sink that takes the place of rows. ``states`` are those of the restore point. That of a cleared run may not hold what it
+    has written; the journal knows it.
     """
     names = [other for other, held in states.items() if _has_written(held, sink, run)]
     if uid not in states:

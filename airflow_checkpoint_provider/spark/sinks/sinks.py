@@ -73,12 +73,13 @@ class Sinks:
     def claim(self, uid: str, sink: Sink, *, gated: bool) -> SinkState:
         """Open a sink, and commit what the restore point holds for it. Raises ``KindChanged``, ``RowsStand``, and errors of the target."""
         names.refuse_shared(uid, sink, self.opened.values())
-        run, states, journal = self._states.run, self._states.snapshots, self._attempt.journal.state
-        names.refuse_other_name(uid, sink, run, states, journal, self._allowed)
         self._attempt.writer.check_not_fenced()
-        restored = self._restored(uid, sink)
         context = self._context(uid)
         opened = sink.open(context)
+        if not opened.in_order:
+            run, states, journal = self._states.run, self._states.snapshots, self._attempt.journal.state
+            names.refuse_other_name(uid, sink, run, states, journal, self._allowed)
+        restored = self._restored(uid, sink)
         state = SinkState(uid, sink, opened, gated, self._version(uid, restored), list(restored.transactions))
         state.position, state.writes = opened.position(), self._passed.get(uid, 0)
         self._commit_restored(state)

@@ -58,13 +58,18 @@ class Surplus:
                 say(sink_messages.nothing_written(state.uid, state.sink.target))
 
     def _left(self) -> list[str]:
-        """Return the sinks that the script has not opened, and to which the run has written more than finished turns have."""
+        """Return the sinks that the script has not opened, and to which the run has written more than finished turns have.
+
+        A sink of another name that takes the place of rows may have written in their stead.
+        """
         opened, counts = self.sinks.opened, self.sinks.counts()
         held = {uid: state.sink for uid, state in self.states.snapshots.items() if state.sink and uid not in opened}
         made = {
             uid: self.sinks.of_run(old for old in sink.transactions if not old.removes) for uid, sink in held.items()
         }
-        return [uid for uid in made if self._beyond(uid, made[uid], counts.get(uid, 0))]
+        instead = {(new.sink.kind, new.sink.target): new.writes for new in opened.values() if new.opened.in_order}
+        writes = {uid: instead.get((sink.format, sink.target), counts.get(uid, 0)) for uid, sink in held.items()}
+        return [uid for uid in made if self._beyond(uid, made[uid], writes[uid])]
 
     def _left_before_the_clear(self) -> list[SinkRecord]:
         """Return the sinks to which the run has written, and that neither its restore point has nor the script."""

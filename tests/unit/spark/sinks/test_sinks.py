@@ -299,6 +299,28 @@ def test_other_name_of_a_cleared_run_is_refused_though_its_restore_point_has_non
     attempts.open(attempts.begin(generation=1))
 
 
+@pytest.mark.parametrize("cleared", [False, True])
+def test_sink_that_takes_the_place_of_rows_may_have_another_name(attempts: Attempts, cleared: bool) -> None:
+    attempts.run("a", mode="overwrite")
+    if cleared:
+        attempts.held.clear()
+        attempts.journaled = [SinkRecord(uid=UID, version=1, run="run", target="/out")]
+    sinks = attempts.begin(generation=int(cleared))
+    state = attempts.open(sinks, "rapport", mode="overwrite")
+    if not cleared:
+        with pytest.raises(NonRestoredState, match="'report' see rows"):
+            attempts.end(sinks)  # so far the rows stand as they are
+    write(sinks, state, "b")
+    attempts.finish(sinks)
+    assert attempts.readers_see == ["b"]
+
+
+def test_append_under_another_name_is_refused_though_the_run_has_overwritten(attempts: Attempts) -> None:
+    attempts.run("a", mode="overwrite")
+    with pytest.raises(NonRestoredState, match="as sink 'report'"):
+        attempts.open(attempts.begin(), "rapport")
+
+
 def test_next_run_may_give_a_sink_another_name(attempts: Attempts) -> None:
     attempts.run("a")
     attempts.run_key = "tuesday"
