@@ -17,8 +17,10 @@ def complete(state: State, checkpoint: Checkpoint) -> State:
     epoch = max(checkpoint.epochs)
 
     def note(sink: SinkRecord, held: SinkVersion, run: str) -> SinkRecord:
+        if held.version > sink.version:  # a run that only opens the sink has written nothing
+            sink = replace(sink, version=held.version, target=held.target, run=run)
         if held.version >= sink.version:
-            sink = replace(sink, version=held.version, epoch=epoch, target=held.target, run=run)
+            sink = replace(sink, epoch=epoch)
         if _publishes(checkpoint, held) and held.version >= sink.due:
             sink = replace(sink, due=held.version, due_epoch=epoch)
         return sink
@@ -38,11 +40,11 @@ def confirm(state: State, checkpoint: Checkpoint) -> State:
 
 
 def close(state: State) -> tuple[SinkRecord, ...]:
-    """Return what a closed history keeps of its sinks: their versions, so that none is used twice in a target."""
+    """Return what a closed history keeps of its sinks: their versions, so that none is used twice in a target, and who wrote there last: that
+    run may be cleared.
+    """
     return tuple(
-        SinkRecord(
-            uid=sink.uid, version=sink.version, due=sink.confirmed, confirmed=sink.confirmed, closed=sink.version
-        )
+        replace(sink, epoch=0, due=sink.confirmed, due_epoch=0, closed=sink.version, rewound_after=0, rewound=0)
         for sink in state.sinks
     )
 

@@ -32,6 +32,17 @@ def checkpoint(version: int, *, epoch: int = 1, gated_sink: bool = False, gated:
     )
 
 
+def entry_of(checkpoint: Checkpoint) -> StateEntry:
+    assert checkpoint.completion
+    return checkpoint.completion.states[0]
+
+
+def holding(entry: StateEntry, *, epoch: int) -> Checkpoint:
+    made = checkpoint(1, epoch=epoch)
+    assert made.completion
+    return replace(made, completion=replace(made.completion, states=(entry,)))
+
+
 def after(state: State, *checkpoints: Checkpoint) -> SinkRecord:
     for each in checkpoints:
         state = sink_transitions.complete(state, each)
@@ -48,7 +59,9 @@ def test_closed_history_keeps_versions_and_nothing_that_is_due() -> None:
     state = sink_transitions.complete(sink_transitions.confirm(state, checkpoint(2)), checkpoint(3))
     assert state.sink("report").uncommitted == 1
     (kept,) = sink_transitions.close(state)
-    assert kept == SinkRecord(uid="report", version=3, due=2, confirmed=2, closed=3)
+    assert kept == SinkRecord(
+        uid="report", version=3, due=2, confirmed=2, closed=3, target="/data/report", run="r"
+    )  # the run may be cleared, with another name for its sink
 
 
 def test_confirmed_writes_are_not_due_any_more() -> None:
@@ -61,6 +74,15 @@ def test_confirmed_writes_are_not_due_any_more() -> None:
 def test_checkpoint_that_completes_late_takes_nothing_back() -> None:
     found = after(State(), checkpoint(5, epoch=2), checkpoint(3, epoch=1))
     assert (found.version, found.epoch, found.due, found.due_epoch) == (5, 2, 5, 2)
+
+
+def test_run_that_only_opens_a_sink_has_not_written() -> None:
+    opened = replace(entry_of(checkpoint(2)), run="next", sink=SinkVersion(version=2, target="/data/next"))
+    found = after(State(), checkpoint(2), holding(opened, epoch=2))
+    assert (found.run, found.target, found.epoch) == ("r", "/data/report", 2)
+    wrote = replace(opened, sink=SinkVersion(version=3, target="/data/next"))
+    found = after(State(), checkpoint(2), holding(wrote, epoch=2))
+    assert (found.run, found.target) == ("next", "/data/next")
 
 
 def test_only_a_gated_checkpoint_publishes_a_gated_sink() -> None:
@@ -83,11 +105,8 @@ def test_checkpoint_without_sinks_changes_nothing() -> None:
 
 
 def test_numbers_that_the_script_writes_with_are_not_due() -> None:
-    held = checkpoint(2)
-    assert held.completion
-    numbers = replace(held.completion.states[0], sink=SinkVersion(version=2))
-    bare = replace(held, completion=replace(held.completion, states=(numbers,)))
-    found = after(State(), bare)
+    numbers = replace(entry_of(checkpoint(2)), sink=SinkVersion(version=2))
+    found = after(State(), holding(numbers, epoch=1))
     assert (found.version, found.due, found.uncommitted) == (2, 0, 0)
 
 
