@@ -229,7 +229,7 @@ def open_branch(state: State, event: e.BranchOpened) -> State:
         claims=_claims(state, event),
         current_launches=dict.fromkeys(state.current_launches),
         runs=_runs_inside(state, event),
-        sinks=sink_transitions.go_back(state, event.base),
+        sinks=sink_transitions.rename(sink_transitions.go_back(state, event.base), names),
         queries=tuple(_renamed(query, names) for query in state.queries),
         released=tuple(_renamed(query, names) for query in state.released),
         tokens=remember(state.tokens, event.token.text, state.next_launch),

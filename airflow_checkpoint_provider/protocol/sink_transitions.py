@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
@@ -66,6 +66,29 @@ def go_back(state: State, base: Point | None) -> tuple[SinkRecord, ...]:
         )
         for sink in state.sinks
     )
+
+
+def rename(sinks: Iterable[SinkRecord], names: Mapping[str, str]) -> tuple[SinkRecord, ...]:
+    """Return the sinks after their states got new names. Both names stay, and know each other: a later restore may bring the old one back."""
+    known = {sink.uid: sink for sink in sinks}
+    moved = {old: new for old, new in names.items() if old in known}
+    found = known | {old: replace(known[old], due=known[old].confirmed) for old in moved}
+    found |= {new: _under(known[old], known.get(new, SinkRecord(uid=new))) for old, new in moved.items()}
+    for old, new in moved.items():
+        group = {old, new, *known[old].also} & found.keys()
+        found |= {uid: replace(found[uid], also=_others(uid, {*found[uid].also, *group})) for uid in group}
+    return tuple(found[uid] for uid in sorted(found))
+
+
+def _under(sink: SinkRecord, before: SinkRecord) -> SinkRecord:
+    """Return a sink under a new name. ``before`` had that name: none of its versions is used twice."""
+    uid, version, closed = before.uid, max(sink.version, before.version), max(sink.closed, before.closed)
+    target = uid if sink.target == sink.uid else sink.target  # numbers have no other target
+    return replace(sink, uid=uid, target=target, version=version, closed=closed)
+
+
+def _others(uid: str, names: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(names - {uid}))
 
 
 def take_out(state: State) -> tuple[SinkRecord, ...]:

@@ -170,8 +170,8 @@ class State(Record):
         return next((query for query in self.queries if query.uid == uid), None)
 
     def new_names(self, base: Point | None, rename: Mapping[str, str]) -> dict[str, str]:
-        """Return the new names of the queries, by their names of now, if the states of ``base`` get the names ``rename``. An earlier
-        restore of the same base may have given the queries these names already.
+        """Return the new names of the queries and sinks, by their names of now, if the states of ``base`` get the names ``rename``. An earlier
+        restore of the same base may have given them these names already.
         """
         of_runs = (run.rename for run in reversed(self.runs) if run.started_from == base)
         given = self.branch.rename if base == self.branch.base else next(of_runs, {})

@@ -84,7 +84,8 @@ class SinkRecord(Record):
     committed, and ``due_epoch`` its attempt. ``confirmed`` is the newest that is known to be committed. Both are about the present branch:
     they are counted anew when the job goes back to another one. ``run`` has made the newest one; empty if another history has.
     ``closed`` was the newest when the history was closed: a run that starts from nothing since goes back to none before it. Those after
-    ``rewound_after``, up to ``rewound``, may have been taken out of the target when the job went back.
+    ``rewound_after``, up to ``rewound``, may have been taken out of the target when the job went back. ``also`` are the other names that the
+    sink has or had: the target knows rows by the name under which they were written.
     """
 
     uid: Uid
@@ -98,6 +99,7 @@ class SinkRecord(Record):
     closed: Size = added(0)
     rewound_after: Size = added(0)
     rewound: Size = added(0)
+    also: tuple[Uid, ...] = added(())
 
     @property
     def uncommitted(self) -> int:

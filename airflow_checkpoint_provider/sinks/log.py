@@ -84,6 +84,10 @@ class RunOfSink(Record):
         same = (self.run, self.uid) == (other.run, other.uid)
         return same and (self.history == other.history or same_history(self, other))
 
+    def under(self, names: Iterable[str]) -> tuple[RunOfSink, ...]:
+        """Return the run under the name of its sink, and under other names that the sink had."""
+        return (self, *(replace(self, uid=name) for name in names))
+
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry(Record):

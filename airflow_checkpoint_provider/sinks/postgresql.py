@@ -64,10 +64,20 @@ class StagedTable:
 
 
 class PostgresTable:
-    """The table ``table`` for the run ``by``. ``shown`` names the database in errors. ``open`` comes first."""
+    """The table ``table`` for the run ``by``, whose sink was also called ``also``. ``shown`` names the database in errors. ``open`` comes first."""
 
-    def __init__(self, transactions: Transactions, table: str, by: RunOfSink, options: Options, shown: str) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        table: str,
+        by: RunOfSink,
+        options: Options,
+        shown: str,
+        also: Sequence[str] = (),
+    ) -> None:
         self._transactions, self._given, self._by, self._options, self._shown = transactions, table, by, options, shown
+        self._uids = (by.uid, *also)
+        self._named = f"uid in ({', '.join('?' * len(self._uids))})"
         self._target: TargetTable
         self._began = 0
 
@@ -307,9 +317,9 @@ class PostgresTable:
     def standing(self) -> tuple[str, ...]:
         """Return the transactions of this run whose rows readers see."""
         by = self._by
-        query = f"select transaction, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}' and run = ? and uid = ?"
+        query = f"select transaction, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}' and run = ?"
         with self._transactions() as database:
-            rows = database.rows(f"{query} order by number", self._target.name, by.run, by.uid)
+            rows = database.rows(f"{query} and {self._named} order by number", self._target.name, by.run, *self._uids)
         return tuple(name for name, *writer in rows if self._wrote(*writer).same_run(by))
 
     def untold(self, names: Collection[str]) -> tuple[str, ...]:
@@ -338,7 +348,7 @@ class PostgresTable:
         query = f"select transaction, version, run, {WRITER} from {self._commits} where target = ? and outcome = '{COMMITTED}'"
         with self._transactions() as database:
             rows = database.rows(
-                f"{query} and uid = ? and version > ? order by version", self._target.name, self._by.uid, version
+                f"{query} and {self._named} and version > ? order by version", self._target.name, *self._uids, version
             )
         own = (row for row in rows if same_history(self._wrote(*row[3:]), self._by))
         return tuple((name, of_version, run) for name, of_version, run, *_ in own)

@@ -38,12 +38,20 @@ PAUSE = 0.2  # seconds between two polls whether a commit is done
 
 
 class PublishedFiles:
-    """The files that the run ``by`` writes to ``store``, whose root is the target."""
+    """The files that the run ``by`` writes to ``store``, whose root is the target. Its sink was also called ``also``."""
 
     def __init__(
-        self, store: Store, by: RunOfSink, *, overwrite: bool, file_format: str = "", patience: float = 30.0
+        self,
+        store: Store,
+        by: RunOfSink,
+        *,
+        overwrite: bool,
+        file_format: str = "",
+        also: Iterable[str] = (),
+        patience: float = 30.0,
     ) -> None:
         self.store, self.by, self._overwrite, self._format = store, by, overwrite, file_format
+        self._writers = by.under(also)
         self.log = CommitLog(store, patience)
         self._staging = StagingFolder(store, Staged, patience)
 
@@ -184,12 +192,15 @@ class PublishedFiles:
 
     def later(self, version: int) -> tuple[LogEntry, ...]:
         """Return the commits of this history's sink after ``version`` of which readers still see files."""
-        own = (commit for commit in self.log.read().commits if commit.kind == COMMIT)
-        return tuple(
-            commit
-            for commit in own
-            if commit.by.uid == self.by.uid and same_history(commit.by, self.by) and commit.version > version
-        )
+        uids = {writer.uid for writer in self._writers}
+        own = (commit for commit in self.log.read().commits if commit.kind == COMMIT and commit.by.uid in uids)
+        return tuple(commit for commit in own if same_history(commit.by, self.by) and commit.version > version)
+
+    def standing(self) -> tuple[str, ...]:
+        """Return the transactions of this run of which readers still see files."""
+        commits = self.log.read().commits
+        own = (commit for commit in commits if any(commit.by.same_run(writer) for writer in self._writers))
+        return tuple(name for commit in own for name in commit.transactions)
 
     def taken_out(self, transactions: Iterable[Transaction]) -> set[str]:
         """Return the names of those committed transactions whose files ``take_out`` has taken out."""

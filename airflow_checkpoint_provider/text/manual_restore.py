@@ -101,8 +101,15 @@ def _sinks_ahead(state: State, restored: Restored, rename: Mapping[str, str]) ->
     """
     entries = restored.chosen.checkpoint.states if restored.chosen else ()
     held = {rename.get(entry.uid, entry.uid): entry.sink.version for entry in entries if entry.sink}
-    ahead = [sink for sink in state.sinks if sink.version > (held.get(sink.uid) or sink.closed)]
+    names = state.new_names(restored.point, rename)
+    ahead = [sink for sink in state.sinks if sink.version > (_held(held, sink, names) or sink.closed)]
     return [sink for sink in ahead if sink.target != sink.uid and not _of_own_run(state, restored, sink)]
+
+
+def _held(held: Mapping[str, int], sink: SinkRecord, names: Mapping[str, str]) -> int:
+    """Return the version that the restore point holds of a sink, under any of its names."""
+    found = held.get(names.get(sink.uid, sink.uid))
+    return found if found is not None else max((held.get(name, 0) for name in sink.also), default=0)
 
 
 def _of_own_run(state: State, restored: Restored, sink: SinkRecord) -> bool:

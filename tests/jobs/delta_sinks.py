@@ -248,6 +248,32 @@ def rows_of_an_overwrite_are_not_taken_out_alone(path: str) -> None:
 
 
 @story
+def rows_under_an_earlier_name_are_the_sinks_own(path: str) -> None:
+    first = opened(path)
+    assert first.commit(prepared(first, 1, 1))
+    other = replace(RETRY, uid="rapport")
+    for found in (opened(path, other).standing(), opened(path, other).later(0)):
+        assert not found
+    renamed = opened(path, replace(other, also=("report",)))
+    assert renamed.commit(prepared(renamed, 2, 2))
+    both = opened(path, replace(RETRY, also=("rapport",)))
+    for sink in (renamed, both):
+        assert sink.standing() == (name(1), name(2))
+        assert [found.version for found in sink.later(0)] == [1, 2]
+
+
+@story
+def rows_that_another_run_column_marks_are_not_replaced(path: str) -> None:
+    first = opened(path, run_column="run")
+    assert first.commit(prepared(first, 1, 1))
+    now = opened(path, RETRY, run_column="made_by")
+    refused(RowsStand, "that run_column does not mark", now.standing)
+    refused(NotSupportedYet, "run_column does not mark them", lambda: now.take_out([name(1)]))
+    assert [found.version for found in now.later(0)] == [1]
+    assert opened(path, RETRY, run_column="run").standing() == (name(1),)
+
+
+@story
 def rows_without_the_column_are_not_replaced(path: str) -> None:
     sink = opened(path)
     assert sink.commit(prepared(sink, 1, 1))

@@ -268,6 +268,33 @@ def rows_of_an_overwrite_are_not_taken_out_alone(table: str) -> None:
 
 
 @story
+def rows_under_an_earlier_name_are_the_sinks_own(table: str) -> None:
+    first = opened(made(table))
+    assert first.commit(prepared(first, 1, 1))
+    other = replace(RETRY, uid="rapport")
+    for found in (opened(table, other).standing(), opened(table, other).later(0)):
+        assert not found
+    renamed = opened(table, replace(other, also=("report",)))
+    assert renamed.commit(prepared(renamed, 2, 2))
+    both = opened(table, replace(RETRY, also=("rapport",)))
+    for sink in (renamed, both):
+        assert sink.standing() == (name(1), name(2))
+        assert [found.version for found in sink.later(0)] == [1, 2]
+
+
+@story
+def rows_that_another_run_column_marks_are_not_replaced(table: str) -> None:
+    first = opened(made(table, run_column=True), run_column=RUN)
+    assert first.commit(prepared(first, 1, 1))
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN made_by STRING")
+    now = opened(table, RETRY, run_column="made_by")
+    refused(RowsStand, "that run_column does not mark", now.standing)
+    refused(NotSupportedYet, "run_column does not mark them", lambda: now.take_out([name(1)]))
+    assert [found.version for found in now.later(0)] == [1]
+    assert opened(table, RETRY, run_column=RUN).standing() == (name(1),)
+
+
+@story
 def rows_without_the_column_are_not_replaced(table: str) -> None:
     sink = opened(made(table, run_column=True))
     spark.sql(f"ALTER TABLE {table} DROP COLUMN {RUN}")

@@ -29,7 +29,8 @@ class SinkContext:
     ``history`` is the URI of the history's folder, ``incarnation`` its id. ``run`` is the key of the run, equal in every retry.
     ``generation`` rises when a person clears the task. ``run_began`` is when the run began, in seconds since 1970, equal in every retry.
     ``attempt`` is the epoch of this attempt. ``temporary`` gives ``prepare`` the URI of a folder for the name of its transaction. It does
-    not exist yet, all hosts reach it, and it is deleted after the block.
+    not exist yet, all hosts reach it, and it is deleted after the block. ``also`` are other names that the sink has had in this history: what
+    the target holds under them is its own.
     """
 
     spark: SparkSession
@@ -42,6 +43,7 @@ class SinkContext:
     run_began: float
     attempt: int
     temporary: Callable[[str], AbstractContextManager[str]]
+    also: tuple[str, ...] = ()
 
     @property
     def by(self) -> RunOfSink:

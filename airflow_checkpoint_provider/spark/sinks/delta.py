@@ -91,7 +91,8 @@ class OpenDeltaSink(OpenTableSink):
         self._store = open_target(context.spark, uri_of(context.spark, options.target))
         self._staged = StagedRows(context.spark, self._store)
         self._table = DeltaTable(context.spark, options.target)
-        self._chain = OVERWRITES if self._overwrites else f"airflow-checkpoint/{context.incarnation}/{context.uid}"
+        self._chains = [f"airflow-checkpoint/{by.incarnation}/{by.uid}" for by in self._writers]
+        self._chain = OVERWRITES if self._overwrites else self._chains[0]
         self._began = self._begin() if self._overwrites else 0
         if self._table.one_driver_only:
             say(sink_messages.one_driver_only(f"sink '{context.uid}'", options.target))
@@ -213,10 +214,9 @@ class OpenDeltaSink(OpenTableSink):
         return self._spark.read.format(DELTA).load(self._table.folder) if self._table.version >= 0 else None
 
     def entries(self) -> Sequence[TableEntry]:
-        chain = DeltaChain(self._table, self._chain)
-        if not chain.newest():
-            return []
-        return [entry for entry in chain.entries() if entry.kind == COMMIT][::-1]
+        chains = [chain for name in self._chains if (chain := DeltaChain(self._table, name)).newest()]
+        found = (entry for chain in chains for entry in chain.entries() if entry.kind == COMMIT)
+        return sorted(found, key=lambda entry: entry.version)
 
     def remembers_since(self) -> float:
         return self._table.remembers_since()

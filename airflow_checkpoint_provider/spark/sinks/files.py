@@ -124,7 +124,13 @@ class OpenFileSink(OpenSink):
         self._store = open_target(context.spark, uri_of(context.spark, options.target))
         # The script's thread stages while another one commits: each reads the log for itself
         self._staging, self._commits = (
-            PublishedFiles(self._store, context.by, overwrite=options.mode == OVERWRITE, file_format=options.format)
+            PublishedFiles(
+                self._store,
+                context.by,
+                overwrite=options.mode == OVERWRITE,
+                file_format=options.format,
+                also=context.also,
+            )
             for _ in range(2)
         )
         self._commits.begin()
@@ -166,8 +172,7 @@ class OpenFileSink(OpenSink):
             return f"entry {self._commits.log.read().n}"
 
     def standing(self) -> tuple[str, ...]:
-        commits: Any = self._commits.log.read().commits
-        return tuple(name for commit in commits if commit.by.same_run(self._commits.by) for name in commit.transactions)
+        return self._commits.standing()
 
     def later(self, version: int) -> Sequence[Committed]:
         found = self._commits.later(version)

@@ -242,10 +242,13 @@ class OpenIcebergSink(OpenTableSink):
         return self._spark.table(self._target)
 
     def entries(self) -> Sequence[TableEntry]:
-        by = self._by
-        found = self._table.read().entries()
-        own = (entry for entry in found if entry.by.uid == by.uid)
-        return [entry for entry in own if entry.by.same_run(by) or same_history(entry.by, by)]
+        by, uids = self._by, {writer.uid for writer in self._writers}
+        own = (entry for entry in self._table.read().entries() if entry.by.uid in uids)
+        return [
+            entry
+            for entry in own
+            if same_history(entry.by, by) or any(entry.by.same_run(writer) for writer in self._writers)
+        ]
 
     def remembers_since(self) -> float:
         oldest = self._table.read().oldest_if_forgetful()

@@ -125,7 +125,7 @@ class OpenJdbcSink(OpenSink):
         options = {**self._properties, "dbtable": sink.table}
         connect = spark_connections(context.spark, options, self._shown, self._clean)
         begun = transactions(connect, self._shown, self._clean)
-        self._table = PostgresTable(begun, sink.table, context.by, self._options, self._shown)
+        self._table = PostgresTable(begun, sink.table, context.by, self._options, self._shown, context.also)
         self._table.open()
 
     def prepare(self, df: DataFrame, name: str, version: int) -> Prepared:

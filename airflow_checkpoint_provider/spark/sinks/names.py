@@ -34,7 +34,8 @@ def refuse_other_name(
     """
     names = [other for other, held in states.items() if _has_written(held, sink, run)]
     if uid not in states:
-        written = (record for record in journal.sinks if record.run == run and record.version)
+        own = journal.sink(uid).also  # the target finds what was written under these
+        written = (record for record in journal.sinks if record.run == run and record.version and record.uid not in own)
         names += [record.uid for record in written if record.target == sink.target]
     for other in undecided([name for name in names if name != uid], allowed):
         again = restore(journal, "latest", "--rename", f"{other}={uid}")

@@ -22,6 +22,7 @@ from airflow_checkpoint_provider.protocol.records import canonical
 from airflow_checkpoint_provider.protocol.transactions import (
     Origin,
     SinkDetail,
+    SinkRecord,
     Transaction,
     transaction_epoch,
 )
@@ -122,7 +123,13 @@ class Sinks:
 
     def _version(self, uid: str, restored: SinkDetail) -> int:
         """Return the newest version of the sink in this history, on any branch: no number is used twice."""
-        return max(restored.version, self._attempt.journal.state.sink(uid).version)
+        return max(restored.version, *(record.version for record in self._under_each_name(uid, restored.target)))
+
+    def _under_each_name(self, uid: str, target: str) -> list[SinkRecord]:
+        """Return what the journal knows of a sink under its name and under those that it had when it wrote to ``target``."""
+        journal = self._attempt.journal.state
+        own = journal.sink(uid)
+        return [own, *(other for other in map(journal.sink, own.also) if other.target == target)]
 
     def _context(self, uid: str) -> SinkContext:
         attempt = self._attempt
@@ -137,6 +144,7 @@ class Sinks:
             run_began=datetime.fromisoformat(attempt.run.started_at).timestamp(),
             attempt=attempt.epoch,
             temporary=lambda name: self._temporary(uid, name),
+            also=attempt.journal.state.sink(uid).also,
         )
 
     @contextmanager
@@ -207,8 +215,9 @@ class Sinks:
         stays, unless the restore point is older.
         """
         journal = self._attempt.journal.state
-        newest, run = journal.sink(state.uid).version, self._states.run
-        version = version or journal.sink(state.uid).closed
+        known, run = self._under_each_name(state.uid, state.sink.target), self._states.run
+        newest = max(record.version for record in known)
+        version = version or max(record.closed for record in known)
         later = [
             found
             for found in (state.opened.later(version) if newest > version else ())

@@ -83,7 +83,8 @@ class Surplus:
         held = self.states.snapshots.get(uid)
         version = held.sink.version if held and held.sink else 0
         return any(
-            record.uid == uid and record.run == self.states.run and record.version > version for record in self.records
+            uid in (record.uid, *record.also) and record.run == self.states.run and record.version > version
+            for record in self.records
         )
 
     def _beyond(self, uid: str, held: Iterable[Transaction], writes: int) -> list[Transaction]:

@@ -36,7 +36,7 @@ class OpenTableSink(OpenSink):
 
     def __init__(self, context: SinkContext, target: str, mode: str, run_column: str | None) -> None:
         self._spark, self._run, self._target, self._run_column = context.spark, context.run, target, run_column
-        self._by = context.by
+        self._by, self._writers = context.by, context.by.under(context.also)
         self._overwrites, self._since = mode == OVERWRITE, context.run_began
         self.in_order = self._overwrites
         self.replaces = self._overwrites or run_column is not None

@@ -32,10 +32,10 @@ class Target:
     held: Transaction | None = None
     """What Monday's run has prepared, as the journal keeps it."""
 
-    def open(self, by: RunOfSink = MONDAY, options: Options | None = None) -> PostgresTable:
+    def open(self, by: RunOfSink = MONDAY, options: Options | None = None, also: tuple[str, ...] = ()) -> PostgresTable:
         """Return the table as a new process of a run sees it."""
         begun = transactions(self.client.connect, LAB)
-        table = PostgresTable(begun, f"{self.schema}.rows", by, options or Options(), LAB)
+        table = PostgresTable(begun, f"{self.schema}.rows", by, options or Options(), LAB, also)
         table.open()
         return table
 

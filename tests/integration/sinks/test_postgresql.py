@@ -150,6 +150,20 @@ def test_rows_from_before_the_run_column_are_untold(target: Target) -> None:
     assert table.untold(table.standing()) == ()
 
 
+def test_rows_under_an_earlier_name_of_the_sink_are_its_own(target: Target) -> None:
+    before = target.open()
+    before.commit(target.prepare(before, FIRST, (1, "a")))
+    renamed, other = replace(MONDAY, uid="rapport"), replace(MONDAY, uid="other")
+    assert target.open(other).standing() == target.open(other).later(0) == ()
+    table = target.open(renamed, also=("older", MONDAY.uid))
+    assert table.standing() == (FIRST,)
+    table.commit(target.prepare(table, name_of(8), (8, "again")))
+    assert table.standing() == (FIRST, name_of(8))
+    later = target.open(replace(MONDAY, incarnation="i", uid="rapport"), also=(MONDAY.uid,)).later(0)
+    assert [made for made, *_ in later] == []  # of another history
+    assert target.open(renamed, OVERWRITES, also=(MONDAY.uid,)).standing() == (FIRST, name_of(8))
+
+
 @pytest.mark.parametrize("later", [WITH_RUN, OVERWRITES])
 def test_rows_that_later_options_do_not_tell_are_not_taken_out(target: Target, later: Options) -> None:
     """An overwrite takes out all rows of the table, but only if an overwrite has written them."""

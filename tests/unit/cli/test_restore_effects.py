@@ -124,6 +124,16 @@ def test_restore_is_silent_about_the_rows_of_the_run_that_starts_again(
     assert "'report'" in effects(checkpoints, "none"), "the rows of monday"
 
 
+def test_restore_counts_what_a_sink_has_written_under_another_name(two_runs: Recorded, checkpoints: Command) -> None:
+    two_runs.ended("21:00:00")
+    rename = ("--rename", "report=rapport")
+    assert effects(checkpoints, "latest", *rename) == ""
+    assert effects(checkpoints, "chk-1", *rename).startswith("may refuse  sink 'report': rows that later runs have")
+    assert checkpoints("restore", "orders", "--from", "latest", *rename, "--yes").code == 0
+    assert effects(checkpoints, "latest", *rename) == effects(checkpoints, "latest") == ""
+    assert "sink 'rapport': rows that later runs have" in effects(checkpoints, "chk-1", *rename)
+
+
 def test_restore_is_silent_about_sinks_without_rows(job: Job, checkpoints: Command) -> None:
     job.complete(job.coordinator.trigger(Request(token="later")), saved_sink(2, "later", "numbers", "numbers"))
     assert effects(checkpoints, "chk-1") == ""

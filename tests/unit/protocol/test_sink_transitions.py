@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_checkpoint_provider.protocol import events as e
-from airflow_checkpoint_provider.protocol import sink_transitions
+from airflow_checkpoint_provider.protocol import launch_transitions, sink_transitions
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint, Completion
 from airflow_checkpoint_provider.protocol.launch_records import Branch
 from airflow_checkpoint_provider.protocol.metadata import SINK, SinkVersion, StateEntry
@@ -162,3 +162,50 @@ def test_attempt_that_takes_rows_out_leaves_their_versions_in_the_journal() -> N
     assert (report.rewound_after, report.rewound) == (1, 3)
     kept = replace(begun, branch=replace(begun.branch, rewind_sink=False))
     assert sink_transitions.take_out(kept) == state.sinks
+
+
+# -- other names -------------------------------------------------------------------------------------------------------
+
+REPORT = SinkRecord(uid="report", version=3, due=2, confirmed=1, target="/data/report", run="r")
+
+
+def by_name(sinks: tuple[SinkRecord, ...]) -> dict[str, SinkRecord]:
+    return {sink.uid: sink for sink in sinks}
+
+
+def test_branch_that_renames_a_sink_keeps_what_is_known_of_it_under_both_names() -> None:
+    base = checkpoint(3)
+    state = State(checkpoints=(base,), sinks=(REPORT,))
+    opened = e.BranchOpened(
+        branch=1, application="", base=e.Point(id=base.id), by="ann", reason="", token=e.Token(dag="d", run="r", task="t"),
+        id_floor=9, rename={"report": "rapport"},
+    )  # fmt: skip
+    found = by_name(launch_transitions.open_branch(state, opened).sinks)
+    assert found["rapport"] == replace(REPORT, uid="rapport", also=("report",))
+    assert found["report"] == replace(REPORT, due=1, also=("rapport",)), "what is due is due once"
+
+
+def test_sink_that_is_renamed_twice_knows_all_its_names() -> None:
+    found = by_name(sink_transitions.rename(sink_transitions.rename([REPORT], {"report": "b"}), {"b": "c"}))
+    assert {uid: sink.also for uid, sink in found.items()} == {
+        "b": ("c", "report"), "c": ("b", "report"), "report": ("b", "c"),
+    }  # fmt: skip
+
+
+def test_sinks_that_exchange_their_names_take_their_records_with_them() -> None:
+    other = SinkRecord(uid="other", version=7, target="/data/other")
+    found = by_name(sink_transitions.rename([REPORT, other], {"report": "other", "other": "report"}))
+    assert {uid: sink.target for uid, sink in found.items()} == {"report": "/data/other", "other": "/data/report"}
+    assert {sink.version for sink in found.values()} == {7}, "no number is used twice"
+
+
+def test_sink_takes_a_name_that_was_another_sinks_before() -> None:
+    before = SinkRecord(uid="rapport", version=9, closed=4, target="/data/old")
+    found = by_name(sink_transitions.rename([before, REPORT], {"report": "rapport", "unknown": "x"}))
+    assert found["rapport"] == replace(REPORT, uid="rapport", version=9, closed=4, also=("report",))
+    assert "x" not in found
+
+
+def test_target_of_numbers_is_their_new_name() -> None:
+    numbers = SinkRecord(uid="orders", version=1, target="orders")
+    assert by_name(sink_transitions.rename([numbers], {"orders": "bills"}))["bills"].target == "bills"

@@ -37,7 +37,8 @@ class OpenFolder(OpenFileSink):
     def __init__(self, store: MemoryStore, options: FileSink, context: SinkContext) -> None:
         by = RunOfSink(history=context.history, run=context.run, uid=context.uid, generation=context.generation)
         self._options, self._store, self._lock = options, store, threading.RLock()
-        self._staging = self._commits = PublishedFiles(store, by, overwrite=options.mode == "overwrite", patience=0)
+        overwrite = options.mode == "overwrite"
+        self._staging = self._commits = PublishedFiles(store, by, overwrite=overwrite, also=context.also, patience=0)
         self.in_order = options.mode == "overwrite"
         self._commits.begin()
 
@@ -63,15 +64,17 @@ class Attempts:
         """Begin an attempt at the newest checkpoint. ``elsewhere``: another history has taken it."""
         self.epoch += 1
         self.patch.setattr(package, "abort_leftovers", lambda *_: None)  # it asks the journal
-        self.patch.setattr(names, "restore", lambda _, *words: f"restore {' '.join(words)}")
+        for module in (names, package):
+            self.patch.setattr(module, "restore", lambda _, *words: f"restore {' '.join(words)}")
         records = {
             uid: SinkRecord(uid=uid, version=held.sink.version, run=held.run, target=held.sink.target)
             for uid, held in self.held.items()
             if held.sink and not elsewhere
         }
+        records |= {record.uid: record for record in self.journaled}
         state = SimpleNamespace(
             job="j", incarnation="i", branch=SimpleNamespace(rewind_sink=False), checkpoint=lambda _: None,
-            sink=lambda uid: records.get(uid, SinkRecord(uid=uid)), sinks=[*records.values(), *self.journaled],
+            sink=lambda uid: records.get(uid, SinkRecord(uid=uid)), sinks=[*records.values()],
         )  # fmt: skip
         attempt: Any = SimpleNamespace(
             journal=SimpleNamespace(state=state), store=MemoryStore(), keys=Keys(self.history), epoch=self.epoch,

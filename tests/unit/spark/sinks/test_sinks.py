@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_checkpoint_provider.coordinator.assignment import AllowanceOption
-from airflow_checkpoint_provider.errors import NonRestoredState, RowsStand
+from airflow_checkpoint_provider.errors import NonRestoredState, RowsStand, SinkMoved
+from airflow_checkpoint_provider.protocol import sink_transitions
 from airflow_checkpoint_provider.protocol.metadata import LoopDetail
 from airflow_checkpoint_provider.protocol.transactions import Origin, SinkRecord
 from airflow_checkpoint_provider.spark import DeltaSink, FileSink, IcebergSink, JdbcSink, OpenSink, Sink
@@ -319,6 +320,51 @@ def test_append_under_another_name_is_refused_though_the_run_has_overwritten(att
     attempts.run("a", mode="overwrite")
     with pytest.raises(NonRestoredState, match="as sink 'report'"):
         attempts.open(attempts.begin(), "rapport")
+
+
+@pytest.mark.parametrize("writes", [["a"], ["a", "b"]], ids=["only under the old name", "under both"])
+@pytest.mark.parametrize("name", [UID, "rapport"])
+def test_cleared_run_replaces_what_its_renamed_sink_has_written(
+    attempts: Attempts, name: str, writes: list[str]
+) -> None:
+    """The run has written, was restored with ``--rename report=rapport``, and finished."""
+    attempts.run("a", application="first")
+    attempts.held = {"rapport": replace(attempts.held.pop(UID), uid="rapport")}
+    sinks = attempts.begin()
+    state = attempts.open(sinks, "rapport")
+    for text in writes:
+        write(sinks, state, text)
+    attempts.finish(sinks)
+    attempts.held.clear()
+    written = SinkRecord(uid=UID, version=1, run="run", target="/out")
+    attempts.journaled = list(sink_transitions.rename([written], {UID: "rapport"}))
+    sinks = attempts.begin(generation=1)
+    write(sinks, attempts.open(sinks, name), "new")
+    attempts.finish(sinks)
+    assert attempts.readers_see == ["new"]
+
+
+@pytest.mark.parametrize("back_as", [UID, "rapport"])
+@pytest.mark.parametrize("renamed_for", ["tuesday", "wednesday"])
+def test_rows_that_a_renamed_sink_has_written_later_are_in_the_way_under_both_names(
+    attempts: Attempts, back_as: str, renamed_for: str
+) -> None:
+    """The job goes back to what it was after monday, with one name or the other."""
+    attempts.run("a")
+    monday, attempts.run_key = attempts.held.pop(UID), "tuesday"
+    wrote_as = "rapport" if renamed_for == "tuesday" else UID
+    attempts.held = {wrote_as: replace(monday, uid=wrote_as)}
+    sinks = attempts.begin()
+    write(sinks, attempts.open(sinks, wrote_as), "b")
+    attempts.finish(sinks)
+    written = SinkRecord(uid=UID, version=1 if renamed_for == "tuesday" else 2, target="/out")
+    attempts.journaled = [
+        replace(sink, version=2) if sink.uid == wrote_as else sink
+        for sink in sink_transitions.rename([written], {UID: "rapport"})
+    ]
+    attempts.held, attempts.run_key = {back_as: replace(monday, uid=back_as)}, "wednesday"
+    with pytest.raises(SinkMoved, match="tuesday"):
+        attempts.open(attempts.begin(), back_as)
 
 
 def test_next_run_may_give_a_sink_another_name(attempts: Attempts) -> None:
