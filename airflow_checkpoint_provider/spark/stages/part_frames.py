@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-
+from airflow_checkpoint_provider.errors import Refused, WrongUse
 from airflow_checkpoint_provider.protocol.metadata import StageDetail, StateSnapshot
 from airflow_checkpoint_provider.protocol.part_records import Part, PartsDetail
 from airflow_checkpoint_provider.protocol.records import canonical
@@ -165,14 +164,18 @@ class FramesOfFunction(PartFrames):
     def _compared(self, stored: KeptParts, request: StageRequest) -> KeptParts:
         """Decide for parts that hold other values than the next one. Each part may have values of its own, so the function is called.
 
-        The input of a stored part may be gone. It is no reason to lose the rows: the part is named as not compared.
+        The input of a stored part may be gone. It is no reason to lose the rows: the part is named as not compared. Each client of a source
+        has errors of its own. They are no reason to fail either: if the part after the stored ones cannot be built, its error ends the stage.
         """
         gone = list[str]()
         for index, part in enumerate(stored.parts.done):
             try:
                 frame = self._build(index)
-            except (PySparkException, OSError):
-                gone.append(f"part {part_messages.shown(stored.parts.values[index])}, which cannot be built now")
+            except (WrongUse, Refused):  # not the input: the script, or the end of this attempt
+                raise
+            except Exception as error:  # noqa: BLE001 - the client of any source may raise it
+                value = part_messages.shown(stored.parts.values[index])
+                gone.append(f"part {value}, which cannot be built now ({type(error).__name__})")
                 continue
             if frame.made_of.captured != part.captured:
                 verdict = self._judged(stored, index, frame, request)

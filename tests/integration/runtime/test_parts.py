@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -216,7 +216,8 @@ def by_day(days: str) -> Rate:
 
 def by_day_without_monday(day: str) -> int:
     if day == "mon":
-        raise FileNotFoundError(day)
+        jvm = cast(Any, SparkSession.getActiveSession())._jvm
+        jvm.java.sql.DriverManager.getConnection("jdbc:gone")  # PySpark has no error of its own for that
     return by_day("mon tue wed")(day)
 
 
@@ -261,7 +262,7 @@ def test_all_parts_are_computed_again_if_their_python_functions_hold_another_val
     reason = f'recomputed. Part "{changed}": its plan changed: the value of `rate` in a Python function.'
     assert ("2 of 3 parts reused" in said, reason in said) == (not changed, bool(changed))
     assert ("literals of the function" in said) == (not changed)
-    assert ('part "mon", which cannot be built now' in said) == (now is by_day_without_monday)
+    assert ('part "mon", which cannot be built now (Py4JJavaError)' in said) == (now is by_day_without_monday)
 
 
 # -- values, sinks -----------------------------------------------------------------------------------------------------
