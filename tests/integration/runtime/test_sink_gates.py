@@ -133,6 +133,28 @@ def test_savepoint_publishes_too_and_another_history_commits_nothing_twice(scrip
     assert rows_of(script.spark, out) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("rows", [3, 0], ids=["the same rows", "no sink"])
+def test_retry_of_a_fork_takes_no_write_of_the_first_job_for_its_own(script: Script, out: Path, rows: int) -> None:
+    """Runs of both are called ``alone-1``."""
+    with script.attempt() as job:
+        job.sink("report", FileSink(out)).write(job.spark.range(3))
+        number = job.checkpoint()
+        wait_until(lambda: rows_of(script.spark, out) == [0, 1, 2], say="not published")
+        job.value("so that a checkpoint says that it is committed", 0)
+    coordinator = script.coordinator()
+    newest = coordinator.state.newest_first()[0].id
+    assert newest != number
+    fork = {"job_id": "fork", "restore": str(Pointer(coordinator.store.uri, coordinator.keys.prefix, newest))}
+    with script.failing(**fork) as job:
+        job.value("own", 1)
+        job.checkpoint()
+    with script.attempt(**fork) as job:
+        job.value("own", 1)
+        if rows:
+            job.sink("report", FileSink(out)).write(job.spark.range(rows))
+    assert rows_of(script.spark, out) == sorted([0, 1, 2, *range(rows)])
+
+
 def test_exact_reader_reads_what_is_committed(script: Script, out: Path) -> None:
     with pytest.raises(CheckpointNotFound):
         read_sink(out, script.spark)
