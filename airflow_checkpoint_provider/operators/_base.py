@@ -115,6 +115,12 @@ def check_rendered(name: str, value: object) -> None:
         )
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise ``InvalidConfig`` for a parameter that the journal keeps as True or False, and that is something else."""
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{name}={value!r}: write True or False. It is not a template")
+
+
 def reference_of_checkpoint(connection: str, checkpoint: object) -> HistoryReference | None:
     """Return the history of the checkpoint that a task's parameter names; None if there is none."""
     return HistoryReference(connection, CheckpointReference.of(checkpoint).prefix) if checkpoint else None

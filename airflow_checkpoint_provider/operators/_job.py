@@ -63,8 +63,10 @@ class JobOperator(KillGuard):
             raise InvalidConfig(
                 f'run={run!r} needs a job id: write job="dag_id.task_id". A task as job= means its history in this DAG run'
             )
-        self.run = run
+        # A template may be rendered to None, which means no other history
+        self.run, self._of_run = run, run is not None
         self.item = item if item is not None else self._item_of(job, reference)
+        self._of_item = self.item is not None
         if isinstance(self.item, str) and known_at_parse(self.item):
             checked_item(self.item, None)
         self.checkpoint_conn_id = checkpoint_conn_id or reference.conn_id
@@ -107,8 +109,8 @@ class JobOperator(KillGuard):
     def history(self, ti: Any) -> History:
         """Return the job's history: that of ``run``, or the one in the DAG run of ``ti``. Raise ``InvalidConfig`` for an empty ``run``,
         and another error for an item that names nothing."""
-        item = None if self.item is None else checked_item(self.item, None)
-        if self.run is not None and self.job_id is not None:
+        item = checked_item(self.item, None) if self._of_item else None
+        if self._of_run and self.job_id is not None:
             check_rendered("run", self.run)
             return History(self.job_id, self.run, item)
         return history_of(self.job_id, self.scope, ti, self.job_task_id or ti.task_id, item)

@@ -61,6 +61,7 @@ class JobParameters(LinkedTask):
         super().__init__(**kwargs)
         self.own_job_id = job_id  # other operators keep the id of their service's job in job_id
         self.scope, self.item, self.restore = scope, item, restore
+        self._of_item = item is not None  # a template may be rendered to None, which means no other history
         self.require_state, self.on_clear = require_state, on_clear
         self.checkpointing, self.checkpoint_conn_id, self.archive = checkpointing, checkpoint_conn_id, archive
         self.allow_non_restored_state = allow_non_restored_state
@@ -124,7 +125,7 @@ class JobParameters(LinkedTask):
 
     def history_of(self, ti: Any) -> History:
         """Return the history of the job, or of its item, once the templates are rendered. Raise an error for an item that names nothing."""
-        item = None if self.item is None else checked_item(self.item, index_of(ti))
+        item = checked_item(self.item, index_of(ti)) if self._of_item else None
         return history_of(self.own_job_id, self.scope, ti, ti.task_id, item)
 
     def reference(self, ti: Any) -> HistoryReference:

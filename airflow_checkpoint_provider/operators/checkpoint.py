@@ -16,7 +16,7 @@ from airflow_checkpoint_provider.coordinator.outcomes import Aborted, Awaited
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, NotPending
 from airflow_checkpoint_provider.hooks.history import aborted, find, reference_of
-from airflow_checkpoint_provider.operators._base import CheckpointOperator, failing_for_good, owner_of
+from airflow_checkpoint_provider.operators._base import CheckpointOperator, check_flag, failing_for_good, owner_of
 from airflow_checkpoint_provider.operators._request import RequestOperator
 from airflow_checkpoint_provider.operators._waiting import CheckpointSensor
 from airflow_checkpoint_provider.protocol.checkpoint_records import ABORTED
@@ -59,6 +59,8 @@ class TriggerCheckpointOperator(RequestOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(wait_for_completion=wait_for_completion, **kwargs)
+        check_flag("gated", gated)
+        check_flag("confirm_commits", confirm_commits)
         named = kind_named(kind)
         if named.savepoint:
             operator = "StopWithSavepointOperator" if named.suspends else "TriggerSavepointOperator"
@@ -135,6 +137,10 @@ class AbortCheckpointOperator(CheckpointOperator):
 
     def __init__(self, *, reason: str = "aborted by a DAG", **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidConfig(
+                f"reason={reason!r}: write text that says why the checkpoint is aborted, or leave it out"
+            )
         self.reason = reason
 
     def execute(self, context: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from airflow_checkpoint_provider.coordinator.savepoint_target import CLAIM, NO_C
 from airflow_checkpoint_provider.coordinator.savepoint_target import claim_mode as known_claim_mode
 from airflow_checkpoint_provider.errors import CheckpointNotFound, InvalidConfig, printable
 from airflow_checkpoint_provider.hooks.references import incarnation_in, item_in, known_at_parse, start_in
-from airflow_checkpoint_provider.operators._base import failing_for_good, generation_of
+from airflow_checkpoint_provider.operators._base import check_flag, failing_for_good, generation_of
 from airflow_checkpoint_provider.operators._job import JobOperator
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.events import Token
@@ -63,6 +63,7 @@ class RestoreOperator(JobOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.restore, self.claim_mode, self.rename = restore, known_claim_mode(claim_mode), check_rename(rename or {})
+        check_flag("rewind_sink", rewind_sink)
         self.rewind_sink = rewind_sink
         if known_at_parse(restore):
             self._check(start_in(restore, *STARTS))

@@ -39,6 +39,8 @@ from airflow_checkpoint_provider.hooks.checkpoint_storage import SHARED, Checkpo
 from airflow_checkpoint_provider.hooks.references import HistoryReference, known_at_parse, pointer_in
 from airflow_checkpoint_provider.operators._base import (
     KillGuard,
+    check_flag,
+    check_rendered,
     failing_for_good,
     owner_of,
     reference_of_checkpoint,
@@ -67,13 +69,14 @@ class SavepointRequestOperator(RequestOperator):
     def __init__(self, *, target: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target = target
+        self._by_default = not target  # a template may be rendered to nothing, which means no other place
         self._checked_target: str | None = None
         if target and known_at_parse(target):
             open_store(_shared(target))
 
     def _folder(self, coordinator: Coordinator) -> str:
         """Return the URI of the folder in which the savepoint gets its own directory."""
-        if not self.target:
+        if self._by_default:
             return f"{coordinator.store.uri}/{SAVEPOINTS}"
         if self._checked_target is None:
             self._checked_target = check_target(coordinator.store, _shared(self.target))
@@ -160,6 +163,7 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_flag("pinned", pinned)
         if retention is not None and not isinstance(retention, Retention):
             raise InvalidConfig(f"retention={retention!r}: write e.g. KeepLatest(24) | KeepWithin(days=7)")
         if retention is not None and not self.wait_for_completion:
@@ -168,6 +172,8 @@ class TriggerSavepointOperator(SavepointRequestOperator):
         self.skip_if_unchanged, self.retention = skip_if_unchanged, retention
 
     def _specify(self, coordinator: Coordinator, request: Request) -> Request:
+        if self.name not in (None, ""):
+            check_rendered("name", self.name)
         folder = self._folder(coordinator)
         return replace(request, kind=SAVEPOINT.name, folder=folder, name=self.name, pinned=self.pinned)
 
@@ -333,9 +339,9 @@ class DisposeSavepointOperator(KillGuard):
             )
 
 
-def _shared(target: str) -> str:
-    """Return ``target``. Raise ``InvalidConfig`` unless every process finds the same place under it."""
-    if not SHARED.match(target):
+def _shared(target: Any) -> str:
+    """Return ``target``. Raise ``InvalidConfig`` unless it is text, and every process finds the same place under it."""
+    if not isinstance(target, str) or not SHARED.match(target):
         raise InvalidConfig(
             f"target={target!r}: write an absolute path or a URI, /shared/savepoints or s3://bucket/savepoints"
         )

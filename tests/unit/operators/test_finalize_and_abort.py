@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_checkpoint_provider.coordinator.journal import utc_now
 from airflow_checkpoint_provider.coordinator.request import CheckpointRequest
-from airflow_checkpoint_provider.errors import NotPending
+from airflow_checkpoint_provider.errors import InvalidConfig, NotPending
 from airflow_checkpoint_provider.operators import AbortCheckpointOperator, FinalizeCheckpointOperator
 from airflow_checkpoint_provider.protocol.events import Request
 from tests.support.acting import Job
@@ -83,6 +83,12 @@ def test_finalize_of_an_aborted_checkpoint_fails_without_retry(job: Job, asked: 
     job.abort(1, "expired")
     with pytest.raises(AirflowFailException, match=r"was aborted: expired\. Clear task orders_audited\.trigger"):
         run(finalize(asked))
+
+
+@pytest.mark.parametrize("reason", [None, "", " ", 7, b"because"])
+def test_abort_without_a_reason_in_words_is_refused_where_it_is_written(reason: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"reason=.*: write text that says why"):
+        abort("s3://lake/jobs/orders/job/chk-1", reason=reason)
 
 
 def test_abort_records_task_and_reason(job: Job, asked: dict[str, Any]) -> None:

@@ -191,6 +191,16 @@ def test_scope_and_restore_are_templates_and_job_id_is_not() -> None:
     assert "job_id" not in CheckpointedSparkSubmitOperator.template_fields
 
 
+def test_item_that_is_rendered_to_none_means_no_other_history() -> None:
+    """Without an item the task would write the history of the whole job."""
+    with DAG("etl", schedule=None, render_template_as_native_obj=True):
+        task = CheckpointedSparkSubmitOperator(task_id="job", application="job.py", item="{{ none }}")
+    task.item = task.render_template(task.item, {})
+    assert task.item is None
+    with pytest.raises(InvalidName, match="item=None is not text"):
+        task.history_of(TaskInstance())
+
+
 def test_history_is_shown_with_the_rendered_templates(folder: Path) -> None:
     task = operator(conn_id="local", scope="{{ ti.run_id }}", job_id="orders")
     context: Any = {"ti": TaskInstance(), "task": task}

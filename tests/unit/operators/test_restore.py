@@ -57,6 +57,12 @@ def test_restore_fences_the_attempt_and_the_next_starts_from_the_point(job: Job)
     assert str(job.state.attempts[-1].restore_point) == "chk-1"
 
 
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_rewind_sink_that_is_neither_true_nor_false_is_refused(value: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"rewind_sink=.*: write True or False"):
+        restore("latest", rewind_sink=value)
+
+
 def test_restore_logs_what_becomes_of_rows_in_sinks(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     held = SinkDetail(format="files", target="/data/report", version=1)
     later = StateSnapshot(uid="report", kind="sink", run="later", sink=held)

@@ -143,6 +143,19 @@ def test_job_id_with_run_means_the_history_of_that_run(verb: Callable[..., JobOp
         empty.history(ti())
 
 
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("name", "said"), [("run", "run= is None"), ("item", "item=None is not text")])
+def test_run_or_item_that_is_rendered_to_none_means_no_other_history(
+    verb: Callable[..., JobOperator], name: str, said: str
+) -> None:
+    with DAG("another", schedule=None, render_template_as_native_obj=True):
+        task = verb(task_id="t", job="orders", **{name: "{{ none }}"})
+    task.render_template_fields({})
+    assert getattr(task, name) is None
+    with pytest.raises((InvalidConfig, InvalidName), match=said):
+        task.history(ti())
+
+
 def test_task_of_another_dag_triggers_a_checkpoint_of_the_named_run(store: Store) -> None:
     Job(store, "orders_audited.delays", "another run").start()
     job = Job(store, "orders_audited.delays", RUN)
@@ -452,6 +465,13 @@ def test_task_groups_and_mapped_tasks_of_another_kind_are_refused() -> None:
 def test_kinds_that_are_no_checkpoint_are_refused(kind: str, says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         trigger(kind=kind)
+
+
+@pytest.mark.parametrize("name", ["gated", "confirm_commits"])
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_flag_that_is_neither_true_nor_false_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}=.*: write True or False"):
+        trigger(**{name: value})
 
 
 def test_gated_with_wait_for_completion_is_refused() -> None:

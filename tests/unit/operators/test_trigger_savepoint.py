@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import DAG
@@ -18,9 +18,11 @@ from airflow_checkpoint_provider.errors import InvalidConfig, NotRunning, Savepo
 from airflow_checkpoint_provider.hooks.checkpoint_storage import CheckpointStorageHook
 from airflow_checkpoint_provider.operators import (
     AbortCheckpointOperator,
+    StopWithSavepointOperator,
     TriggerSavepointOperator,
     savepoint,
 )
+from airflow_checkpoint_provider.operators.savepoint import SavepointRequestOperator
 from airflow_checkpoint_provider.policies.retention import KeepAll, KeepLatest, KeepWithin
 from airflow_checkpoint_provider.protocol import commands as c
 from airflow_checkpoint_provider.protocol.checkpoint_records import CONDEMNED
@@ -112,6 +114,47 @@ def test_target_and_name_are_templates() -> None:
     task = asks(target="s3://lake/{{ ds }}", name="{{ run_id }}")
     task.render_template_fields({"ds": "2026-11-20", "run_id": RUN})
     assert (task.target, task.name) == ("s3://lake/2026-11-20", RUN)
+
+
+def natively(verb: type[SavepointRequestOperator], given: object, **options: Any) -> SavepointRequestOperator:
+    """Return a task whose template ``{{ given }}`` was rendered to what it names, and not to text."""
+    with DAG(OTHER, schedule=None, render_template_as_native_obj=True):
+        task = verb(task_id="savepoint", job="orders", **options)
+    task.render_template_fields(cast(Any, {"given": given}))
+    return task
+
+
+@pytest.mark.parametrize("given", [20261129, 0, 7.5, True, ["a"], {"a": 1}], ids=str)
+def test_name_that_is_rendered_to_no_text_fails_without_retry(job: Job, given: object) -> None:
+    task = natively(TriggerSavepointOperator, given, name="{{ given }}")
+    with pytest.raises(
+        AirflowFailException, match=r"^name= is .* after its template was rendered.*put a letter before"
+    ):
+        run(task)
+    assert job.state.checkpoints == ()
+
+
+@pytest.mark.parametrize("given", [None, ""])
+def test_name_that_is_rendered_to_nothing_is_none(job: Job, given: str | None) -> None:
+    run(natively(TriggerSavepointOperator, given, name="{{ given }}", wait_for_completion=False))
+    assert not job.checkpoint(1).request.name
+
+
+@pytest.mark.parametrize("verb", [TriggerSavepointOperator, StopWithSavepointOperator])
+@pytest.mark.parametrize("given", [None, "", 20261129, ["/shared"]], ids=str)
+def test_target_that_is_rendered_to_no_place_means_no_other_place(
+    job: Job, verb: type[SavepointRequestOperator], given: object
+) -> None:
+    task = natively(verb, given, target="{{ given }}")
+    with pytest.raises(AirflowFailException, match=r"^target=.*: write an absolute path or a URI"):
+        run(task)
+    assert job.state.checkpoints == ()
+
+
+@pytest.mark.parametrize("pinned", ["yes", 1, None])
+def test_pin_that_is_neither_true_nor_false_is_refused(pinned: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"pinned=.*: write True or False"):
+        asks(pinned=pinned)
 
 
 @pytest.mark.parametrize("waits", [True, False])
