@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
     from airflow.sdk import Connection
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 CHANGED = (ImportError, AttributeError, TypeError)
 """The errors of a private name that was removed, moved, or takes other arguments."""
@@ -257,7 +256,7 @@ def push_xcom(dag: str, run: str, task: str, key: str, value: Any, map_index: in
 # -- mapped tasks ------------------------------------------------------------------------------------------------------
 
 
-def of_instance(task: MappedOperator, context: Any) -> Any:
+def of_instance(task: Any, context: Any) -> Any:
     """Return the context of one instance of a mapped task, as its own process has it: with its task, whose templates are not rendered, and
     its params. Raise any error if Airflow does not know the arguments here.
     """

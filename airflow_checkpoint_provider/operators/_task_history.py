@@ -64,7 +64,7 @@ def read_history(context: Any) -> TaskHistory:
 
 def _rendered(context: Any) -> LinkedTask:
     """Return the task of the instance with the templates that name its history, rendered. In the process of the task it is the task itself."""
-    task = context["task"]
+    task: Any = context["task"]
     kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
     if not issubclass(kind, LinkedTask):
         raise WrongUse(
@@ -75,9 +75,9 @@ def _rendered(context: Any) -> LinkedTask:
     task = context["task"]
     templates = [name for name in _NAMING if name in task.template_fields]
     templates = [name for name in templates if not known_at_parse(getattr(task, name, None))]
-    own = copy.copy(task) if templates else task
+    own: LinkedTask = copy.copy(task) if templates else task
     for name in templates:
-        setattr(own, name, own.render_template(getattr(own, name), {**context, "task": own}))
+        setattr(own, name, task.render_template(getattr(task, name), {**context, "task": own}))
     return own
 
 

@@ -88,8 +88,8 @@ class OpenTableSink(OpenSink):
 
     def take_out(self, names: Collection[str]) -> None:
         """Delete rows by the column of their run. Raises ``NotSupportedYet`` if that column does not mark them."""
-        bare = names if self._run_column is None else {made.name for made in self._bare()} & set(names)
-        if bare:
+        bare = set(names) if self._run_column is None else {made.name for made in self._bare()} & set(names)
+        if bare or self._run_column is None:
             raise NotSupportedYet(sink_messages.no_run_column(self._target, len(bare), self.going_back))
         self._spark.sql(f"DELETE FROM {self.sql_name} WHERE {of_transactions(self._run_column, names)}")
 

@@ -37,7 +37,7 @@ def operator(**options: Any) -> CheckpointedSparkSubmitOperator:
         )
 
 
-def context(task: BaseOperator | None = None, error: BaseException | None = FAILURE, **instance: Any) -> dict[str, Any]:
+def context(task: Any = None, error: BaseException | None = FAILURE, **instance: Any) -> dict[str, Any]:
     """Return Airflow's context of a callback. In the DAG processor there is no ``exception``, and no state."""
     task = task or operator()
     about = ti(task.task_id, **{"dag_id": "etl", "max_tries": 2, **instance})
@@ -211,7 +211,13 @@ def test_task_of_another_package_is_named(store: Store) -> None:
 
 # -- instances of mapped tasks in the DAG processor ---------------------------------------------------------------------------
 
-LOAD = {"task_id": "job", "application": "job.py", "job_id": "orders", "scope": "job", "checkpoint_conn_id": "streams"}
+LOAD: dict[str, Any] = {
+    "task_id": "job",
+    "application": "job.py",
+    "job_id": "orders",
+    "scope": "job",
+    "checkpoint_conn_id": "streams",
+}
 """The parameters of a mapped task, and of a task in a mapped group."""
 
 

@@ -100,4 +100,4 @@ def test_asset_of_an_item_is_another_one(north: Job) -> None:
     north.save()
     reader = CheckpointStorageHook().get_history("orders", "triggerer", "north")
     assert [checkpoint.id for checkpoint in reader.poll().savepoints] == [1]
-    assert reader.event(reader.poll().savepoints[0])["item"] == "north"
+    assert reader.event(reader.poll().savepoints[0], "savepoint")["item"] == "north"

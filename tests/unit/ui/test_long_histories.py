@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from airflow_checkpoint_provider.policies.retention import KeepAll
 from airflow_checkpoint_provider.protocol.checkpoint_records import Checkpoint
 from airflow_checkpoint_provider.protocol.state import State
 from airflow_checkpoint_provider.storage import MemoryStore
+from airflow_checkpoint_provider.text.restore_story import retold
 from airflow_checkpoint_provider.ui.polling import HistoryReading
 from airflow_checkpoint_provider.ui.views import job as views
 from airflow_checkpoint_provider.ui.views.job import ATTEMPTS, JobPage, job_page
@@ -65,7 +66,7 @@ def test_page_shows_few_of_many(job: Job, state: State) -> None:
 def test_page_tells_the_stories_of_the_attempts_that_it_shows(
     job: Job, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, retold = list[Any](), views.retold
+    told = list[Any]()
 
     def counted(*of: Any) -> list[str]:
         told.append(of)
@@ -80,7 +81,7 @@ def test_page_tells_the_stories_of_the_attempts_that_it_shows(
 def test_page_compares_no_checkpoint_with_each_other(
     job: Job, state: State, monkeypatch: pytest.MonkeyPatch, record: type
 ) -> None:
-    compared, equals = list[Any](), record.__eq__
+    compared, equals = list[Any](), cast(Any, record).__eq__
 
     def counted(left: Any, right: Any) -> bool:
         compared.append(left)
