@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -119,8 +120,9 @@ def test_target_and_name_are_templates() -> None:
 def natively(verb: type[SavepointRequestOperator], given: object, **options: Any) -> SavepointRequestOperator:
     """Return a task whose template ``{{ given }}`` was rendered to what it names, and not to text."""
     with DAG(OTHER, schedule=None, render_template_as_native_obj=True):
-        task = verb(task_id="savepoint", job="orders", **options)
-    task.render_template_fields(cast(Any, {"given": given}))
+        task = verb(task_id="savepoint", job="orders", execution_timeout=timedelta(seconds=1), **options)
+    context: Any = {"given": given}
+    task.render_template_fields(context)
     return task
 
 

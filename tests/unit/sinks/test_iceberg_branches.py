@@ -174,5 +174,5 @@ def test_history_knows_its_commits_wherever_its_root_is(root: str, incarnation: 
     commits = note(TableEntry(kind=COMMIT, by=wrote, transactions=(NAME,), version=1))
     found = table((1, None, {STAGED_AS: commits}), current=1)
     by = replace(BY, history=f"{root}/{HISTORY}", incarnation=incarnation)
-    opened: Any = SimpleNamespace(_by=by, _table=SimpleNamespace(read=lambda: found))
+    opened: Any = SimpleNamespace(_by=by, _writers=by.under(()), _table=SimpleNamespace(read=lambda: found))
     assert [entry.by for entry in OpenIcebergSink.entries(opened)] == ([wrote] if known else [])
